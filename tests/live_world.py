@@ -51,6 +51,7 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service import site_driver
+from gridweave.site.service.driver import as_begun
 from gridweave.site.service.site_driver import GRID, SiteDriver
 from live_wishes import check_notes, check_waits, was_hopeless, with_wishes
 from memory_journal import Disk, MemoryJournal, replay
@@ -129,6 +130,8 @@ class LiveWorld:
     evicted : str
         What becomes of jobs that others evict (``restart``, ``pause``); nobody evicts, if left empty. A site is killed
         often just when it has told one to leave, or to stand still.
+    changes : numpy.random.Generator, optional
+        Draws other settings for each life of a driver; they stay the same, if left out.
     """
 
     def __init__(
@@ -138,7 +141,9 @@ class LiveWorld:
         shapes: list[list[int]] | None = None,
         *,
         evicted: str = "",
+        changes: np.random.Generator | None = None,
     ) -> None:
+        self.changes = changes
         self.loop, self.rng, self.evicted, self.evicts = loop, rng, evicted, bool(evicted)
         self.errors: list[BaseException] = []
         self.killed_amid = 0
@@ -232,7 +237,8 @@ class LiveWorld:
                 self._order(self.agents[name], data)
 
             place: Any = self.disks[number]
-            driver = SiteDriver(self.settings[number], place, self._clock(), to_grid=to_grid, to_machine=to_machine)
+            settings = self._changed_site(self.settings[number])
+            driver = SiteDriver(settings, place, self._clock(), to_grid=to_grid, to_machine=to_machine)
             process.spawn(driver.run(), endless=True)
             process.spawn(driver.repeat_orders(), endless=True)
             return driver
@@ -247,9 +253,36 @@ class LiveWorld:
             self._carry(number, self.sites[number], GRID, data)
 
         place: Any = self.disks[-1]
-        driver = GridDriver(self.grid_settings, place, self._clock(), to_site=to_site)
+        driver = GridDriver(self._changed_grid(self.grid_settings), place, self._clock(), to_site=to_site)
         process.spawn(driver.run(), endless=True)
         return driver
+
+    def _changed_site(self, settings: SiteSettings) -> SiteSettings:
+        """Return the settings of a site for its next life."""
+        if self.changes is None:
+            return settings
+        draw = self.changes.choice
+        low = int(draw([2000, 3000]))
+        machines = tuple(msgspec.structs.replace(each, ports=(low, low + 3)) for each in settings.machines)
+        owner = msgspec.structs.replace(settings.owner, own_users_first=bool(draw([True, False])))
+        policy = settings.policy
+        if isinstance(policy, SitePolicy):
+            policy = msgspec.structs.replace(policy, order=str(draw(["fcfs", "sjf", "ljf", "priority"])))
+        return msgspec.structs.replace(settings, machines=machines, owner=owner, policy=policy)
+
+    def _changed_grid(self, settings: GridSettings) -> GridSettings:
+        """Return the settings of the grid for its next life."""
+        if self.changes is None:
+            return settings
+        draw = self.changes.choice
+        policy = msgspec.structs.replace(
+            settings.policy,
+            order=str(draw(["fcfs", "sjf", "ljf"])),
+            head_reservation=str(draw(["anywhere", "single-site", "nothing"])),
+            overhead=float(draw([0.0, 0.3])),
+        )
+        times = {"margin_ms": int(draw([4_000, 6_000])), "retry_ms": int(draw([4_000, 2_000]))}
+        return msgspec.structs.replace(settings, policy=policy, **times)
 
     def _agent_maker(self, machine: Machine) -> Callable[[Process], Awaitable[AgentDriver]]:
         async def make(process: Process) -> AgentDriver:
@@ -630,8 +663,8 @@ class LiveWorld:
             check_notes(disk.notes, core.book.records)
             kept = node.driver.journal.ended(list(core.book.records))
             assert kept == core.book.records, f"{disk.name}: what is kept of jobs that are over is not what they were"
-            again = type(core)(core.settings)
             driver = node.driver
+            again = type(core)(as_begun(core.settings, driver.journal))
             MemoryJournal.replay(_reopened(driver, disk), again)
             assert again.book.records == core.book.records, f"{disk.name}: a replay gives other records"
             assert again.next_wakeup_ms() == core.next_wakeup_ms()
@@ -687,7 +720,7 @@ def evicting(nodes: int, evicted: str) -> HeterogeneousPolicy:
     )
 
 
-def play(seed: int, *, evicted: str = "") -> LiveWorld:
+def play(seed: int, *, evicted: str = "", changes: bool = False) -> LiveWorld:
     """Play one grid.
 
     Parameters
@@ -695,6 +728,8 @@ def play(seed: int, *, evicted: str = "") -> LiveWorld:
     seed : int
     evicted : str
         As for `LiveWorld`.
+    changes : bool
+        Whether each life of a driver has other settings.
 
     Returns
     -------
@@ -717,7 +752,8 @@ def play(seed: int, *, evicted: str = "") -> LiveWorld:
             stack.enter_context(patch)
         asyncio.set_event_loop(loop)
         try:
-            world = LiveWorld(loop, rng, evicted=evicted)
+            changing = np.random.default_rng(seed) if changes else None
+            world = LiveWorld(loop, rng, evicted=evicted, changes=changing)
             loop.set_exception_handler(world.on_fault)
             loop.run_until_complete(world.play())
             return world

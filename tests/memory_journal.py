@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError
+from gridweave.settings import plain
 from gridweave.site.job import JobRecord
 from gridweave.site.journal.journal import Snap
 from gridweave.site.journal.records import Codec, KeptAnswer, Note, NumberedNote, digest
@@ -39,6 +40,7 @@ class Disk:
         self.notes: list[dict[str, Any]] = []
         self.usage: list[dict[str, Any]] = []
         self.ended: dict[int, dict[str, Any]] = {}
+        self.settings: Any = None  # those of the first life
         self.writer: object = None
         self.flushes = 0
         self.on_sent: Callable[[str, Any], None] = lambda peer, message: None
@@ -75,10 +77,19 @@ class MemoryJournal:
     """Stands for `gridweave.site.journal.journal.Journal`; its place is a `Disk`."""
 
     def __init__(
-        self, place: Disk | Path, *, event_type: Any, message_type: Any, answer_type: Any, **_options: Any
+        self,
+        place: Disk | Path,
+        *,
+        event_type: Any,
+        message_type: Any,
+        answer_type: Any,
+        identity: Any,
+        **_options: Any,
     ) -> None:
         assert isinstance(place, Disk)
         self.disk = place
+        if not place.inputs:
+            place.settings = plain(identity)
         self.where = place.name
         self._events = Codec(event_type, "event")
         self._messages = Codec(message_type, "message")
@@ -93,6 +104,11 @@ class MemoryJournal:
         self.is_replaced = False
         self._is_spoilt = False
         place.writer = self
+
+    @property
+    def kept_settings(self) -> Any:
+        """From what a core is to be made before it is replayed."""
+        return self.disk.settings
 
     @property
     def pending(self) -> int:

@@ -33,7 +33,7 @@ ASKED, COMMITTED, OVER = "asked", "committed", "over"
 MOST_MARGINS = 16
 """The margin grows to so many times the least one."""
 
-REFUSED, MOVED, ENDED, FAILED = "refused", "moved", "ended", "failed"
+REFUSED, MOVED, PART_ENDED, ENDED, FAILED = "refused", "moved", "part ended", "ended", "failed"
 
 
 class Attempt(msgspec.Struct, gc=False):
@@ -90,6 +90,8 @@ class Attempt(msgspec.Struct, gc=False):
 
 class AttemptChange(msgspec.Struct, frozen=True, gc=False):
     """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed.
+
+    Of one that has ended in a part, the sites are those of this part: they have its nodes back.
 
     `never` is why that site can never run the job, if it can not; `refusal` is why the site refused it.
     """
@@ -268,9 +270,11 @@ class CoAllocator:
 
     def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], AttemptChange | None]:
         """Note the end of a fragment; one that failed, or thought itself alone, takes the others with it."""
+        is_news = site not in attempt.ended
         attempt.ended[site] = outcome
         if len(attempt.ended) < len(attempt.fragments):
-            return (self._end(attempt, attempt.left) if outcome in ("lost", "failed", "unmet") else []), None
+            commands = self._end(attempt, attempt.left) if outcome in ("lost", "failed", "unmet") else []
+            return commands, AttemptChange(PART_ENDED, attempt, (site,)) if is_news else None
         attempt.state = OVER
         del self.attempts[attempt.job.job_id]
         return [], AttemptChange(ENDED, attempt)

@@ -9,7 +9,15 @@ from typing import Any, Self
 
 import msgspec
 
-from gridweave.grid.control.coallocation import ENDED, MOVED, Attempt, AttemptChange, AttemptsState, CoAllocator
+from gridweave.grid.control.coallocation import (
+    ENDED,
+    MOVED,
+    PART_ENDED,
+    Attempt,
+    AttemptChange,
+    AttemptsState,
+    CoAllocator,
+)
 from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.past import LeftAlone
@@ -356,6 +364,10 @@ class FullControl(Control):
             self._queue.expect_end(now_ms, job_id, attempt.start_ms + attempt.length_ms)
             return []
         self._changed = True
+        if kind == PART_ENDED:
+            for site in change.sites:
+                self._queue.part_ended(job_id, site)
+            return []
         no_part = change.never is not None and len(attempt.fragments) > 1
         if no_part:
             self._note_no_part(attempt.job, change)

@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from gridweave.grid.control.coallocation import ENDED, MOVED, AttemptChange, AttemptsState, CoAllocator, Fragments
+from gridweave.grid.control.coallocation import (
+    ENDED,
+    MOVED,
+    PART_ENDED,
+    AttemptChange,
+    AttemptsState,
+    CoAllocator,
+    Fragments,
+)
 from gridweave.grid.control.common import (
     ASKING,
     BACKLOG,
@@ -634,7 +642,7 @@ class LimitedControl(DelegatingControl):
 
     def _split_changed(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         delegation = self._jobs[change.attempt.job.job_id]
-        if change.kind == MOVED:
+        if change.kind in (MOVED, PART_ENDED):
             return []
         if change.never is not None:
             for site in change.sites:

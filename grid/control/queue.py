@@ -199,9 +199,10 @@ class GridQueue:
 
     @property
     def running(self) -> Iterator[RunningJob]:
-        """The running jobs, by their expected end."""
+        """The running jobs, by their expected end, each with the parts that are not over."""
         for slot in running_slots(self._state).tolist():
-            yield RunningJob(self._slots.jobs[slot], self._fragments_of(slot), int(self._state.end_ms[slot]))
+            parts = tuple(part for part in self._fragments_of(slot) if part[1])
+            yield RunningJob(self._slots.jobs[slot], parts, int(self._state.end_ms[slot]))
 
     def next_end_ms(self) -> int | None:
         """Return the first expected end of a running job; None if none runs."""
@@ -472,6 +473,17 @@ class GridQueue:
             self.tuning.left()
         self._slots.leave(job_id)
 
+    def part_ended(self, job_id: int, site: int) -> None:
+        """Give the nodes of a site to others, where the part of a running job is over."""
+        slot = self._slots.of[job_id]
+        first = int(self._state.first_fragment[slot])
+        part = self._state.fragments[first : first + int(self._state.n_fragments[slot])]
+        freed = int(part["width"][part["site"] == site].sum())
+        part["width"][part["site"] == site] = 0
+        change_free(self._state, np.int64(site), np.int64(freed))
+        self._replan()
+        self._keep_shut()
+
     def told(self, job_id: int) -> tuple[Job, float, Sends]:
         """Return a job that waits or runs, how sensitive it is to a split, and what it sends."""
         slot = self._slots.of[job_id]
@@ -596,7 +608,8 @@ class GridQueue:
         for slot in slots:
             first = int(self._state.first_fragment[slot])
             taken = self._state.fragments[first : first + int(self._state.n_fragments[slot])]
-            assert taken["width"].sum() == self._state.jobs["width"][slot], "fragments do not make up the job"
+            whole = taken["width"].sum() == self._state.jobs["width"][slot]
+            assert whole or not taken["width"].all(), "fragments do not make up the job"
             np.add.at(held, taken["site"], taken["width"])
         free = self._nodes - held - np.array(self._others)
         assert (free == self._state.free).all(), "free nodes and running jobs do not add up"

@@ -423,8 +423,9 @@ def finish_job(state: GridState, place: Place) -> None:
     slot = leave_blocks(state, place)
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
+        # One whose part is over already has no nodes any more.
         add_free(state, state.fragments[k].site, state.fragments[k].width)
-    counters.free += state.jobs[slot].width
+        counters.free += state.fragments[k].width
     freed(state)
 
 

@@ -65,6 +65,31 @@ def test_a_split_job_is_held_then_committed() -> None:
     assert step(core, 201, *said(1, Ended(1, 1, 190, "finished"))) == [ReportDone(1, "finished")]
 
 
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_nodes_of_a_part_that_is_over_are_given_to_others(backfill: str) -> None:
+    """The other site may be silent: what waits starts where the part has ended, and nothing is counted twice."""
+    core = grid(4, 4, backfill=backfill)
+    step(core, 0, submitted(1, 6, 1_000))
+    step(core, 0, *said(0, Reserved(1, 1)), *said(1, Reserved(1, 1)))
+    assert step(core, 1, submitted(2, 4), submitted(3, 3), submitted(4, 4)) == []
+    assert step(core, 60, *said(0, Ended(1, 1, 60, "finished"))) == [ToSite(0, ReserveNodes(2, 1, 4, 100))]
+    assert step(core, 61, *said(0, Ended(1, 1, 60, "finished"))) == []
+    done = step(core, 70, *said(1, Ended(1, 1, 60, "finished")))
+    assert done == [ReportDone(1, "finished"), ToSite(1, ReserveNodes(3, 1, 3, 100))]
+    done = step(core, 80, *said(0, Ended(2, 1, 80, "finished")))
+    assert done == [ReportDone(2, "finished"), ToSite(0, ReserveNodes(4, 1, 4, 100))]
+
+
+def test_a_job_that_lost_a_part_is_begun_anew_with_all_its_nodes() -> None:
+    """One part had ended already, and its nodes are free: the job waits again, and is placed as a whole."""
+    core = grid(4, 4)
+    step(core, 0, submitted(1, 6, 1_000))
+    step(core, 0, *said(0, Reserved(1, 1)), *said(1, Reserved(1, 1)))
+    assert step(core, 60, *said(0, Ended(1, 1, 60, "finished"))) == []
+    again = step(core, 70, *said(1, Ended(1, 1, 70, "lost")))
+    assert [(request.site, request.request.width) for request in again] == [(0, 4), (1, 2)]
+
+
 def test_nodes_that_are_asked_for_are_not_given_twice() -> None:
     """While a site has not answered, the nodes that were asked of it count as taken."""
     core = grid(4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.grid.control.coallocation import ENDED, FAILED, MOVED, REFUSED, AttemptChange, CoAllocator
+from gridweave.grid.control.coallocation import ENDED, FAILED, MOVED, PART_ENDED, REFUSED, AttemptChange, CoAllocator
 from gridweave.grid.messages import ToSite
 from gridweave.site.job import Job
 from gridweave.site.messages import (
@@ -138,11 +138,13 @@ def test_a_start_as_it_was_thought_changes_nothing() -> None:
 
 
 def test_an_attempt_ends_when_all_of_it_has() -> None:
-    """The end of a job is told when the last fragment has left its nodes."""
+    """The end of a job is told when the last fragment has left its nodes; before that, which parts have."""
     allocator = committed()
     for site in (0, 1):
         assert allocator.answered(60, site, Started(7, 1, 50)) == ([], None)
-        assert allocator.answered(150, site, Ended(7, 1, 140, "finished")) == ([], None)
+        _, change = allocator.answered(150, site, Ended(7, 1, 140, "finished"))
+        assert kind_of(change) == (PART_ENDED, (site,))
+        assert allocator.answered(151, site, Ended(7, 1, 140, "finished")) == ([], None), "it is told once"
     _, change = allocator.answered(160, 2, Ended(7, 1, 140, "finished"))
     assert change is not None
     assert (change.kind, change.attempt.outcome, change.attempt.cancelled) == (ENDED, "finished", False)
@@ -154,7 +156,7 @@ def test_an_attempt_that_lost_a_part_is_tried_again(how: str) -> None:
     allocator = committed()
     answer: Answer = LeaseEnded(7, 1) if how == "lease-ended" else Ended(7, 1, 70, how)
     requests, change = allocator.answered(80, 1, answer)
-    assert change is None
+    assert kind_of(change) == (PART_ENDED, (1,))
     # A failed site takes the others with it, and so does one that has given up: others may think that all are there.
     # Where a start was missed none can think so, and they find out by themselves.
     assert requests == ([] if how == "lease-ended" else to_all(CancelJob(7, 1), (0, 2)))
@@ -186,7 +188,8 @@ def test_a_cancelled_attempt_is_not_committed() -> None:
     assert allocator.answered(21, 2, Reserved(7, 1)) == ([], None)
     assert allocator.expire(60) == ([], [])
     for site in (0, 1):
-        assert allocator.answered(30, site, LeaseEnded(7, 1)) == ([], None)
+        requests, change = allocator.answered(30, site, LeaseEnded(7, 1))
+        assert (requests, kind_of(change)) == ([], (PART_ENDED, (site,)))
     _, change = allocator.answered(30, 2, LeaseEnded(7, 1))
     assert change is not None
     assert (change.kind, change.attempt.outcome, change.attempt.cancelled) == (ENDED, None, True)

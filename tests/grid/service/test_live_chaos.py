@@ -32,6 +32,13 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert any(stories[0])
 
 
+def test_settings_that_change_at_every_restart_break_no_promise() -> None:
+    """Whoever is killed comes back with other margins, orders and ports, and all jobs end once, rightly."""
+    worlds = [play(seed, changes=True) for seed in range(20)]
+    told = [disk.inputs for world in worlds for disk in world.disks]
+    assert sum(b"SettingsChanged" in row["events"] for inputs in told for row in inputs) >= 60
+
+
 def test_evictions_keep_their_promises_whoever_is_killed_amid_them() -> None:
     """With sites killed between the signal and the end, no job is lost or runs twice at once, no machine has two jobs.
 
