@@ -85,6 +85,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.state import CoreState, hand_over, with_parts
+from gridweave.site.times import run_time_ms
 
 MEASURED_JOBS = 31
 """So many of the jobs that ended last tell what it takes to start processes, and to hear of their ends."""
@@ -297,9 +298,9 @@ class LiveGrid:
 
     def _past(self, record: JobRecord) -> PastJob:
         """Return what a play is to know of a job that came."""
-        part = None
-        if record.outcome and record.start_ms is not None and record.end_ms is not None:
-            part = min(1.0, max(0, record.end_ms - record.start_ms) / max(1, record.request.limit_ms))
+        run_ms, part = run_time_ms(record), None
+        if record.outcome and run_ms is not None:
+            part = min(1.0, max(0, run_ms) / max(1, record.request.limit_ms))
         request = record.request
         asked = GridJobSubmitted(self.book.job(record), request.sensitivity, self._sends(request))
         return PastJob(record.submit_ms, asked, part)

@@ -17,6 +17,7 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Places
 from gridweave.site.job import JobRecord, JobRequest
 from gridweave.site.launch import SplitCost
+from gridweave.site.times import run_time_ms
 
 LEAST_RUNS = 5
 """So many runs on one site and so many on several are needed before what they took counts."""
@@ -165,7 +166,8 @@ class KnownTraffic:
     def ended(self, record: JobRecord, model: NetworkModel | None) -> None:
         """Learn from a job that has run to its own end and says nothing of what it sends."""
         request, key = record.request, _key(record.request)
-        if request.nodes < 2 or model is None or record.start_ms is None or record.end_ms is None:
+        run_ms = run_time_ms(record)
+        if request.nodes < 2 or model is None or run_ms is None:
             return
         if record.outcome != "finished" or said_communication(request.traffic) is not None:
             return
@@ -176,7 +178,7 @@ class KnownTraffic:
             if not overhead < math.inf:
                 return
         kind = self._kinds.get(key) or SplitExperience(user=key[0], job_class=key[1], nodes=key[2])
-        self._kinds[key] = kind.with_run(record.end_ms - record.start_ms, overhead)
+        self._kinds[key] = kind.with_run(run_ms, overhead)
         if len(self._kinds) > _MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
 

@@ -29,7 +29,7 @@ from gridweave.site.launch import Used
 from gridweave.site.lines import Bound, lane_of
 from gridweave.site.maxima import node_s_of
 from gridweave.site.messages import UserSubmitted, Wish
-from gridweave.site.times import when_text
+from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
@@ -286,9 +286,9 @@ class JobBook:
 
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:
         """Enter how a job has ended."""
-        request = record.request
-        self.note_end(record.job_id, request, outcome, reason, record.start_ms, _nodes_of(record), record.used)
         record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
+        run_ms = run_time_ms(record)
+        self.note_end(record.job_id, record.request, outcome, reason, run_ms, _nodes_of(record), record.used)
         self._keep(record)
 
     def note_end(
@@ -297,15 +297,15 @@ class JobBook:
         request: JobRequest,
         outcome: str,
         reason: str,
-        start_ms: int | None,
+        run_ms: int | None,
         width: int,
         used: Used,
     ) -> None:
-        """Tell that a job, or a part of one of the grid, has ended, and what it has used on so many nodes."""
+        """Tell that a job, or a part of one of the grid, has ended, how long it ran, and what it used on its nodes."""
         at = f"at {self._site}: " if self._site else ""
         self.note(job_id, "ended", at + outcome + (f": {reason}" if reason else ""))
-        if outcome in ("finished", "limit") and start_ms is not None:
-            self.out.append(RecordUsage(job_id, request, width, self._now_ms - start_ms, used))
+        if outcome in ("finished", "limit") and run_ms is not None:
+            self.out.append(RecordUsage(job_id, request, width, run_ms, used))
 
     def _keep(self, record: JobRecord) -> None:
         """Keep the record of a job that is over, have others go on that wait for it, and forget the oldest records."""
@@ -345,10 +345,16 @@ class JobBook:
 
 
 def _used_s(record: JobRecord, end_ms: int | None) -> int:
-    """Return the node-seconds that a job has used in the attempt that ended then."""
+    """Return the node-seconds that a job has used in the attempt that ended then.
+
+    Of what was lost nobody knows when it ended: it ran to its limit at most, however long its machine was away.
+    """
     if record.start_ms is None or end_ms is None:
         return 0
-    return node_s_of(_nodes_of(record), max(0, end_ms - record.start_ms))
+    if record.ran_ms is None:
+        end_ms = min(end_ms, record.start_ms + record.request.limit_ms)
+    ended_ms = end_of_processes_ms(record.start_ms, record.ran_ms, end_ms)
+    return node_s_of(_nodes_of(record), max(0, ended_ms - record.start_ms))
 
 
 def _nodes_of(record: JobRecord) -> int:

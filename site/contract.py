@@ -423,7 +423,8 @@ class ContractCore:
         elif part.state == RUNNING:
             self._forget(job_id)
             self._answer(Ended(job_id, part.attempt, self._now_ms, part.outcome))
-            event = JobFinished(job_id, event.succeeded and part.outcome == "finished")
+            is_well = event.succeeded and part.outcome == "finished"
+            event = msgspec.structs.replace(event, succeeded=is_well)
         else:
             return ()
         return (event,)

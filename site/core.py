@@ -601,7 +601,8 @@ class SiteCore:
         nodes = self._nodes_of.pop(job_id, None)
         if nodes is not None:
             if self._learns is not None and event.succeeded and job_id not in self._killed:
-                self._learns.learn(self._now_ms, job_id)
+                ended_ms = self._now_ms if event.ended_ms is None else event.ended_ms
+                self._learns.learn(min(ended_ms, self._now_ms), job_id)
             self._discipline.ended(self._now_ms, job_id)
             if self._places is None:
                 self._pool.give_back(nodes)

@@ -72,6 +72,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.runs import Run, Runs, RunsState, SiteSettings, make_run
 from gridweave.site.state import CoreState, hand_over, with_parts
+from gridweave.site.times import end_of_processes_ms
 
 
 class Expected(msgspec.Struct):
@@ -534,7 +535,8 @@ class LiveSite:
             *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted, run.ran_ms
         )
         self.book.out.append(TellGrid(report))
-        self.book.note_end(run.job_id, run.request, answer.outcome, reason, run.start_ms, run.width, run.used)
+        run_ms = end_of_processes_ms(run.start_ms, run.ran_ms, self._now_ms) - run.start_ms
+        self.book.note_end(run.job_id, run.request, answer.outcome, reason, run_ms, run.width, run.used)
         return answer
 
     def _settle_evicted(self) -> None:

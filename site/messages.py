@@ -55,6 +55,7 @@ class JobFinished(msgspec.Struct, frozen=True, tag="JobFinished", gc=False):
 
     job_id: int
     succeeded: bool = True  # whether it came to a good end of its own; what was killed, failed or was lost did not
+    ended_ms: int | None = None  # when its processes ended, which may be long ago; None: just now
 
 
 class JobCancelled(msgspec.Struct, frozen=True, tag="JobCancelled", gc=False):

@@ -179,6 +179,11 @@ class Run(msgspec.Struct):
         return functools.reduce(both_ran, (piece.end.ran_ms for piece in self.pieces.values() if piece.end), None)
 
     @property
+    def ended_ms(self) -> int | None:
+        """When its processes ended, by the clocks of their machines; None if that is not known, or cannot be right."""
+        return self.ran_ms[1] if self.ran_ms is not None and self.ran_ms[1] >= self.start_ms else None
+
+    @property
     def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:
         """Rank, exit code and signal of those that did not end well, by rank; not of more than `MOST_CODES`."""
         ranks = [rank for piece in self.pieces.values() if piece.end is not None for rank in piece.end.ranks]
@@ -709,7 +714,7 @@ class Runs:
         self.ports.give(run.port)
         self.over[event.job_id] = run
         # For the core what was evicted has left long ago; what it is told depends on how that has ended.
-        return [] if run.is_evicted else [JobFinished(event.job_id, run.outcome()[0] == "finished")]
+        return [] if run.is_evicted else [JobFinished(event.job_id, run.outcome()[0] == "finished", run.ended_ms)]
 
     def _runs_that_waited(self, machine: str) -> None:
         """Begin the runs on a machine that nothing is in the way of any more, by job id."""

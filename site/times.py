@@ -8,6 +8,7 @@ from typing import Literal
 
 from gridweave.errors import OptionError
 from gridweave.site.job import MAX_TIME_MS, JobRecord
+from gridweave.site.launch import Ran
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
@@ -133,14 +134,19 @@ def when_text(when_ms: int, now_ms: int) -> str:
     return f"in {span_text(when_ms - now_ms)}" if when_ms > now_ms else f"{span_text(now_ms - when_ms)} ago"
 
 
-def processes_ended_ms(record: JobRecord) -> int | None:
-    """Return when the processes of a job ended, by the clocks of its machines; else when its end was heard.
+def end_of_processes_ms(start_ms: int, ran_ms: Ran, heard_ms: int) -> int:
+    """Return when processes ended, by the clocks of their machines; if these cannot be right, when that was heard.
 
-    The two differ when a part of the grid was away at the end of the job.
+    The two differ when a part of the grid was away at the end of the job: an outage is no part of a run.
     """
-    if record.start_ms is None or record.end_ms is None or record.ran_ms is None:
+    return ran_ms[1] if ran_ms is not None and start_ms <= ran_ms[1] <= heard_ms else heard_ms
+
+
+def processes_ended_ms(record: JobRecord) -> int | None:
+    """Return when the processes of a job ended, as `end_of_processes_ms`; None if it is not over."""
+    if record.start_ms is None or record.end_ms is None:
         return record.end_ms
-    return record.ran_ms[1] if record.start_ms <= record.ran_ms[1] <= record.end_ms else record.end_ms
+    return end_of_processes_ms(record.start_ms, record.ran_ms, record.end_ms)
 
 
 def run_time_ms(record: JobRecord, now_ms: int | None = None) -> int | None:

@@ -207,7 +207,7 @@ def test_what_sites_report_is_added_up() -> None:
     record = core.book.records[1]
     assert (record.used.cpu_s, record.machines) == (4.0, ("north/a", "south/b"))
     assert record.ran_ms == (520, 700)
-    assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 400)]
+    assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 200)]
 
 
 @pytest.mark.parametrize("how", ["lost", "unmet"])

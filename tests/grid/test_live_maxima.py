@@ -10,7 +10,8 @@ from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.settings import GridSettings
-from gridweave.site.job import Accepted, Declined, JobRequest, Program
+from gridweave.site.job import Accepted, Declined, FragmentReport, JobRequest, Program, RecordUsage
+from gridweave.site.launch import Used
 from gridweave.site.maxima import Maxima, MaximaSet, Maximum
 from gridweave.site.messages import Ended, ReserveNodes, Started, UserSubmitted, Wish
 from gridweave.site.state import dump_state, read_state
@@ -156,6 +157,28 @@ def test_node_hours_come_back_when_they_have_left_the_window() -> None:
     again.restore(read_state(again, dump_state(core)))
     assert again.next_wakeup_ms() == core.next_wakeup_ms() == 101 * HOUR_MS
     assert placed(do(again, 101 * HOUR_MS)) == [2]
+
+
+def test_an_outage_uses_no_node_hours() -> None:
+    """What ran for half an hour has used that, though its site was silent for nine; so has what the journal keeps."""
+    core = grid(Maxima(each_user=Maximum(node_hours=20, window_hours=100)))
+    do(core, 0, job("a", 8))
+    do(core, 10, *says(Started(1, 1, 10)))
+    report = FragmentReport(1, 1, "", (), Used(), ("n0",), ran_ms=(20, HOUR_MS // 2 + 10))
+    done = do(core, 9 * HOUR_MS, *says(report, Ended(1, 1, 9 * HOUR_MS, "finished")), job("b", 8))
+    assert placed(done) == [2]
+    assert [each.run_ms for each in done if isinstance(each, RecordUsage)] == [HOUR_MS // 2]
+
+
+def test_what_is_lost_in_an_outage_has_used_its_limit_at_most() -> None:
+    """Nobody knows when it ended: it used 8 node-hours of its 9 hours, and may use as many once more."""
+    core = grid(Maxima(each_user=Maximum(node_hours=20, window_hours=100)))
+    do(core, 0, job("a", 8))
+    do(core, 10, *says(Started(1, 1, 10)))
+    assert placed(do(core, 9 * HOUR_MS, *says(Ended(1, 1, 9 * HOUR_MS, "lost")), job("b", 8))) == [1]
+    found = core.forecast(9 * HOUR_MS, 2)
+    assert found is not None
+    assert found.reason.startswith("user 'anna' has 16 node-hours used or under way")
 
 
 def test_node_hours_of_every_attempt_count() -> None:

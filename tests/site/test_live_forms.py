@@ -133,6 +133,17 @@ def test_a_site_learns_only_from_jobs_that_ended_well() -> None:
     assert {one.mean_ms for one in north.core.site.learns.known_times()} == {60}
 
 
+def test_an_outage_is_not_learned_as_run_time() -> None:
+    """The job ended after 5 s, and its machine was away for 20 more: the next of its class is expected to take 5 s."""
+    north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
+    north.handle(0, UserSubmitted("one", asked(job_class="x")))
+    north.handle(1, RunStarted("m0", OWN, 1))
+    commands = north.handle(25_000, RunEnded("m0", OWN, 1, "finished", ran_ms=(10, 5_000)))
+    assert [each.run_ms for each in commands if isinstance(each, RecordUsage)] == [5_000]
+    assert north.core.site.learns is not None
+    assert {one.mean_ms for one in north.core.site.learns.known_times()} == {5_000}
+
+
 def test_what_a_live_site_knows_is_edited() -> None:
     """An operator knows that a class takes 8 s, and is believed from then on; what is forgotten is not known."""
     north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
