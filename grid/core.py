@@ -35,6 +35,7 @@ from gridweave.grid.messages import (
     PathsMeasured,
     ReportDone,
     ReportRefused,
+    SiteCutOff,
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
@@ -189,6 +190,9 @@ class MetaCore:
             return control.hold(now_ms, event.job_id)
         if isinstance(event, (LinksChanged, PathsMeasured)):
             return control.links_changed(now_ms, event)
+        if type(event) is SiteCutOff:
+            control.cut_off(now_ms, event.site, event.reason)
+            return ()
         if isinstance(event, GridJobHopeless):
             return control.hopeless(now_ms, event.job_id, event.reason)
         if type(event) is GridJobReleased:
@@ -295,6 +299,11 @@ class MetaCore:
         self._now_ms, self._evicted = state.now_ms, state.evicted
         self._control.restore(state.control)
 
+    @property
+    def cut_off(self) -> dict[int, str]:
+        """The sites with which no messages are exchanged, each with the reason."""
+        return self._control.cut_off_sites
+
     def reconsider(self, now_ms: int) -> None:
         """Have the next pass think anew of all that waits: the state was of one with other settings."""
         self._control.reconsider(now_ms)
@@ -356,6 +365,7 @@ _ORDER: dict[type, int] = {
     GridJobReleased: MAX_ID + 4,
     GridJobSubmitted: MAX_ID + 5,
     GridJobHopeless: MAX_ID + 6,
+    SiteCutOff: MAX_ID + 2,
 }
 
 

@@ -6,7 +6,7 @@ docs/live.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +34,7 @@ from gridweave.grid.messages import (
     ReportHeld,
     ReportRefusal,
     ReportRefused,
+    SiteCutOff,
     TellSite,
     ToSite,
 )
@@ -394,6 +395,8 @@ class LiveGrid:
                 self.book.eligibility.set_maxima(maxima)
             case SettingsChanged(settings=settings):
                 self._settings_changed(settings)
+            case SiteCutOff():
+                self._inner.append(event)
             case FromLiveSite(site=site, message=message):
                 self._hear(site, message)
 
@@ -455,6 +458,23 @@ class LiveGrid:
         if len(asked.barred) == len(self._names):
             return self._why_nowhere(request.user, self._barred(request))
         return self.core.why_never(job, asked.barred, asked.sends)
+
+    @property
+    def cut_off(self) -> dict[int, str]:
+        """The sites with which no messages are exchanged, each with the reason."""
+        return self.core.cut_off
+
+    def needs(self, request: JobRequest, sites: Collection[int]) -> bool:
+        """Return whether a job could be placed only with some of these sites."""
+        if self.book.refusal(request) is not None:
+            return False
+        try:
+            asked = self._submission(self.book.next_job(request), request)
+        except InputError:
+            return False
+        without = {*asked.barred, *sites}
+        is_placed = self.core.why_never(asked.job, asked.barred, asked.sends) is None
+        return is_placed and self.core.why_never(asked.job, tuple(without), asked.sends) is not None
 
     # -- who is taken where -------------------------------------------------------------------------------------------
 

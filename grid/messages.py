@@ -52,6 +52,13 @@ class GridJobReleased(msgspec.Struct, frozen=True, tag="GridJobReleased", gc=Fal
     job_id: int
 
 
+class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
+    """No messages are exchanged with a site, for a reason that an operator is to see to; or they are again."""
+
+    site: int
+    reason: str  # empty: they are again
+
+
 class GridJobHopeless(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
     """Whoever knows what becomes of the links has found that a job can be placed no more: it is not to wait for that.
 
@@ -88,6 +95,7 @@ GridEvent = (
     | GridJobHeld
     | GridJobReleased
     | GridJobHopeless
+    | SiteCutOff
     | LinksChanged
     | PathsMeasured
     | FromSite
@@ -140,7 +148,7 @@ class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     message: SiteMessage
 
 
-LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet | SettingsChanged
+LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet | SettingsChanged | SiteCutOff
 """What the live grid is told."""
 
 

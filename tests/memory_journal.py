@@ -69,8 +69,8 @@ class Disk:
 class _Known:
     """As `Journal.channel` tells it."""
 
-    def __init__(self, first: int, unacknowledged: tuple[Any, ...], received: int) -> None:
-        self.first, self.unacknowledged, self.received = first, unacknowledged, received
+    def __init__(self, first: int, unacknowledged: tuple[Any, ...], received: int, other: str) -> None:
+        self.first, self.unacknowledged, self.received, self.other = first, unacknowledged, received, other
 
 
 class MemoryJournal:
@@ -90,7 +90,7 @@ class MemoryJournal:
         self.disk = place
         if not place.inputs:
             place.settings = plain(identity)
-        self.where = place.name
+        self.where = self.journal_id = place.name
         self._events = Codec(event_type, "event")
         self._messages = Codec(message_type, "message")
         self._answers = Codec(answer_type, "answer")
@@ -174,7 +174,7 @@ class MemoryJournal:
         counts, kept = self.disk.channels.get(peer, Counts()), self.disk.outbox.get(peer, {})
         assert sorted(kept) == list(range(counts.first, counts.next)), "the outbox has gaps"
         messages = tuple(self._messages.decode(kept[number], self.where) for number in sorted(kept))
-        return _Known(counts.first, messages, counts.received)
+        return _Known(counts.first, messages, counts.received, counts.other)
 
     def snap(self, core: HasState) -> Snap:
         """Return the state of a core."""

@@ -57,6 +57,7 @@ class ControlState(CoreState, frozen=True, kw_only=True):
     draws: GeneratorState | None
     shut: dict[int, str] = msgspec.field(default_factory=dict)
     longest_ms: dict[int, int] = msgspec.field(default_factory=dict)
+    cut_off: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 Barred = tuple[int, ...]
@@ -86,6 +87,8 @@ class Control(ABC):
         self._network = options.network
         # The sites that take in nothing new for the grid, by their own word, and why.
         self._shut: dict[int, str] = {}
+        # The sites with which no messages are exchanged, and why; they are shut, too.
+        self.cut_off_sites: dict[int, str] = {}
         # Of the sites that say so, the longest estimate of a job that they can ever run.
         self._longest_ms: dict[int, int] = {}
 
@@ -125,6 +128,18 @@ class Control(ABC):
         reason = self.why_never(asked.job, asked.barred, never, asked.sends)
         never = {**self._too_long(asked.job), **never} if self._longest_ms else never
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
+
+    def cut_off(self, now_ms: int, site: int, why: str) -> None:
+        """Record that no messages are exchanged with a site, and why; or that they are again, if nothing is why.
+
+        What such a site has said of being closed itself stays.
+        """
+        before = self.cut_off_sites.pop(site, None)
+        if before is not None and self._shut.get(site) == before:
+            del self._shut[site]
+        if why:
+            self.cut_off_sites[site] = why
+            self._shut.setdefault(site, why)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
         """Record whether a site takes in anything new; what else has changed is an answer like others."""
@@ -249,7 +264,7 @@ class Control(ABC):
         """Take in all that another of the same settings knew; this one is fresh."""
         if self._rng is not None and state.draws is not None:
             restore_generator(self._rng, state.draws)
-        self._shut, self._longest_ms = state.shut, state.longest_ms
+        self._shut, self._longest_ms, self.cut_off_sites = state.shut, state.longest_ms, state.cut_off
 
     @abstractmethod
     def check_invariants(self) -> None:

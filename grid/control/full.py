@@ -57,6 +57,8 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     never: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
     # Why those of the closed sites that refused a job did so; the others were silent.
     refusals: dict[int, str] = msgspec.field(default_factory=dict)
+    # Of the nodes of each site, those that are not the grid's to have, as it has said.
+    others: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class FullControl(Control):
@@ -79,6 +81,7 @@ class FullControl(Control):
         # Sites that are not asked for now: what of them counts as taken for that, and until when.
         self._closed: dict[int, tuple[int, int]] = {}
         self._refusals: dict[int, str] = {}
+        self._others: dict[int, int] = {}
         self._changed = False
         self._options = options._replace(rng=None)
         self._barred: dict[int, GridJobSubmitted] = {}
@@ -94,6 +97,7 @@ class FullControl(Control):
             draws=self._draws(),
             shut=self._shut,
             longest_ms=self._longest_ms,
+            cut_off=self.cut_off_sites,
             queue=self._queue.state(),
             attempts=self._attempts.state(),
             number=self._number,
@@ -105,6 +109,7 @@ class FullControl(Control):
             apart_nodes=[(*key, nodes) for key, nodes in self._apart_nodes.items()],
             never=self._never,
             refusals=self._refusals,
+            others=self._others,
         )
 
     def restore(self, state: FullControlState) -> None:
@@ -115,6 +120,7 @@ class FullControl(Control):
         self._number, self._held = state.number, set(state.held)
         self._hopeless, self._closed = state.hopeless, state.closed
         self._barred, self._never, self._refusals = state.barred, state.never, state.refusals
+        self._others = state.others
         if state.apart is not None:
             self._those_apart().restore(state.apart)
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
@@ -143,6 +149,7 @@ class FullControl(Control):
         twin._number, twin._closed = self._number.copy(), self._closed.copy()
         twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
         twin._never, twin._shut, twin._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
+        twin._others = self._others.copy()
         # What jobs apart have they keep in the twin.
         twin._apart = None
         return twin
@@ -226,6 +233,18 @@ class FullControl(Control):
         if self._apart is not None:
             self._apart.site_changed(site, change)
 
+    def cut_off(self, now_ms: int, site: int, why: str) -> None:
+        """See `Control`."""
+        super().cut_off(now_ms, site, why)
+        self._open(site)
+        self._queue.set_shut(site, site in self._shut)
+        if site not in self._shut:
+            # All that was free there has counted as others', and the site says nothing if nothing has changed.
+            self._queue.set_others(site, self._others.get(site, 0) + self._nodes_apart(site))
+        self._changed = True
+        if self._apart is not None:
+            self._apart.cut_off(now_ms, site, why)
+
     @property
     def shut(self) -> dict[int, str]:
         """The sites that accept no new jobs, each with the reason."""
@@ -241,6 +260,8 @@ class FullControl(Control):
             for site in self._shut.keys() | self._longest_ms.keys():
                 change = SiteChanged(0, 0, self._shut.get(site, ""), self._longest_ms.get(site))
                 self._apart.site_changed(site, change)
+            for site, why in self.cut_off_sites.items():
+                self._apart.cut_off(0, site, why)
         return self._apart
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
@@ -328,8 +349,8 @@ class FullControl(Control):
             return []
         if type(answer) is SiteChanged:
             self._open(site)
-            apart = sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
-            self._queue.set_others(site, answer.others + apart)
+            self._others[site] = answer.others
+            self._queue.set_others(site, answer.others + self._nodes_apart(site))
             self._changed = True
             return [] if self._apart is None else self._apart.answered(now_ms, site, answer)
         if self._apart is not None:
@@ -340,6 +361,10 @@ class FullControl(Control):
             self._open(site)
         commands, change = self._attempts.answered(now_ms, site, answer)
         return commands if change is None else commands + self._take_note(now_ms, change)
+
+    def _nodes_apart(self, site: int) -> int:
+        """Return how many nodes of a site jobs have that are apart."""
+        return sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
 
     def _note_apart(self, apart: LimitedControl, site: int, answer: Answer) -> None:
         """Take note of the nodes that a job has which is apart, or was; the queue cannot have these."""

@@ -138,6 +138,7 @@ class LimitedControl(DelegatingControl):
             draws=self._draws(),
             shut=self._shut,
             longest_ms=self._longest_ms,
+            cut_off=self.cut_off_sites,
             jobs=list(self._jobs.values()),
             retry_at_ms=self._retry_at_ms,
             attempts=self._attempts.state(),
@@ -266,6 +267,12 @@ class LimitedControl(DelegatingControl):
         self._attempts.reconsider()
         self._retry_now(now_ms)
 
+    def cut_off(self, now_ms: int, site: int, why: str) -> None:
+        """See `Control`; what found no place may have one where messages are exchanged again."""
+        super().cut_off(now_ms, site, why)
+        if not why:
+            self._retry_now(now_ms)
+
     def _retry_now(self, now_ms: int) -> None:
         if self._retry_at_ms is not None:
             self._retry_at_ms = now_ms
@@ -300,7 +307,9 @@ class LimitedControl(DelegatingControl):
         if wanted is not None:
             return wanted
         job_id = delegation.job.job_id
-        sites = [site for site in range(len(self._nodes)) if not delegation.avoids(site, now_ms)]
+        # A site that is cut off never answers.
+        able = [site for site in range(len(self._nodes)) if site not in self.cut_off_sites]
+        sites = [site for site in able if not delegation.avoids(site, now_ms)]
         self._wait_no_more(delegation)
         if not sites:
             return self._put_back(now_ms, delegation)
@@ -333,7 +342,7 @@ class LimitedControl(DelegatingControl):
         """Ask those of the sites that a job does not wait at already, and that are large enough."""
         width = delegation.job.width
         fitting = [s for s in sites if not delegation.avoids(s, now_ms) and self._nodes[s] >= width]
-        others = [s for s in fitting if s != delegation.site]
+        others = [s for s in fitting if s != delegation.site and s not in self.cut_off_sites]
         return [self._ask(now_ms, delegation, site, whole=False) for site in others]
 
     def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:

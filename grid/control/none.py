@@ -49,6 +49,7 @@ class NoControl(DelegatingControl):
             draws=self._draws(),
             shut=self._shut,
             longest_ms=self._longest_ms,
+            cut_off=self.cut_off_sites,
             jobs=list(self._jobs.values()),
             retry_at_ms=self._retry_at_ms,
             area=self._area,
@@ -62,7 +63,7 @@ class NoControl(DelegatingControl):
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         sent = Delegation(asked.job, draw, asked.attempt, barred=asked.barred, never=dict(never))
         self._jobs[asked.job.job_id] = sent
-        return self._send(sent, now_ms)
+        return self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Apply a site's answer about a job; answers about the site itself have no effect at this level."""
@@ -107,8 +108,8 @@ class NoControl(DelegatingControl):
         return self._retry_at_ms
 
     def _fitting(self, sent: Delegation, now_ms: int) -> list[int]:
-        """Return the sites that are large enough for a job, and have not refused it."""
-        left = [s for s, nodes in enumerate(self._nodes) if nodes >= sent.job.width]
+        """Return the sites that are large enough for a job, have not refused it, and are not cut off."""
+        left = [s for s, nodes in enumerate(self._nodes) if nodes >= sent.job.width and s not in self.cut_off_sites]
         return [s for s in left if s not in sent.refused_by and not sent.avoids(s, now_ms)]
 
     def _send(self, sent: Delegation, now_ms: int) -> list[GridCommand]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gridweave.errors import UnavailableError
 from gridweave.grid.api import WhatIf
 from gridweave.grid.kernels.links import MAX_OVERHEAD
 from gridweave.grid.live import LiveGrid
-from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
+from gridweave.grid.messages import FromLiveSite, LiveGridEvent, SiteCutOff, TellSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.settings import GridSettings, changeable_of
@@ -135,12 +137,40 @@ class GridDriver(Driver[Any]):
 
     @property
     def problem(self) -> str:
-        """Why the grid accepts no jobs now; empty if it does.
+        """Why the grid accepts no jobs now, none of its sites exchanges messages with it; empty if it does."""
+        cut_off = self._cut_off()
+        return super().problem or ("; ".join(cut_off.values()) if len(cut_off) == len(self._names) else "")
 
-        A job may go to any of the sites, and would stay there for good where messages are not exchanged.
+    def _cut_off(self) -> dict[int, str]:
+        """Return the sites with which no messages are exchanged, and why."""
+        found = {number: (name, self.peer_problem(name)) for number, name in enumerate(self._names)}
+        return {number: f"site {name}: {why}" for number, (name, why) in found.items() if why}
+
+    def news_of_links(self) -> list[SiteCutOff]:
+        """Return from which sites the grid is cut off now, and from which it is no more.
+
+        A job that was placed there would stay there for good. After a restart the grid knows of no site before it has
+        heard of it, and until then what its journal says holds.
         """
-        cut_off = (f"site {peer}: {why}" for peer in self._names if (why := self.peer_problem(peer)))
-        return super().problem or next(cut_off, "")
+        known, now = self.grid.cut_off, self._cut_off()
+        mended = [number for number in known if number not in now and self._names[number] in self._linked]
+        return [
+            *(SiteCutOff(number, why) for number, why in now.items() if known.get(number) != why),
+            *(SiteCutOff(number, "") for number in mended),
+        ]
+
+    async def submit(
+        self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = ""
+    ) -> list[Accepted | Declined]:
+        """Hand in jobs, as `Driver.submit`; UnavailableError if one needs a site that the grid is cut off from."""
+        cut_off = self._cut_off()
+        if cut_off and any(self.grid.needs(request, cut_off) for _, request in requests):
+            raise UnavailableError("; ".join(cut_off.values()))
+        return await super().submit(requests, origin=origin)
+
+    def peer_name(self, peer: str) -> str:
+        """Return what people call a site."""
+        return f"site {peer}"
 
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:
         """Return the event that a site has sent something."""

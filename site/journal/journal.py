@@ -157,7 +157,7 @@ class Journal(JournalReader):
             # Nothing was decided yet; or an older release had fewer settings, and what is new has its default.
             self._keep_identity(connection)
         rows = connection.execute(select(tables.channels))
-        self._counts = {row.peer: Counts(row.first, row.next, row.received) for row in rows}
+        self._counts = {row.peer: Counts(row.first, row.next, row.received, row.other) for row in rows}
         self._last_note = connection.scalar(select(func.max(tables.notes.c.number))) or 0
         self._tidy = tidy_of(connection, self._base)
 

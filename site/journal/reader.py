@@ -188,7 +188,7 @@ class JournalReader:
         if [row.number for row in rows] != list(range(found.first, found.next)):
             raise InputError(f"{self.where}: messages to {peer} are missing; restore the journal from a copy")
         messages = (self._messages.decode(row.message, f"{self.where}: message {row.number} to {peer}") for row in rows)
-        return ChannelState(found.first, tuple(messages), found.received)
+        return ChannelState(found.first, tuple(messages), found.received, found.other)
 
     def peers(self) -> list[str]:
         """Return the other ends of all connections that were ever used, sorted."""

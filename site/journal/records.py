@@ -28,6 +28,7 @@ class ChannelState(msgspec.Struct, frozen=True):
     first: int = 0
     unacknowledged: tuple[Any, ...] = ()  # messages that were sent, and of which it is not known that they have arrived
     received: int = 0  # how many messages of the other end have been taken in
+    other: str = ""  # id of the other end's journal; empty: not heard of yet
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ class Counts(msgspec.Struct, frozen=True):
     first: int = 0
     next: int = 0
     received: int = 0
+    other: str = ""  # id of the other end's journal; empty: not heard of yet
 
 
 class StepRows(msgspec.Struct):
@@ -119,7 +120,7 @@ class Step:
         """Record messages that were put into the channel to another end."""
         encoded = [self._messages.encode(message) for message in messages]
         counts = self._counts_of(peer)
-        self._count(peer, counts.first, counts.next + len(encoded), counts.received)
+        self._count(peer, msgspec.structs.replace(counts, next=counts.next + len(encoded)))
         for number, message in enumerate(encoded, counts.next):
             self.rows.outbox.append({"peer": peer, "number": number, "message": message})
 
@@ -128,7 +129,7 @@ class Step:
         if _whole("count", count) < 0:
             raise InputError(f"count is {count}, of messages received from {peer}; a number from 0 up")
         counts = self._counts_of(peer)
-        self._count(peer, counts.first, counts.next, counts.received + count)
+        self._count(peer, msgspec.structs.replace(counts, received=counts.received + count))
 
     def acknowledged(self, peer: str, received: int) -> None:
         """Record how many of our messages another end says to have received: `Packet.received`."""
@@ -138,15 +139,19 @@ class Step:
                 f"{peer} has received {received} messages, and this journal sent {counts.next}; "
                 "one of them lost its journal: restore it, or begin the connection again at both ends"
             )
-        self._count(peer, max(counts.first, received), counts.next, counts.received)
+        self._count(peer, msgspec.structs.replace(counts, first=max(counts.first, received)))
+
+    def met(self, peer: str, journal_id: str) -> None:
+        """Record which journal another end has."""
+        self._count(peer, msgspec.structs.replace(self._counts_of(peer), other=plain(journal_id)))
 
     def _counts_of(self, peer: str) -> Counts:
         return self.rows.channels.get(peer) or self._counts.get(peer) or Counts()
 
-    def _count(self, peer: str, first: int, following: int, received: int) -> None:
+    def _count(self, peer: str, counts: Counts) -> None:
         if not peer or peer != plain(peer):
             raise InputError(f"the peer {peer!r:.100} is empty, or contains a NUL; the name of a site will do")
-        self.rows.channels[peer] = Counts(first, following, received)
+        self.rows.channels[peer] = counts
 
     def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
         """Record an event of the story of a job; a detail of more than 10,000 characters is cut there.

@@ -19,12 +19,13 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
     update,
 )
 
 from gridweave.errors import InputError, UnavailableError
 
-OLDEST, VERSION = 4, 4
+OLDEST, VERSION = 4, 5
 """Of the tables below, and the oldest that can be read. Who changes them counts up, and adds to `MIGRATIONS`."""
 
 metadata = MetaData()
@@ -83,7 +84,9 @@ channels = Table(
     Column("first", _Number, nullable=False),
     Column("next", _Number, nullable=False),
     Column("received", _Number, nullable=False),
+    Column("other", Text, nullable=False, server_default=""),
 )
+"""``other``: id of the journal of the other end; empty: not heard of yet."""
 
 outbox = Table(
     "gridweave_outbox",
@@ -141,7 +144,12 @@ ended = Table(
 """Jobs that are over. ``sites``: each with a line feed before and behind it; ``record``: all that is known of it."""
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+def _with_others(connection: Connection) -> None:
+    """Keep of each channel which journal the other end has."""
+    connection.execute(text("ALTER TABLE gridweave_channels ADD COLUMN other TEXT NOT NULL DEFAULT ''"))
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {4: _with_others}
 """From which version, and what is to be done to reach the next. Never changed once released, and none is taken out."""
 
 

@@ -103,6 +103,9 @@ _STUCK_PAUSE_S = 0.8
 """With this pause a journal has failed for 0.75 s: whoever asks hears so from then on."""
 
 
+_RIGHT = "restore the newest copy, or start over at both ends (`gridweave up --fresh`; `serve --fresh` at each)"
+
+
 class LiveCore(Core, Protocol):
     """A core with a live driver."""
 
@@ -155,8 +158,11 @@ class Driver(ABC, Generic[Incoming]):
         # Set unless a turn is being written down; where that takes long, `_stuck` says why.
         self._settled, self._stuck = asyncio.Event(), ""
         self._settled.set()
-        # Why no messages are exchanged with a peer: because this end lost its journal, or by the peer's own word.
-        self._lost, self._refusals = dict[str, str](), dict[str, str]()
+        # Why no messages are exchanged with a peer: because this end has an old copy of its journal, or one of the two
+        # has another journal than before, or by the peer's own word; and which peers were heard and are none of that.
+        self._lost, self._strangers, self._refusals = dict[str, str](), dict[str, str](), dict[str, str]()
+        self._linked = set[str]()
+        self._met: dict[str, str] = {}
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
@@ -207,7 +213,7 @@ class Driver(ABC, Generic[Incoming]):
 
     def peer_problem(self, peer: str) -> str:
         """Return why no messages are exchanged with a peer; empty if they are."""
-        return self._lost.get(peer, "") or self._refusals.get(peer, "")
+        return self._lost.get(peer, "") or self._strangers.get(peer, "") or self._refusals.get(peer, "")
 
     def _check_alive(self) -> None:
         if self._failed is not None:
@@ -253,19 +259,44 @@ class Driver(ABC, Generic[Incoming]):
             return self._dropped(peer, f"cannot be read: {error}")
         if packet.first < 0 or packet.received < 0:
             return self._dropped(peer, "has numbers below 0")
+        if stranger := self._channels[peer].is_stranger(packet):
+            return self._strange(peer, self._other_journal(peer, stranger))
+        self._strange(peer, "")
         if packet.received > self._channels[peer].sent:
-            self._lost[peer] = self._dropped(peer, self._lost_journal(peer, packet.received))
+            self._lost[peer] = self._dropped(peer, self._old_copy(peer, packet.received))
         if peer in self._lost:
             return self._lost[peer]
+        self._linked.add(peer)
         self._packets.append((peer, packet))
         self._news.set()
         return None
 
-    def _lost_journal(self, peer: str, received: int) -> str:
+    def _strange(self, peer: str, problem: str) -> str:
+        """Note that one of two ends has another journal than before, or that both have the right one again."""
+        known = self._strangers.pop(peer, "")
+        if problem:
+            found = f"the packet {problem}"
+            self._strangers[peer] = known if known == found else self._dropped(peer, problem)
+        if self._strangers.get(peer, "") != known:
+            self._news.set()
+        return self._strangers.get(peer, "")
+
+    def peer_name(self, peer: str) -> str:
+        """Return what people call another end."""
+        return f"the {peer}"
+
+    def _other_journal(self, peer: str, whose: str) -> str:
+        """Return which of two ends has another journal than before, and how to go on."""
+        if whose == "mine":
+            return f"is for another journal of {self.name}: {self.name} lost its journal, or was started over; {_RIGHT}"
+        return (
+            f"is of another journal than before: {self.peer_name(peer)} lost its journal, or was started over; {_RIGHT}"
+        )
+
+    def _old_copy(self, peer: str, received: int) -> str:
         """Return that a peer has more of this end's messages than its journal knows of, and how to go on."""
         known = f"{self.name} knows of {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
-        right = "restore the newest copy, or start over at both ends (`gridweave up --fresh`; `serve --fresh` at each)"
-        return f"acknowledges {received:,} messages, and {known}; {right}"
+        return f"acknowledges {received:,} messages, and {known}; {_RIGHT}"
 
     @staticmethod
     def _dropped(peer: str, problem: str) -> str:
@@ -282,6 +313,10 @@ class Driver(ABC, Generic[Incoming]):
     @abstractmethod
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
         """Return to which peer which message goes, if a command is to send one."""
+
+    def news_of_links(self) -> list[Any]:
+        """Return what the core is to be told of whether peers exchange messages with it."""
+        return []
 
     def act(self, commands: Sequence[Any]) -> None:
         """Do what else the core has decided; it is durable."""
@@ -325,7 +360,7 @@ class Driver(ABC, Generic[Incoming]):
         known = await self._answered(submissions)
         past = await self._past([each.request for key, each in submissions.items() if key not in known])
         packets, self._packets = self._packets, []
-        events, self._events = self._events, []
+        events, self._events = [*self.news_of_links(), *self._events], []
         for key, each in submissions.items():
             if key not in known:
                 mine = {after.job_id for after in each.request.after}
@@ -397,17 +432,19 @@ class Driver(ABC, Generic[Incoming]):
         heard, counts = self._unpacked(packets)
         # The channel keeps the order of messages; a user's wish counts from when it is heard.
         everything = heard + events
-        if not everything and not is_due:
+        if not everything and not is_due and not self._met:
             return commands
         with self._journal.step() as step:
             for peer, received in self._seen.items():
                 step.acknowledged(peer, received)
             for peer, count in counts.items():
                 step.received(peer, count)
+            for peer, journal_id in self._met.items():
+                step.met(peer, journal_id)
             for start in range(0, max(1, len(everything)), _MOST_EVENTS):
                 commands += self._handle(step, everything[start : start + _MOST_EVENTS])
             self._record(step, commands)
-        self._seen = {}
+        self._seen, self._met = {}, {}
         return commands
 
     def _unpacked(self, packets: list[tuple[str, Packet[Incoming]]]) -> tuple[list[Any], dict[str, int]]:
@@ -416,7 +453,10 @@ class Driver(ABC, Generic[Incoming]):
         heard: list[Any] = []
         counts: dict[str, int] = {}
         for peer, packet in packets:
+            is_met = bool(self._channels[peer].other)
             new = self._channels[peer].receive(real_ms, packet)
+            if packet.journal and not is_met:
+                self._met[peer] = packet.journal
             # What the other end has received need not be written down before there is something else to write.
             self._seen[peer] = max(packet.received, self._seen.get(peer, 0))
             counts[peer] = counts.get(peer, 0) + len(new)
@@ -486,9 +526,11 @@ class Driver(ABC, Generic[Incoming]):
     async def _carry(self, peer: str, data: bytes) -> None:
         """Send a packet, and note whether the other end takes it."""
         refusal = await self._send(peer, data)
-        if refusal and refusal != self._refusals.get(peer):
-            logger.error("%s refuses messages: %s", peer, refusal)
-        self._refusals[peer] = refusal or ""
+        before, self._refusals[peer] = self._refusals.get(peer, ""), refusal or ""
+        if self._refusals[peer] != before:
+            self._news.set()
+            if refusal:
+                logger.error("%s refuses messages: %s", peer, refusal)
 
     def spawn(self, work: Awaitable[object]) -> None:
         """Do something that may fail without harm, besides."""
@@ -581,7 +623,14 @@ def _tell(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
 def _restored(journal: Journal, peer: str) -> Channel:
     """Return the channel to a peer as the journal has it."""
     known = journal.channel(peer)
-    return Channel.restored(RESEND_MS, first=known.first, unacknowledged=known.unacknowledged, received=known.received)
+    return Channel.restored(
+        RESEND_MS,
+        first=known.first,
+        unacknowledged=known.unacknowledged,
+        received=known.received,
+        journal=journal.journal_id,
+        other=known.other,
+    )
 
 
 def _replayed(journal: Journal, core: LiveCore) -> Replayed:

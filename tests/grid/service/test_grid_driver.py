@@ -57,6 +57,11 @@ class Life:
         self.driver.journal._store.close()
 
 
+def request(nodes: int) -> JobRequest:
+    """Return a job of so many nodes."""
+    return JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1_000)
+
+
 @pytest.mark.asyncio
 async def test_a_grid_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     """Jobs, keys, and what sites have not acknowledged are there again; an answer that was taken in counts once."""
@@ -83,8 +88,10 @@ async def test_a_grid_goes_on_where_it_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_grid_that_lost_its_journal_takes_no_jobs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A site that has received more than was sent knows another grid; nothing is exchanged, and submitters hear why."""
+async def test_an_old_copy_of_the_journal_cuts_off_the_sites_that_know_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is exchanged with such a site, and who needs it hears why; jobs that do not need it go on."""
     life = Life(tmp_path / "grid.journal")
     await life.submit("key", 6)
     life.driver.packet("north", msgspec.msgpack.encode(Packet(0, (Reserved(1, 1),), 99)))
@@ -94,12 +101,17 @@ async def test_a_grid_that_lost_its_journal_takes_no_jobs(tmp_path: Path, caplog
     sent = len(life.sent["north"])
     life.driver.packet("north", msgspec.msgpack.encode(Packet(0, (Reserved(1, 1),), 0)))
     with pytest.raises(UnavailableError, match=r"site north: .* the grid knows of 2: it lost its journal, .* --fresh"):
-        await life.driver.submit([("other", JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=1))])
-    await life.turn()
+        await life.driver.submit([("wide", request(5))])
+    assert await life.submit("other", 1) == [Accepted("other", 2)]
     assert (len(life.sent["north"]), life.driver.journal.channel("north").received) == (sent, 0)
+    assert life.kinds("south")[-2:] == ["DescribeJob", "ReserveNodes"]
     problems = {site.name: site.problem for site in await GridDesk(life.driver).about()}
     assert ("lost its journal" in problems["north"], problems["south"]) == (True, "")
-    assert "lost its journal" in (await GridDesk(life.driver).queue(1)).problem
+    assert (await GridDesk(life.driver).queue(1)).problem == ""
+    life.driver.packet("south", msgspec.msgpack.encode(Packet(0, (), 99)))
+    with pytest.raises(UnavailableError, match=r"site north: .*; site south: "):
+        await life.driver.submit([("third", request(1))])
+    assert "site south" in (await GridDesk(life.driver).queue(1)).problem
     await life.driver.close()
 
 
