@@ -6,8 +6,10 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -279,3 +281,43 @@ def _read(path: Path, kind: type[T]) -> T | None:
         return msgspec.msgpack.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return None
+
+
+def opened_folders(folder: Path, rights: int) -> Iterator[list[os.DirEntry[str]] | None]:
+    """Yield what is in a folder and in each one below it, top down; None for one that cannot be read.
+
+    A folder whose owner, who is this user, lacks these rights there is given them first: users must not hide what they
+    keep. No link is followed.
+    """
+    waiting = [os.fspath(folder)]
+    while waiting:
+        path = waiting.pop()
+        _open_to_owner(path, rights)
+        try:
+            with os.scandir(path) as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            yield None
+            continue
+        yield found
+        waiting += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+
+
+def _open_to_owner(path: str, rights: int) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            mode = stat.S_IMODE(os.fstat(handle).st_mode)
+            if mode & rights != rights:
+                os.chmod(f"/proc/self/fd/{handle}", mode | rights)
+        finally:
+            os.close(handle)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is below it, what this user has closed to itself as well."""
+    for _ in opened_folders(folder, stat.S_IRWXU):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterable
 from itertools import islice
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gridweave.site.launch import OutputLimits, Removal
-from gridweave.site.machine.folders import Key
+from gridweave.site.machine.folders import Key, opened_folders
 
 KEPT = "kept.db"
 
@@ -79,19 +80,19 @@ def excess(oldest_first: Iterable[KeptPiece], use: UserUse, limit_bytes: int) ->
     return found
 
 
-def folder_bytes(folder: Path) -> int:
-    """Return the disk space of a folder with everything below it; each entry counts as one block (4 KiB) at least.
+def folder_bytes(folder: Path) -> tuple[int, bool]:
+    """Return the disk space of a folder with everything below it, and whether all of it could be read.
 
-    The blocks bound the number of files as well. What cannot be read counts by itself alone.
+    Each entry counts as one block (4 KiB) at least: the blocks bound the number of files as well. Folders that this
+    user has closed to itself are opened; what cannot be read all the same counts by itself alone.
     """
-    total, waiting = _BLOCK_BYTES, [os.fspath(folder)]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
+    total, is_whole = _BLOCK_BYTES, True
+    for entries in opened_folders(folder, stat.S_IRUSR | stat.S_IXUSR):
+        is_whole &= entries is not None
+        for entry in entries or ():
+            with contextlib.suppress(OSError):
                 total += max(_BLOCK_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-    return total
+    return total, is_whole
 
 
 class KeptPieces:

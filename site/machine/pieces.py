@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,10 +26,12 @@ from gridweave.site.machine.folders import (
     read_cancel_time,
     read_launch,
     read_state,
+    remove_folder,
     user_folder,
 )
+from gridweave.site.machine.kept import folder_bytes
 from gridweave.site.machine.processes import call_kernel, open_process, process_stat, strays
-from gridweave.site.machine.starter import clear_as_user
+from gridweave.site.machine.starter import bytes_as_user, clear_as_user
 from gridweave.site.times import span_text
 
 SILENT_S = 5.0
@@ -173,7 +174,17 @@ def remove_piece(folder: Path) -> None:
     if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
         with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
             clear_as_user(folder, launch)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
+
+
+def piece_bytes(folder: Path) -> int:
+    """Return the disk space of the folder of a piece; its user counts what nobody else can read."""
+    size_bytes, is_whole = folder_bytes(folder)
+    launch = None if is_whole else read_launch(folder)
+    if launch is not None and launch.launcher:
+        with contextlib.suppress(GridweaveError, OSError, ValueError):
+            return max(size_bytes, bytes_as_user(folder, launch))
+    return size_bytes
 
 
 def _is_empty(folder: Path) -> bool:

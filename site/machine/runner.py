@@ -62,7 +62,7 @@ from gridweave.site.machine.folders import (
     write_whole,
 )
 from gridweave.site.machine.forks import Forks
-from gridweave.site.machine.kept import KeptPiece, KeptPieces, folder_bytes
+from gridweave.site.machine.kept import KeptPiece, KeptPieces
 from gridweave.site.machine.pieces import (
     SILENT_S,
     JobSpan,
@@ -70,6 +70,7 @@ from gridweave.site.machine.pieces import (
     end_group,
     end_strays,
     packed_ends,
+    piece_bytes,
     remove_left,
     remove_piece,
     unstarted,
@@ -448,7 +449,7 @@ class Runner:
             state, launch = read_state(folder), read_launch(folder)
             user = "" if launch is None else launch.user
             ended_ms = now_ms if state is None or state.ended_ms is None else state.ended_ms
-            pieces.append(KeptPiece(key, user, ended_ms, folder_bytes(folder)))
+            pieces.append(KeptPiece(key, user, ended_ms, piece_bytes(folder)))
         return self._register.register(pieces, now_ms)
 
     def knows(self, job_id: int, attempt: int) -> bool:

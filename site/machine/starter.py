@@ -249,21 +249,48 @@ class LauncherStarter:
 
 def clear_as_user(folder: Path, launch: Launch) -> None:
     """Empty what a user has in the folder of a piece, as that user."""
+    _as_user(folder, launch, "chmod -R u+rwX . ; find . -mindepth 1 -delete")
+
+
+def bytes_as_user(folder: Path, launch: Launch) -> int:
+    """Return the disk space of what a user has in the folder of a piece, as that user counts it.
+
+    Each entry counts as in `gridweave.site.machine.kept.folder_bytes`. ValueError if there is no count.
+    """
+    return int(_as_user(folder, launch, f"chmod -R u+rwX . ; find . -printf '%b\\n' | {_SUM}"))
+
+
+_SUM = """awk '{ n += $1 < 8 ? 8 : $1 } END { printf "%.0f", n * 512 }'"""
+
+
+def _as_user(folder: Path, launch: Launch, script: str) -> bytes:
+    """Run a script of the shell in what a user has in the folder of a piece, as that user; return what it prints."""
     starter = LauncherStarter(launch, folder, clears=True)
-    gate, nothing = os.pipe2(os.O_CLOEXEC), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    gate, (reader, writer) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    handles = [*gate, reader, writer, nothing]
     try:
-        command = ("sh", "-c", "chmod -R u+rwX . ; find . -mindepth 1 -delete")
-        start = RankStart(0, command, {"PATH": os.defpath}, str(user_folder(folder, launcher=launch.launcher)), None)
-        report = starter.start(start, gate, (nothing, nothing))[2]
-        os.close(report)
+        # Whoever has closed the folder itself cannot begin in it.
+        place = str(user_folder(folder, launcher=launch.launcher))
+        command = ("sh", "-c", f'chmod u+rwx "$0" && cd "$0" || exit 1; {script}', place)
+        start = RankStart(0, command, {"PATH": os.defpath}, "/", None)
+        # It writes into its report before it begins, which somebody must be able to read then.
+        handles.append(starter.start(start, gate, (writer, nothing))[2])
         os.write(gate[1], GO)
         while not starter.nothing_left:
             select.select([starter.news], [], [])
             starter.collect()
+        os.set_blocking(reader, False)
+        with contextlib.suppress(BlockingIOError):
+            return os.read(reader, _MOST_PRINTED)
+        return b""
     finally:
         starter.close()
-        for handle in (*gate, nothing):
+        for handle in handles:
             os.close(handle)
+
+
+_MOST_PRINTED = 100
 
 
 def connect_launcher(path: str) -> socket.socket:

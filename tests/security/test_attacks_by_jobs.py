@@ -21,9 +21,9 @@ from gridweave.site.machine import launcher
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
 from gridweave.site.machine.folders import error_path, piece_folder, read_regular, result_path
 from gridweave.site.machine.output import output_path
-from gridweave.site.machine.pieces import objects_of
+from gridweave.site.machine.pieces import objects_of, piece_bytes
 from gridweave.site.machine.processes import process_stat
-from gridweave.site.machine.starter import LauncherStarter, ask_launcher
+from gridweave.site.machine.starter import LauncherStarter, ask_launcher, bytes_as_user, clear_as_user
 
 if TYPE_CHECKING:
     from conftest import Place
@@ -349,9 +349,20 @@ def test_control_groups_go_with_their_jobs(place: Place) -> None:
 
 def test_what_a_user_locks_up_is_removed(place: Place) -> None:
     """A folder is forgotten whatever rights its user took from themselves."""
-    _, folder, _ = place.run("alice", "sh", "-c", "mkdir -p a/b; echo > a/b/c; chmod 0 a/b a")
+    _, folder, _ = place.run("alice", "sh", "-c", "mkdir -p a/b; echo > a/b/c; chmod 0 a/b a .. .")
+    own = folder / "own"
+    clear_as_user(folder, place.launch("alice", place.number, "true"))
+    assert list(own.iterdir()) == [], "as the user alone: the service here is root, whom no mode stops"
     place.loop.run(place.runner.forget(place.number, 0))
     assert not folder.exists()
+
+
+def test_what_a_user_locks_up_is_counted(place: Place) -> None:
+    """The user counts what nobody else can read: a million bytes behind two closed doors."""
+    script = "mkdir -p a/b; head -c 1000000 /dev/zero > a/b/c; chmod 0 a/b a .. ."
+    _, folder, _ = place.run("alice", "sh", "-c", script)
+    assert 1_000_000 <= bytes_as_user(folder, place.launch("alice", place.number, "true")) < 1_100_000
+    assert piece_bytes(folder) >= 1_000_000
 
 
 @pytest.mark.parametrize("user", ["mallory", "root", "", "gw-test-bob", "nobody", "alice\n", "../alice"])

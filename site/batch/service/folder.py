@@ -11,7 +11,6 @@ import hmac
 import os
 import pwd
 import secrets
-import shutil
 import stat
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -27,7 +26,17 @@ from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.launch import Launch, Outcome, PieceState
 from gridweave.site.machine.accounts import DeniedError, ordinary_account
 from gridweave.site.machine.agent import OutputRead, written_path
-from gridweave.site.machine.folders import JOBS, LAUNCH, STATE, Key, check_way, piece_folder, piece_key, write_whole
+from gridweave.site.machine.folders import (
+    JOBS,
+    LAUNCH,
+    STATE,
+    Key,
+    check_way,
+    piece_folder,
+    piece_key,
+    remove_folder,
+    write_whole,
+)
 from gridweave.site.messages import RunEnded
 
 PRINTED_BYTES = 1 << 16
@@ -348,7 +357,7 @@ def read_address(path: Path) -> SiteAddress:
 def remove_left(base: Path, paths: Iterable[str]) -> None:
     """Remove folders of an account's nodes, or of parts of jobs there, and what the scripts of the nodes printed."""
     for path in paths:
-        shutil.rmtree(base / path, ignore_errors=True)
+        remove_folder(base / path)
         name = Path(path).relative_to(NODES).parts[0].rpartition(".")[0]
         if not any((base / NODES).glob(f"{name}.*")):
             _log(base, name).unlink(missing_ok=True)

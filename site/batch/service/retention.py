@@ -116,7 +116,7 @@ class KeptOutput:
         users += [launch.user for piece in pieces if (launch := piece.launch()) is not None]
         states = [state for piece in pieces if (state := piece.state()) is not None]
         ended_ms = max((state.ended_ms for state in states if state.ended_ms is not None), default=now_ms)
-        size_bytes = sum(folder_bytes(piece.folder) for piece in pieces)
+        size_bytes = sum(folder_bytes(piece.folder)[0] for piece in pieces)
         return KeptPiece(key, next(filter(None, users), ""), min(ended_ms, now_ms), size_bytes)
 
     def _register(self) -> KeptPieces:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from gridweave.site.launch import OutputLimits, Removal
 from gridweave.site.machine import kept
-from gridweave.site.machine.folders import piece_folder
+from gridweave.site.machine.folders import piece_folder, remove_folder
 from gridweave.site.machine.kept import DAY_MS, KEPT, KeptPiece, KeptPieces, UserUse, excess, folder_bytes
 from gridweave.site.machine.runner import Runner
 
@@ -143,10 +146,11 @@ def test_each_file_counts_as_a_block_at_least(tmp_path: Path) -> None:
     for number in range(10):
         (tmp_path / "one" / str(number)).touch()
     (tmp_path / "root").symlink_to("/")
-    small = folder_bytes(tmp_path)
+    small, is_whole = folder_bytes(tmp_path)
+    assert is_whole
     assert 4_096 * 13 <= small < 4_096 * 20
     (tmp_path / "large").write_bytes(b"x" * 100_000)
-    assert folder_bytes(tmp_path) >= small + 100_000
+    assert folder_bytes(tmp_path)[0] >= small + 100_000
 
 
 def test_what_cannot_be_looked_into_counts_by_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +166,41 @@ def test_what_cannot_be_looked_into_counts_by_itself_alone(tmp_path: Path, monke
         return look(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    assert 100_000 <= folder_bytes(tmp_path) < 200_000
+    size_bytes, is_whole = folder_bytes(tmp_path)
+    assert (100_000 <= size_bytes < 200_000, is_whole) == (True, False)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400, 0o100, 0o300])
+def test_folders_that_a_user_has_closed_are_counted_and_removed(mode: int) -> None:
+    """The service runs as that user, and opens them first; what a link leads to stays as it is."""
+    place = Path(tempfile.mkdtemp())
+    kept, inner = place / "kept", place / "piece" / "closed" / "inner"
+    inner.mkdir(parents=True)
+    kept.mkdir(mode=0o500)
+    (inner / "large").write_bytes(b"x" * 1_000_000)
+    (inner / "link").symlink_to(kept)
+    inner.chmod(mode)
+    inner.parent.chmod(mode)
+    if os.getuid() == 0:  # whom no mode stops
+        for path in (place, kept, place / "piece", inner.parent, inner):
+            os.chown(path, NOBODY, NOBODY)
+    found = place / "found"
+    child = os.fork()
+    if not child:
+        os.setresgid(*[NOBODY] * 3) if os.getuid() == 0 else None
+        os.setresuid(*[NOBODY] * 3) if os.getuid() == 0 else None
+        size_bytes, is_whole = folder_bytes(place / "piece")
+        found.write_text(f"{size_bytes >= 1_000_000} {is_whole}")
+        remove_folder(place / "piece")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert found.read_text() == "True True"
+    assert not (place / "piece").exists()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o500
+    shutil.rmtree(place)
+
+
+NOBODY = 65_534
 
 
 async def removed(runner: Runner, job_id: int) -> Removal:
