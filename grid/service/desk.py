@@ -97,7 +97,8 @@ class GridDesk(Desk[GridDriver]):
     async def quote(self, request: JobRequest, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start, by what the grid knows; it may be instead of one that waits."""
         grid, clock = self.driver.grid, self.driver.clock
-        return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), request, instead_of))
+        asked = request, instead_of
+        return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=asked)
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, so many jobs at most; of one at a site that may know more."""
@@ -116,7 +117,7 @@ class GridDesk(Desk[GridDriver]):
         """Return what would become of waits and of the use of nodes if the grid were another."""
         await self.driver.durable()
         grid, clock = self.driver.grid, self.driver.clock
-        return await self._forecasts.alone(lambda: grid.what_if(clock.now_ms(), asked))
+        return await self._forecasts.alone(lambda: grid.what_if(clock.now_ms(), asked), name=asked)
 
     async def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known, and how many running jobs are on each link."""

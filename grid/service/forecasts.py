@@ -1,7 +1,7 @@
 """Works out forecasts in a thread, one simulation at a time, so that no user's questions keep others' waiting.
 
 Questions about waiting jobs that come while a simulation runs are answered together by the next one. Questions that
-need a state of their own (quotes, what-ifs) take turns with these, one at a time.
+need a state of their own (quotes, what-ifs) take turns with these, one at a time; those that are the same share one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Asked(NamedTuple, Generic[Q, T]):
 
 
 class _Line(Generic[Q, T]):
-    """Questions of one kind, of which `most` are answered together.
+    """Questions of one kind, of which `most` are answered together, and all that are the same as one of these.
 
     `prepare` is called in the event loop, with the grid as it is then; what it returns works the answers out, in a
     thread.
@@ -87,7 +87,23 @@ class _Line(Generic[Q, T]):
                 asked.answer.set_exception(UnavailableError("many others ask for forecasts now; try again later"))
                 continue
             found.append(asked)
+        if self._most is not None:
+            same = [each for each in self._asked if any(each.question == one.question for one in found)]
+            self._asked = deque(each for each in self._asked if each not in same)
+            found += [each for each in same if not each.answer.done()]
         return found
+
+
+class _Alone:
+    """A question that needs a state of its own; it is the same as others that have its name."""
+
+    def __init__(self, make: Callable[[], Work[Any]], name: object) -> None:
+        self.make, self._name = make, name
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Alone) and self._name is not None and self._name == other._name)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class _AboutJobs(NamedTuple):
@@ -117,7 +133,7 @@ class ForecastQueue:
         self._grid, self._now_ms = grid, now_ms
         self._about_jobs = _Line(self._forecasts, now_s)
         self._about_plan = _Line(self._plans, now_s)
-        self._alone = _Line[Callable[[], Work[Any]], Any](lambda makes: _one(makes[0]()), now_s, most=1)
+        self._alone = _Line[_Alone, Any](lambda asked: _one(asked[0].make(), len(asked)), now_s, most=1)
         self._task: asyncio.Task[None] | None = None
 
     async def of(self, job_ids: Sequence[int], *, within_s: float | None = None) -> dict[int, Forecast]:
@@ -128,9 +144,12 @@ class ForecastQueue:
         """Return the first starts of the jobs that wait, in their order."""
         return await self._answer(self._about_plan, most_jobs, FORECAST_S)
 
-    async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S) -> T:
-        """Return what a function works out that `make` returns, which is called when it is this question's turn."""
-        found: T = await self._answer(self._alone, make, patience_s)
+    async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S, *, name: object = None) -> T:
+        """Return what a function works out that `make` returns, which is called when it is this question's turn.
+
+        Questions with the same name that wait then have the same answer; None is the name of no other.
+        """
+        found: T = await self._answer(self._alone, _Alone(make, name), patience_s)
         return found
 
     async def _answer(self, line: _Line[Q, T], question: Q, patience_s: float) -> T:
@@ -173,5 +192,5 @@ def _parts(planned: list[Forecast], asked: list[int]) -> list[list[Forecast]]:
     return [planned[:most_jobs] for most_jobs in asked]
 
 
-def _one(work: Work[T]) -> Work[list[T]]:
-    return lambda: [work()]
+def _one(work: Work[T], times: int) -> Work[list[T]]:
+    return lambda: [work()] * times

@@ -197,6 +197,7 @@ class Desk(Generic[D]):
         for start in range(0, len(asked), WISHES_AT_ONCE):
             async with self._many:
                 done += await self._wish(kind, asked[start : start + WISHES_AT_ONCE], origin, signal)
+            await asyncio.sleep(0)  # of jobs that are not known, nothing is waited for
         return done
 
     async def _wish(self, kind: WishKind, asked: list[int], origin: str, signal: SignalName | None) -> list[int]:

@@ -12,6 +12,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice, zip_longest
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -98,6 +99,9 @@ REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.02, 0.1
 """After a turn no other is taken for so many times as long as it took beyond the least rest; for at least that."""
 
 _MOST_EVENTS = 2_000
+MOST_SUBMISSIONS = 1_000
+"""So many jobs are taken in by one turn, of each user who has handed in some about as many; the others wait."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _STUCK_PAUSE_S = 0.8
 """With this pause a journal has failed for 0.75 s: whoever asks hears so from then on."""
@@ -341,7 +345,7 @@ class Driver(ABC, Generic[Incoming]):
         self._check_alive()
         self._news.clear()
         self._asked.clear()
-        submissions, self._submissions = self._submissions, {}
+        submissions = self._next_submissions()
         told, self._told = self._told, []
         try:
             await self._take_turn(submissions, told)
@@ -355,6 +359,21 @@ class Driver(ABC, Generic[Incoming]):
                 if not future.done():
                     future.set_exception(self._failed)
             raise
+
+    def _next_submissions(self) -> _Submissions:
+        """Take out the submissions of a turn, one of each user after the other: nobody's many keep others waiting."""
+        waiting, self._submissions = self._submissions, {}
+        if len(waiting) <= MOST_SUBMISSIONS:
+            return waiting
+        by_user: dict[str, list[str]] = {}
+        for key, each in waiting.items():
+            by_user.setdefault(each.request.user, []).append(key)
+        rounds = zip_longest(*by_user.values())
+        taken = set(islice((key for keys in rounds for key in keys if key is not None), MOST_SUBMISSIONS))
+        self._submissions = {key: each for key, each in waiting.items() if key not in taken}
+        self._news.set()
+        self._asked.set()
+        return {key: each for key, each in waiting.items() if key in taken}
 
     async def _take_turn(self, submissions: _Submissions, told: list[asyncio.Future[None]]) -> None:
         known = await self._answered(submissions)

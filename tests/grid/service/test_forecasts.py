@@ -101,6 +101,24 @@ async def test_forecasts_do_not_wait_behind_quotes() -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_same_quotes_share_a_simulation() -> None:
+    """Those that wait when it is the turn of one have its answer; one that comes later has a state of its own."""
+    grid = GatedGrid()
+    queue = ForecastQueue(grid, lambda: 5)
+    first = asyncio.create_task(queue.of([0]))
+    await begun(first)
+    names = ["a", "b", "a", "a", "b"]
+    quotes = [asyncio.create_task(queue.alone(lambda name=name: grid.quoter(name), name=name)) for name in names]
+    await begun(*quotes)
+    quotes[2].cancel()
+    grid.gate.set()
+    found = await asyncio.gather(*(quotes[number] for number in (0, 1, 3, 4)))
+    assert (found, grid.simulated) == (["a", "b", "a", "b"], ["1 jobs", "a", "b"])
+    assert await queue.alone(lambda: grid.quoter("a"), name="a") == "a"
+    assert grid.simulated == ["1 jobs", "a", "b", "a"]
+
+
+@pytest.mark.asyncio
 async def test_who_is_gone_is_passed_over() -> None:
     """Nothing is simulated for a question that was given up, or has waited longer than anybody waits for its answer."""
     grid, now_s = GatedGrid(), 0.0

@@ -544,3 +544,24 @@ async def test_history_is_kept_for_so_many_days(place: Path, monkeypatch: pytest
     await life.submit(("key", request()))
     assert before == [7 * 86_400_000]
     life.kill()
+
+
+@pytest.mark.asyncio
+async def test_the_many_jobs_of_one_user_keep_no_other_waiting(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn takes in so many jobs at most, of each user about as many, in the order in which they came."""
+    monkeypatch.setattr(driver_module, "MOST_SUBMISSIONS", 4)
+    life = Life(place)
+    flood = [(f"anna {number}", request(user="anna")) for number in range(7)]
+    many = asyncio.ensure_future(life.driver.submit(flood))
+    await asyncio.sleep(0)
+    few = asyncio.ensure_future(life.driver.submit([("bert", request(user="bert"))]))
+    await asyncio.sleep(0)
+    await life.turn()
+    assert (few.done(), many.done()) == (True, False)
+    assert [record.request.user for record in life.driver.site.book.records.values()] == ["anna"] * 3 + ["bert"]
+    await life.turn()
+    answers = await many
+    assert [answer.key for answer in answers] == [key for key, _ in flood]
+    assert [answer.job_id - FIRST for answer in answers] == [0, 1, 2, 4, 5, 6, 7]
+    assert await few == [Accepted("bert", FIRST + 3)]
+    await life.driver.close()

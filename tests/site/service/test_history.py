@@ -80,6 +80,32 @@ async def test_numbers_that_no_job_has_are_looked_up_nowhere(tmp_path: Path, mon
 
 
 @pytest.mark.asyncio
+async def test_ten_cancels_of_unknown_numbers_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand numbers that no job has: others are served in between, and the driver hears of none."""
+    async with LocalGrid(tmp_path) as grid:
+        await submit(grid, held())
+        served = 0
+        monkeypatch.setattr(grid.driver, "wish", None)
+
+        async def serve() -> None:
+            nonlocal served
+            while True:
+                await asyncio.sleep(0)
+                served += 1
+
+        others = asyncio.create_task(serve())
+        unknown = range(1_000, 11_000)
+        cancels = (grid.grid_desk.wish("cancel", list(unknown), f"request {number}") for number in range(10))
+        assert await asyncio.gather(*cancels) == [[]] * 10
+        others.cancel()
+        assert served >= len(unknown) // desk.WISHES_AT_ONCE
+        (job_id,) = await submit(grid, held(name="another"))
+        assert job_id == 2
+
+
+@pytest.mark.asyncio
 async def test_a_wish_about_many_jobs_is_carried_out_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
