@@ -153,7 +153,7 @@ class GridDriver(Driver[Any]):
         heard of it, and until then what its journal says holds.
         """
         known, now = self.grid.cut_off, self._cut_off()
-        mended = [number for number in known if number not in now and self._names[number] in self._linked]
+        mended = [number for number in known if number not in now and self._names[number] in self._peers.linked]
         return [
             *(SiteCutOff(number, why) for number, why in now.items() if known.get(number) != why),
             *(SiteCutOff(number, "") for number in mended),

@@ -107,6 +107,17 @@ _STUCK_PAUSE_S = 0.8
 """With this pause a journal has failed for 0.75 s: whoever asks hears so from then on."""
 
 
+class _Peers:
+    """How the other ends of channels stand to this one."""
+
+    def __init__(self) -> None:
+        # Why no messages are exchanged with a peer: because this end has an old copy of its journal, or one of the two
+        # has another journal than before, or by the peer's own word.
+        self.lost, self.strangers, self.refusals = dict[str, str](), dict[str, str](), dict[str, str]()
+        self.linked = set[str]()  # those that were heard, and were none of that
+        self.met: dict[str, str] = {}  # journals of peers that are to be written down
+
+
 _RIGHT = "restore the newest copy, or start over at both ends (`gridweave up --fresh`; `serve --fresh` at each)"
 
 
@@ -162,11 +173,7 @@ class Driver(ABC, Generic[Incoming]):
         # Set unless a turn is being written down; where that takes long, `_stuck` says why.
         self._settled, self._stuck = asyncio.Event(), ""
         self._settled.set()
-        # Why no messages are exchanged with a peer: because this end has an old copy of its journal, or one of the two
-        # has another journal than before, or by the peer's own word; and which peers were heard and are none of that.
-        self._lost, self._strangers, self._refusals = dict[str, str](), dict[str, str](), dict[str, str]()
-        self._linked = set[str]()
-        self._met: dict[str, str] = {}
+        self._peers = _Peers()
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
@@ -217,7 +224,9 @@ class Driver(ABC, Generic[Incoming]):
 
     def peer_problem(self, peer: str) -> str:
         """Return why no messages are exchanged with a peer; empty if they are."""
-        return self._lost.get(peer, "") or self._strangers.get(peer, "") or self._refusals.get(peer, "")
+        return (
+            self._peers.lost.get(peer, "") or self._peers.strangers.get(peer, "") or self._peers.refusals.get(peer, "")
+        )
 
     def _check_alive(self) -> None:
         if self._failed is not None:
@@ -267,23 +276,23 @@ class Driver(ABC, Generic[Incoming]):
             return self._strange(peer, self._other_journal(peer, stranger))
         self._strange(peer, "")
         if packet.received > self._channels[peer].sent:
-            self._lost[peer] = self._dropped(peer, self._old_copy(peer, packet.received))
-        if peer in self._lost:
-            return self._lost[peer]
-        self._linked.add(peer)
+            self._peers.lost[peer] = self._dropped(peer, self._old_copy(peer, packet.received))
+        if peer in self._peers.lost:
+            return self._peers.lost[peer]
+        self._peers.linked.add(peer)
         self._packets.append((peer, packet))
         self._news.set()
         return None
 
     def _strange(self, peer: str, problem: str) -> str:
         """Note that one of two ends has another journal than before, or that both have the right one again."""
-        known = self._strangers.pop(peer, "")
+        known = self._peers.strangers.pop(peer, "")
         if problem:
             found = f"the packet {problem}"
-            self._strangers[peer] = known if known == found else self._dropped(peer, problem)
-        if self._strangers.get(peer, "") != known:
+            self._peers.strangers[peer] = known if known == found else self._dropped(peer, problem)
+        if self._peers.strangers.get(peer, "") != known:
             self._news.set()
-        return self._strangers.get(peer, "")
+        return self._peers.strangers.get(peer, "")
 
     def peer_name(self, peer: str) -> str:
         """Return what people call another end."""
@@ -451,19 +460,19 @@ class Driver(ABC, Generic[Incoming]):
         heard, counts = self._unpacked(packets)
         # The channel keeps the order of messages; a user's wish counts from when it is heard.
         everything = heard + events
-        if not everything and not is_due and not self._met:
+        if not everything and not is_due and not self._peers.met:
             return commands
         with self._journal.step() as step:
             for peer, received in self._seen.items():
                 step.acknowledged(peer, received)
             for peer, count in counts.items():
                 step.received(peer, count)
-            for peer, journal_id in self._met.items():
+            for peer, journal_id in self._peers.met.items():
                 step.met(peer, journal_id)
             for start in range(0, max(1, len(everything)), _MOST_EVENTS):
                 commands += self._handle(step, everything[start : start + _MOST_EVENTS])
             self._record(step, commands)
-        self._seen, self._met = {}, {}
+        self._seen, self._peers.met = {}, {}
         return commands
 
     def _unpacked(self, packets: list[tuple[str, Packet[Incoming]]]) -> tuple[list[Any], dict[str, int]]:
@@ -475,7 +484,7 @@ class Driver(ABC, Generic[Incoming]):
             is_met = bool(self._channels[peer].other)
             new = self._channels[peer].receive(real_ms, packet)
             if packet.journal and not is_met:
-                self._met[peer] = packet.journal
+                self._peers.met[peer] = packet.journal
             # What the other end has received need not be written down before there is something else to write.
             self._seen[peer] = max(packet.received, self._seen.get(peer, 0))
             counts[peer] = counts.get(peer, 0) + len(new)
@@ -536,7 +545,7 @@ class Driver(ABC, Generic[Incoming]):
     def _send_packets(self) -> None:
         real_ms = self._real_ms()
         for peer, channel in self._channels.items():
-            if peer in self._lost:
+            if peer in self._peers.lost:
                 continue
             packet = channel.packet(real_ms)
             if packet is not None:
@@ -545,8 +554,8 @@ class Driver(ABC, Generic[Incoming]):
     async def _carry(self, peer: str, data: bytes) -> None:
         """Send a packet, and note whether the other end takes it."""
         refusal = await self._send(peer, data)
-        before, self._refusals[peer] = self._refusals.get(peer, ""), refusal or ""
-        if self._refusals[peer] != before:
+        before, self._peers.refusals[peer] = self._peers.refusals.get(peer, ""), refusal or ""
+        if self._peers.refusals[peer] != before:
             self._news.set()
             if refusal:
                 logger.error("%s refuses messages: %s", peer, refusal)
@@ -583,7 +592,7 @@ class Driver(ABC, Generic[Incoming]):
         wakeup_ms = self._core.next_wakeup_ms()
         if wakeup_ms is not None:
             waits_ms.append(self.clock.real_ms(max(0, wakeup_ms - self.clock.now_ms())))
-        heard = [channel for peer, channel in self._channels.items() if peer not in self._lost]
+        heard = [channel for peer, channel in self._channels.items() if peer not in self._peers.lost]
         channel_ms = [channel.next_wakeup_ms() for channel in heard]
         waits_ms += [max(0, due_ms - self._real_ms()) for due_ms in channel_ms if due_ms is not None]
         try:
