@@ -123,7 +123,8 @@ class GridDriver(Driver[Any]):
             batch=0,
             compacts=True,
         )
-        self.grid = LiveGrid(as_begun(settings, journal))
+        # Older journals do not say it, and their inputs were for that of the file.
+        self.grid = LiveGrid(as_begun(settings, journal, {"alone_ms": settings.alone_ms}))
         peers = self._names
         own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
         super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, **own)

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice, zip_longest
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -630,13 +631,13 @@ class Driver(ABC, Generic[Incoming]):
         self._journal.close()
 
 
-def as_begun(settings: S, journal: Journal) -> S:
+def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingProxyType({})) -> S:
     """Return the settings that the inputs of a journal begin with: those of now, but for what may have changed since.
 
-    Whoever cannot go on with a journal hears why from its replay.
+    What older releases did not say is as in `unsaid`. Whoever cannot go on with a journal hears why from its replay.
     """
     with contextlib.suppress(InputError, msgspec.ValidationError):
-        return settings_as(settings, journal.kept_settings, settings.changeable)
+        return settings_as(settings, {**unsaid, **journal.kept_settings}, settings.changeable)
     return settings
 
 

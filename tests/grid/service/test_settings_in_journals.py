@@ -8,14 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import update
 
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver, identity_of
 from gridweave.grid.settings import GridSettings
+from gridweave.settings import plain
 from gridweave.site.book import JobBook
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
+from gridweave.site.journal.tables import head
 from gridweave.site.messages import Machine, RunEnded, RunStarted, StartRun
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -171,4 +174,23 @@ async def test_promised_starts_are_made_anew_in_another_order(tmp_path: Path, po
     await life.turn()
     core_of(life).check_invariants()
     assert [job.job_id for job, _ in core_of(life).core.site.waiting()] == [FIRST + 1]
+    kill(life)
+
+
+@pytest.mark.asyncio
+async def test_a_journal_that_does_not_say_how_long_a_part_may_be_alone_goes_on(tmp_path: Path) -> None:
+    """Older releases did not write it down: their inputs were for what the file says, and are decided alike again."""
+    settings = msgspec.structs.replace(GRID, alone_ms=7_000)
+    place = tmp_path / "grid.journal"
+    life = driver(settings, place)
+    await submit(life, "first")
+    kept = {name: value for name, value in plain(identity_of(settings)).items() if name != "alone_ms"}
+    with life._journal._store.transaction() as connection:
+        connection.execute(update(head).values(identity=msgspec.msgpack.encode(kept)))
+    kill(life)
+    life = driver(settings, place)
+    assert core_of(life).settings == settings
+    told = life._journal.sequence
+    await life.turn()
+    assert life._journal.sequence == told
     kill(life)
