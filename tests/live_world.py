@@ -720,6 +720,10 @@ def evicting(nodes: int, evicted: str) -> HeterogeneousPolicy:
     )
 
 
+SMALL_PACKET = 1_000
+"""Bytes that a few messages have. With one in each packet quotes for many jobs take longer than these wait for them."""
+
+
 def play(seed: int, *, evicted: str = "", changes: bool = False) -> LiveWorld:
     """Play one grid.
 
@@ -742,7 +746,7 @@ def play(seed: int, *, evicted: str = "", changes: bool = False) -> LiveWorld:
     patches: Sequence[Any] = (
         mock.patch.object(driver_module, "replay", replay),
         mock.patch.object(driver_module, "SNAPSHOT_EVERY", every),
-        mock.patch.object(driver_module, "MOST_PACKET_BYTES", int(rng.choice([300, 1 << 20]))),
+        mock.patch.object(driver_module, "MOST_PACKET_BYTES", int(rng.choice([SMALL_PACKET, 1 << 20]))),
         mock.patch.object(site_driver, "Journal", MemoryJournal),
         mock.patch.object(grid_driver, "Journal", MemoryJournal),
         mock.patch.object(agent_module, "Runner", FakeRunner),
