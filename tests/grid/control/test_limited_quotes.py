@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.grid.live import GridSettings, LiveGrid
+from gridweave.grid.live import LiveGrid
 from gridweave.grid.policy import GridPolicy
+from gridweave.grid.settings import GridSettings
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.state import dump_state
 
