@@ -41,6 +41,7 @@ from gridweave.site.disciplines.protocol import (
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
+from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,
@@ -172,6 +173,10 @@ class SiteCore:
     def form_of(self, job_id: int) -> JobForm | None:
         """Return in which of its forms a job runs, where it has forms of its own."""
         return self._decides.form_of(job_id) if isinstance(self._decides, ChoosesForms) else None
+
+    def rate_of(self, job_id: int) -> int:
+        """Return at which rate a job starts where it was put: above 1 on fast machines, where these differ."""
+        return self._decides.rate_of(job_id) if isinstance(self._decides, ChoosesForms) else RATE_ONE
 
     @property
     def learns(self) -> LearnsTimes | None:

@@ -198,6 +198,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     groups: dict[str, str] = {}
     limit_signal: LimitSignal | None = None
+    # The work that its job does in one ms at full speed: less than 1 where a split slows it, more on fast machines.
+    rate: float = 1.0
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -379,8 +379,8 @@ class LiveSite:
                 case StartJob():
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
-                    # Who shares whole nodes at a rate above 0 is slowed by nothing but the others.
-                    speed = rate / RATE_ONE if self._gives_parts else 1.0
+                    # On machines that differ its limit and its launch go by its rate there, which only pauses change.
+                    speed = 1.0 if self.core.site.has_forms else rate / RATE_ONE
                     if self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed):
                         self._note_pause(job_id, rate)
                 case MoveJob():
@@ -487,7 +487,10 @@ class LiveSite:
     def _made(self, start: StartJob, described: DescribeJob) -> Run:
         """Return what each machine has to run of a job on these nodes."""
         told = self.settings, start, described, self.core.site.threads_per_node, self._now_ms
-        return make_run(*told, gives_parts=self._gives_parts)
+        run = make_run(*told, gives_parts=self._gives_parts)
+        if self.core.site.has_forms:
+            run.speed_up(self.core.site.rate_of(start.job_id) / RATE_ONE)
+        return run
 
     def _describe(self, record: JobRecord, attempt: int) -> DescribeJob:
         """Return what an attempt of a job of the site's own runs, as of one of the grid."""

@@ -702,7 +702,7 @@ class PaceRun(OfRun, frozen=True, tag="PaceRun", repr_omit_defaults=True):
 
     runs: bool
     at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
-    speed: float = 1.0  # which part of the CPU that it may use at most it gets while it runs
+    speed: float = 1.0  # at which part of its full speed it works while it runs
 
 
 class SignalRun(OfRun, frozen=True, tag="SignalRun"):

@@ -135,7 +135,7 @@ class Run(msgspec.Struct):
     why_killed: str = ""  # why, in one line
     port: Port = NO_PORT  # at which its ranks meet
     is_paused: bool | None = None  # as its machines were told; ``None`` if they were told nothing
-    speed: float = 1.0  # as its machines were told: the part of the CPU that it needs for full speed
+    speed: float = 1.0  # as its machines were told: at which part of its full speed it works
     next_run: Run | None = None  # where it goes on when it has saved what it has done and has ended here
     is_evicted: bool = False  # whether it is to leave for others; its job waits again, or starts as the next says
     next_start: StartJob | None = None  # the start that its job was given before it had left
@@ -210,6 +210,11 @@ class Run(msgspec.Struct):
         """Have its ranks meet there."""
         for piece in self.pieces.values():
             piece.launch = msgspec.structs.replace(piece.launch, rendezvous=rendezvous)
+
+    def speed_up(self, factor: float) -> None:
+        """Have it do so many times as much work in one ms."""
+        for piece in self.pieces.values():
+            piece.launch = msgspec.structs.replace(piece.launch, rate=factor * piece.launch.rate)
 
     def outcome(self) -> tuple[str, str]:
         """Return how the whole ended, and why in one line.
@@ -353,6 +358,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         alone_ms=settings.alone_ms if len(described.sites) > 1 else None,
         user=described.request.user,
         part=part,
+        rate=described.request.limit_ms / described.limit_ms if len(described.sites) > 1 else 1.0,
     )
 
 

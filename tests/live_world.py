@@ -83,6 +83,14 @@ class VirtualClock:
         """Return how long a span takes."""
         return int(np.ceil(span_ms))
 
+    def at(self, unix_ms: float) -> int:
+        """Return what it shows at an instant of the world."""
+        return int(unix_ms) + self._off_ms
+
+    def unix_ms(self, shown_ms: int) -> int:
+        """Return at which instant of the world it shows this."""
+        return shown_ms - self._off_ms
+
 
 class Node:
     """Something that runs in a process of its own, and is started anew when it was killed."""

@@ -119,6 +119,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     first_port: int = FIRST_PORT
     grid_labels: dict[str, str] = {}  # what a Ray node must have for the meta-scheduler to be there
     grid_host: str = ""  # the IP address of the machine that it must be on; empty: any
+    clock: Clock = Clock()  # of all its actors; all times above are times of this clock
 
     def settings(self) -> GridSettings:
         """Return what its meta-scheduler is made of."""
@@ -223,10 +224,10 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     journal = grid_place(plan.folder, plan.journal)
     # It takes longest to start, and so comes first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
-    what = (plan.settings(), journal, Clock(), machines)
+    what = (plan.settings(), journal, plan.clock, machines)
     kept: dict[str, Any] = {"maxima": plan.maxima, "history_days": plan.history_days}
     grid.add(kinds.grid, GRID_ACTOR, Spot(labels=plan.grid_labels, ip=plan.grid_host), *what, **kept)
-    place = Place(folder=plan.folder, labelled=plan.labelled)
+    place = Place(folder=plan.folder, labelled=plan.labelled, clock=plan.clock)
     for number, site in enumerate(plan.sites):
         add_site(
             grid,
@@ -247,6 +248,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     labelled: bool = True
     host: str = ""  # by which name other sites reach a machine; empty: that which Ray has
+    clock: Clock = Clock()
 
 
 def _add_machines(
@@ -259,7 +261,7 @@ def _add_machines(
 ) -> None:
     for each in settings.machines:
         probes = probing if each is settings.machines[0] else (None, ())
-        what = (site.name, each, str(Path(place.folder) / site.name / each.name), site.virtual, *probes, Clock())
+        what = (site.name, each, str(Path(place.folder) / site.name / each.name), site.virtual, *probes, place.clock)
         named: dict[str, Any] = {"host": place.host} if place.host else {}
         if site.rules != ANY_JOBS:
             named["rules"] = site.rules
@@ -287,7 +289,7 @@ def add_site(
         kind, options = BatchSiteActor, options | {"batch": site.batch}
     journal = site_place(place.folder, site.name, site.journal)
     spot = _spot(place.labelled, site, settings.machines[0].name)
-    found.add(kind, site_actor(site.name), spot, settings, journal, Clock(), **options)
+    found.add(kind, site_actor(site.name), spot, settings, journal, place.clock, **options)
 
 
 def batch_notes(site: SitePlan) -> tuple[str, ...]:

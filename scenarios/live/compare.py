@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +57,8 @@ class LiveRun:
         When the live grid, or site, took in each job.
     placed_ms : numpy.ndarray of int64, shape (n,)
         When the grid placed each job; `NEVER` for those of a site's own users.
+    needed_ms : numpy.ndarray of int64, shape (n,)
+        How long the work of each job takes where it was placed.
     outcomes : tuple of str
         How each job ended: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
     attempts : numpy.ndarray of int64, shape (n,)
@@ -77,6 +78,7 @@ class LiveRun:
     speed: float
     submitted_ms: IntArray
     placed_ms: IntArray
+    needed_ms: IntArray
     outcomes: tuple[str, ...]
     attempts: IntArray
     remarks: tuple[str, ...]
@@ -125,12 +127,7 @@ class LiveRun:
     @property
     def longer_ms(self) -> IntArray:
         """How much longer each job that ran held its nodes than its work takes where it was placed."""
-        result = self.live
-        assert result.policy is not None, "a grid has a policy"
-        stretch = functools.cache(result.policy.split_length_ms)
-        fragments = np.maximum(result.n_fragments, 1).tolist()
-        needed = [stretch(run, n) for run, n in zip(result.workload.run_ms.tolist(), fragments, strict=True)]
-        return (result.end_ms - result.start_ms - np.array(needed, np.int64))[self.ran]
+        return (self.live.end_ms - self.live.start_ms - self.needed_ms)[self.ran]
 
     @property
     def behind(self) -> float:
@@ -327,20 +324,35 @@ def live_run_of(
     schedule = _schedule_of(built, records)
     submitted_ms = np.array([record.submit_ms for record in records], np.int64)
     placed_ms = np.array([NEVER if record.placed_ms is None else record.placed_ms for record in records], np.int64)
+    needed_ms = np.array([_needed_ms(built, row, record) for row, record in enumerate(records)], np.int64)
     return LiveRun(
         simulated=simulated,
         # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
         live=with_names(schedule, built, shared=True),
-        replay=replayed(built, schedule, submitted_ms, placed_ms) if replay else None,
+        replay=replayed(built, schedule, submitted_ms, placed_ms, needed_ms) if replay else None,
         speed=speed,
         submitted_ms=submitted_ms,
         placed_ms=placed_ms,
+        needed_ms=needed_ms,
         outcomes=tuple(record.outcome or record.state for record in records),
         attempts=np.array([record.attempt for record in records], np.int64),
         remarks=tuple(remarks),
         where=where,
         tolerance=tolerance,
     )
+
+
+def _needed_ms(built: Built, row: int, record: JobRecord) -> int:
+    """Return how long the work of a job takes where it was placed.
+
+    Where its rate changed while it ran, that is how long its processes ran.
+    """
+    if record.ran_ms is not None and any(site in built.sites_with_rates for site, _ in record.places):
+        return record.ran_ms[1] - record.ran_ms[0]
+    run_ms = int(built.workload.run_ms[row])
+    if built.net is None:
+        return built.policy.split_length_ms(run_ms, max(1, len(record.places)))
+    return run_ms if record.split is None else round(run_ms * record.split.factor)
 
 
 def _schedule_of(built: Built, records: Sequence[JobRecord]) -> SimulationResult:

@@ -1,7 +1,10 @@
-"""What a live run plays of a scenario: jobs that sleep, at which speed, and on which grid."""
+"""What a live run plays of a scenario: the programs of its jobs, at which speed, and on which grid."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,16 +14,22 @@ import numpy as np
 
 from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.api import Scheduling, SiteInfo
+from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.cluster import GridPlan, SitePlan
 from gridweave.scenarios.batch.stepped import job_messages
+from gridweave.scenarios.live import worker
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
+from gridweave.site.contract import ALONE_MS, RENDEZVOUS_MS
 from gridweave.site.disciplines.dictionary import asks_week, entry_of
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program, Traffic
 from gridweave.site.owner import policy_label
+from gridweave.site.service.clock import HISTORY_DAYS, Clock
+
+REAL_TIME = Clock()
 
 MARGIN_MS, RETRY_MS = 250, 1_000
 """How long the actors may take to agree on a start, and until one that is silent is asked again."""
@@ -44,7 +53,7 @@ _STEPS = 5, 2, 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job as it is handed in, in real time after time 0 of the scenario; to the grid, if there is no site."""
+    """A job to be submitted ``submit_ms`` of real time after time 0 of the scenario; to the grid if it has no site."""
 
     row: int
     submit_ms: int
@@ -110,8 +119,8 @@ def _remarks(built: Built) -> list[str]:
     return remarks
 
 
-def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> GridPlan:
-    """Return the grid of a scenario: one virtual machine for each site."""
+def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, clock: Clock = REAL_TIME) -> GridPlan:
+    """Return the grid of a scenario, whose actors go by a clock: one virtual machine for each site."""
     from gridweave.grid.service.local import first_port_of
 
     sites = tuple(
@@ -128,14 +137,20 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool) -> G
         namespace=namespace,
         labelled=labelled,
         seed=built.scenario.header.seed,
-        margin_ms=MARGIN_MS,
-        retry_ms=RETRY_MS,
+        # What messages and processes take does not shrink when the clock is fast.
+        margin_ms=clock.shown_ms(MARGIN_MS),
+        retry_ms=clock.shown_ms(RETRY_MS),
+        lease_ms=clock.shown_ms(LEASE_MS),
+        rendezvous_ms=clock.shown_ms(RENDEZVOUS_MS),
+        alone_ms=clock.shown_ms(ALONE_MS),
+        history_days=math.ceil(HISTORY_DAYS * max(1.0, clock.speed)),
         first_port=first_port_of(namespace),  # a grid that runs here keeps the ports of its own ranks
+        clock=clock,
     )
 
 
-def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
-    """Return the jobs of a scenario in real time, in the order of submission, as an array of this name."""
+def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) -> list[PlannedJob]:
+    """Return the jobs of a scenario in the order of submission, as an array of this name, for a grid with a clock."""
     workload = built.workload
     found = []
     columns = zip(
@@ -149,17 +164,16 @@ def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
     )
     for row, (job, submit_ms, run_ms, overran, home, to_grid) in enumerate(columns):
         # One that overran is ended at its limit, as it would be live, rather than by itself at that instant.
-        sleep_ms = run_ms + overran * max(run_ms, round(_OVERSLEEP_MS * speed))
-        most = min(job.width, len(built.site_names)) if to_grid and built.policy.splits else 1
+        work_ms = run_ms + overran * max(run_ms, round(_OVERSLEEP_MS * speed))
         request = JobRequest(
-            program=sleeping(sleep_ms, most, built.policy, speed),
+            program=working(work_ms / speed),
             nodes=job.width,
-            limit_ms=max(1, round(job.estimate_ms / speed)),
+            limit_ms=clock.shown_ms(job.estimate_ms / speed),
             name=f"job {job.job_id}",
             user="" if job.user is None else str(job.user),
             priority=job.priority,
             weight=job.weight,
-            # Whoever sleeps sends nothing, whatever the grid takes other jobs to send.
+            # Workers send nothing, whatever the grid takes other jobs to send.
             traffic=Traffic(communication="none"),
             array=ArrayPlace(name=name, index=row),
         )
@@ -167,32 +181,31 @@ def compressed(built: Built, speed: float, name: str) -> list[PlannedJob]:
     return found
 
 
-def sleeping(run_ms: int, most: int, policy: GridPolicy, speed: float) -> Program:
-    """Return the program of a job: one process on each of its sites, which sleeps as long as it would have worked.
+def working(work_ms: float) -> Program:
+    """Return the program of a job: one process on each of its sites, which does so much work at its present rate.
 
-    It may be on ``most`` sites, and takes longer on several by the overhead of the policy.
-
-    Examples
-    --------
-    >>> policy = GridPolicy(mode="multi-site", overhead=0.5)
-    >>> sleeping(60_000, 1, policy, 1000.0).argv
-    ('sleep', '0.06')
-    >>> sleeping(60_000, 2, policy, 1000.0).argv
-    ('sh', '-c', 'case $GRIDWEAVE_SITES in *,*) exec sleep 0.09;; *) exec sleep 0.06;; esac')
+    Parameters
+    ----------
+    work_ms : float
+        Work in ms of real time at rate 1.
     """
-    most = min(most, len(policy.overheads) + 1)  # the last overhead holds for more fragments as well
-    naps = [_seconds(policy.split_length_ms(run_ms, fragments), speed) for fragments in range(1, most + 1)]
-    argv: tuple[str, ...] = ("sleep", naps[0])
-    if len(set(naps)) > 1:
-        cases = [f"{'*,' * commas}*) exec sleep {naps[commas]};;" for commas in range(most - 1, -1, -1)]
-        argv = ("sh", "-c", f"case $GRIDWEAVE_SITES in {' '.join(cases)} esac")
-    # Sleeping processes have nothing to write, and nothing to do when they are told to end.
+    argv = ("python3", "-I", "-S", "-c", _worker_text(), f"{work_ms:.3f}")
+    # Workers have nothing to write, and nothing to do when they are told to end.
     return Program(argv=argv, ranks="first-node", output_limit_bytes=1 << 10, grace_ms=1_000)
 
 
-def _seconds(span_ms: int, speed: float) -> str:
-    """Return a time of the scenario as `sleep` reads it."""
-    return f"{span_ms / speed / 1000:.6f}".rstrip("0").rstrip(".")
+@functools.cache
+def _worker_text() -> str:
+    """Return the text of the worker without its comments."""
+    tree = ast.parse(inspect.getsource(worker))
+    for node in [tree, *tree.body]:
+        if isinstance(node, ast.Module | ast.FunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def suitable_speed(workload: Workload) -> float:
@@ -280,7 +293,10 @@ def short_limits(workload: Workload, speed: float) -> int:
 
 
 def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
-    """Return the record of a job in the time of the scenario, at whose time 0 the grid's clock showed ``origin_ms``."""
+    """Return the record of a job in the time of the scenario, which passes so many times as fast as the grid's clock.
+
+    At time 0 of the scenario that clock showed ``origin_ms``.
+    """
 
     def at(time_ms: int | None) -> int | None:
         return None if time_ms is None else round((time_ms - origin_ms) * speed)

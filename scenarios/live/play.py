@@ -49,6 +49,7 @@ from gridweave.scenarios.world.connections import LiveTimes
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import OPEN, OWN_IDS, JobRecord, State
 from gridweave.site.service.calls import SITE_LABEL
+from gridweave.site.service.clock import Clock
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
@@ -156,10 +157,15 @@ def run_on_ray(
     patience_s = task.patience_s()
     with ended_in_order(), _ground(task.built.site_names, address, task.say) as ground:
         task.remarks.extend(ground.remarks)
-        plan = grid_plan(task.built, folder=ground.folder, namespace=ground.namespace, labelled=ground.labelled)
+        clock = Clock(epoch_ms=int(time.time() * 1000), speed=speed)
+        plan = grid_plan(
+            task.built, folder=ground.folder, namespace=ground.namespace, labelled=ground.labelled, clock=clock
+        )
         task.say("Starting sites")
         with _grid_of(plan):
-            player = run_in_order(_behind_own_gateway(plan.namespace, lambda client: task.player(client, patience_s)))
+            player = run_in_order(
+                _behind_own_gateway(plan.namespace, lambda client: task.player(client, patience_s, clock))
+            )
     return task.compared(player, where="Ray", tolerance=MAKESPAN_TOLERANCE)
 
 
@@ -202,9 +208,9 @@ class _Task:
         self.say("Simulating")
         return patience_s(run_built(self.built), self.speed)
 
-    def player(self, client: Client, patience_s: float) -> Player:
-        """Return who plays it."""
-        return Player(client, self.built, self.speed, patience_s, self.tell)
+    def player(self, client: Client, patience_s: float, clock: Clock | None = None) -> Player:
+        """Return who plays it, on a grid with this clock; None: with one of real time."""
+        return Player(client, self.built, self.speed, patience_s, self.tell, clock=clock)
 
     def compared(self, player: Player, *, where: str, tolerance: float) -> LiveRun:
         """Return what was played beside what is simulated, with the times that the grid took."""
@@ -256,9 +262,10 @@ def patience_s(simulated: SimulationResult, speed: float) -> float:
 class Player:
     """Hands in jobs when their time has come, and sees how they end within ``patience_s``.
 
-    ``look`` is shown now and then the jobs that are not over. At the end ``records`` has all jobs in the order of the
-    workload, in the scenario's time, at whose time 0 the grid's clock showed ``origin_ms``, and ``live`` says what they
-    took besides their work.
+    ``look`` is shown now and then the jobs that are not over. ``clock`` is the grid's if that was started for this run;
+    that of any other grid shows real time, and is measured. At the end ``records`` has all jobs in the order of the
+    workload, in the scenario's time, at whose time 0 the grid's clock showed ``origin_ms``, and ``live`` says how much
+    longer than their work they took.
     """
 
     def __init__(
@@ -269,11 +276,14 @@ class Player:
         patience_s: float,
         tell: Progress,
         look: Look | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._grid, self._built, self._speed, self._patience_s, self._tell = client, built, speed, patience_s, tell
         self._look = look
         self.name = f"run-{built.scenario.header.name or 'scenario'}-{uuid.uuid4().hex[:12]}"
-        self._jobs = compressed(built, speed, self.name)
+        self._clock = clock
+        self._clock_speed = 1.0 if clock is None else clock.speed
+        self._jobs = compressed(built, speed, self.name, Clock() if clock is None else clock)
         self._ids: dict[int, int] = {}
         # The newest job that was there before: of the grid (by an empty name) and of each site.
         self._newest = dict.fromkeys(("", *built.site_names), 0)
@@ -286,9 +296,9 @@ class Player:
         """Play all jobs to their ends; if that is interrupted, or fails, none of them is left."""
         async with self._grid:
             await self._look_around()
-            ahead_ms = await self._clock_ahead_ms()
+            ahead_ms = await self._clock_ahead_ms() if self._clock is None else 0
             began_ms = _now_ms() + LEAD_REAL_MS - self._jobs[0].submit_ms
-            self.origin_ms = began_ms + ahead_ms
+            self.origin_ms = began_ms + ahead_ms if self._clock is None else self._clock.at(began_ms)
             try:
                 async with asyncio.timeout(self._patience_s):
                     await self._play(began_ms)
@@ -301,7 +311,7 @@ class Player:
                 if not self.records:
                     await self._cancel()
             self.remarks += await self._others()
-            self.live = live_times(await self._grid.scheduling())
+            self.live = live_times(await self._grid.scheduling()).at_speed(1 / self._clock_speed)
 
     async def _play(self, began_ms: int) -> None:
         """Hand in and watch."""
@@ -317,7 +327,7 @@ class Player:
         if missing:
             raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it started over meanwhile?")
         ended = [found[self._ids[job.row]] for job in self._jobs]
-        self.records = [expanded(record, self.origin_ms, self._speed) for record in ended]
+        self.records = [expanded(record, self.origin_ms, self._speed / self._clock_speed) for record in ended]
 
     async def _watch(self, sites: Iterable[str | None], group: Sequence[asyncio.Future[None]]) -> None:
         """Look at the jobs until all are handed in and have ended; what fails at that fails here."""

@@ -36,7 +36,9 @@ class LiveReplay:
     fragments: tuple[Fragments, ...]
 
 
-def replayed(built: Built, live: SimulationResult, submitted_ms: IntArray, placed_ms: IntArray) -> LiveReplay:
+def replayed(
+    built: Built, live: SimulationResult, submitted_ms: IntArray, placed_ms: IntArray, needed_ms: IntArray
+) -> LiveReplay:
     """Simulate a scenario with the submit times of a live run, and with how long each job held its nodes there.
 
     Parameters
@@ -47,9 +49,11 @@ def replayed(built: Built, live: SimulationResult, submitted_ms: IntArray, place
         When each job was accepted.
     placed_ms : numpy.ndarray of int64, shape (n,)
         When the grid placed each job; `NEVER` for those of a site's own users.
+    needed_ms : numpy.ndarray of int64, shape (n,)
+        How long the work of each job takes where it was placed.
     """
     workload = built.workload
-    run_ms = _run_times(built, live, placed_ms)
+    run_ms = _run_times(built, live, placed_ms, needed_ms)
     submit_ms = np.maximum(submitted_ms, 0)
     order = np.lexsort((workload.job_id, submit_ms))
     again = workload.take(
@@ -68,15 +72,12 @@ def replayed(built: Built, live: SimulationResult, submitted_ms: IntArray, place
     return LiveReplay(result.start_ms[row_of], result.end_ms[row_of], fragments)
 
 
-def _run_times(built: Built, live: SimulationResult, placed_ms: IntArray) -> IntArray:
-    """Return how long each job held its nodes, without the overhead of its split; of one that did not run, its work.
+def _run_times(built: Built, live: SimulationResult, placed_ms: IntArray, needed_ms: IntArray) -> IntArray:
+    """Return the work of each job at rate 1, made longer in proportion to how much longer it held its nodes.
 
     A job on several sites starts a margin after it was placed.
     """
-    run_ms = built.workload.run_ms.copy()
+    run_ms = built.workload.run_ms
     begun_ms = np.where(placed_ms == NEVER, live.start_ms, placed_ms + live.multi_site * built.live.margin_ms)
-    for row in np.flatnonzero(live.start_ms != NEVER).tolist():
-        needed_ms = built.policy.split_length_ms(int(run_ms[row]), max(1, int(live.n_fragments[row])))
-        held_ms = int(live.end_ms[row] - begun_ms[row])
-        run_ms[row] = max(1, round(int(run_ms[row]) * held_ms / needed_ms))
-    return run_ms
+    longer = (live.end_ms - begun_ms) / np.maximum(needed_ms, 1)
+    return np.where(live.start_ms != NEVER, np.maximum(1, np.rint(run_ms * longer)), run_ms).astype(np.int64)

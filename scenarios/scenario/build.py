@@ -112,6 +112,12 @@ class Built:
         return any(map(may_share_nodes, self.site_policies))
 
     @property
+    def sites_with_rates(self) -> frozenset[str]:
+        """The sites at which jobs may work at other rates than 1: they share nodes, or the machines differ."""
+        sites = zip(self.site_names, self.site_policies, strict=True)
+        return frozenset(name for name, policy in sites if may_share_nodes(policy) or entry_of(policy).has_forms)
+
+    @property
     def label(self) -> str:
         """What tables call the policy, and what it knows of the network."""
         return policy_label(self.policy, self.net)

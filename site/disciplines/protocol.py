@@ -326,6 +326,9 @@ class ChoosesForms(Protocol):
     def form_of(self, job_id: int) -> JobForm | None:
         """Return in which of the forms that it has of its own a running job runs; None if it has none."""
 
+    def rate_of(self, job_id: int) -> int:
+        """Return at which rate a running job works where it is, unless it is paused."""
+
 
 @runtime_checkable
 class LearnsTimes(Protocol):

@@ -15,7 +15,7 @@ import msgspec
 
 from gridweave.errors import UnavailableError
 from gridweave.site.launch import Launch, Rank, meeting_of
-from gridweave.site.machine.folders import CALL, user_folder
+from gridweave.site.machine.folders import CALL, rate_path, user_folder
 from gridweave.site.machine.processes import TOKEN_VARIABLE
 
 SOCKET_VARIABLE = "GRIDWEAVE_RENDEZVOUS_FD"
@@ -95,6 +95,7 @@ def rank_environment(
         "GRIDWEAVE_RENDEZVOUS": "" if meeting is None else meeting.place,
         "GRIDWEAVE_RENDEZVOUS_KEY": "" if meeting is None else meeting.key,
         "GRIDWEAVE_FOLDER": str(folder),
+        "GRIDWEAVE_RATE": str(rate_path(folder, launcher=launch.launcher)),
         TOKEN_VARIABLE: token,
     }
     found = {**base, **common, **launch.environment, "PWD": working_directory(launch, folder), **own}

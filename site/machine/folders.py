@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ CALL = "call.msgpack"
 STATE = "state.msgpack"
 CANCEL = "cancel"
 PACE = "pace"
+RATE = "rate"
 CANCEL_NOW = "cancel-now"
 ASK = "ask"
 CANCEL_SAVE = "cancel-save"
@@ -197,7 +199,7 @@ class Pace(msgspec.Struct, frozen=True):
 
     runs: bool
     at_unix_ms: int = 0
-    speed: float = 1.0  # while it runs: the part that it gets of the processors that it may use at most
+    speed: float = 1.0  # at which part of its full speed it works while it runs
 
 
 def write_pace(folder: Path, pace: Pace) -> None:
@@ -211,6 +213,22 @@ def read_pace(folder: Path) -> Pace | None:
         return msgspec.msgpack.decode((folder / PACE).read_bytes(), type=Pace)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def rate_path(own: Path, *, launcher: str) -> Path:
+    """Return the file that says how fast a piece works, by the part of its folder that is its user's."""
+    return (own.parent if launcher else own) / RATE
+
+
+def note_rate(folder: Path, rate: float) -> None:
+    """Add a line to the rates of a piece: from now on (Unix time in ms) it does so much work in one ms."""
+    # A job that runs as the service may have put anything there.
+    how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(folder / RATE, how, 0o644)  # the ranks may run as another user, who may pass through the folder
+    try:
+        os.write(handle, f"{time.time() * 1000:.3f} {rate:.9g}\n".encode())
+    finally:
+        os.close(handle)
 
 
 def leave(folder: Path, sign: str) -> None:

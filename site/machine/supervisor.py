@@ -48,6 +48,7 @@ from gridweave.site.machine.folders import (
     NOTICES,
     Pace,
     error_path,
+    note_rate,
     read_cancel,
     read_pace,
     read_regular,
@@ -363,6 +364,7 @@ class Supervisor:
             self.heard_by_s = self.started_s + self.launch.alone_ms / 1000
         if self.meeting is not None:
             self.meeting.close()
+        self._note_rate()
         os.write(self.gate[1], GO * len(self.processes))
         os.close(self.gate[1])
         self.gate = None
@@ -435,6 +437,7 @@ class Supervisor:
             self.speed = pace.speed
             self._give_cpus()
         if pace.runs != (self.paused_at_s is not None):
+            self._note_rate()
             return
         if self.paused_at_s is None:
             self.is_frozen = self._freeze(self.starter)
@@ -447,8 +450,15 @@ class Supervisor:
                 self._thaw()
             else:
                 self.starter.resume()
+        self._note_rate()
         with contextlib.suppress(OSError):  # a full disk; what counts is that it was done
             self._write()
+
+    def _note_rate(self) -> None:
+        """Write down how fast the piece works from now on, for its ranks to read."""
+        speed = self.speed if self.paused_at_s is None else 0.0
+        with contextlib.suppress(OSError):  # a full disk
+            note_rate(self.folder, self.launch.rate * speed)
 
     def _count_work(self) -> None:
         now_s = time.monotonic()
@@ -457,8 +467,8 @@ class Supervisor:
         self.worked_at_s = now_s
 
     def _give_cpus(self) -> None:
-        """Let the piece use as many processors as its speed says."""
-        limits = self.launch.limits
+        """Let a piece that has parts of nodes use as many processors as its speed says; others are not held to it."""
+        limits = self.launch.limits if self.launch.part is not None else None
         if self.group is not None and limits is not None and limits.cpus is not None:
             with contextlib.suppress(OSError):
                 self.group.limit_cpus(limits.cpus * self.speed)

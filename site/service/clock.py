@@ -31,7 +31,19 @@ class Clock(msgspec.Struct, frozen=True):
 
     def now_ms(self) -> int:
         """Return what the clock shows."""
-        return max(0, int((time.time() * 1000 - self.epoch_ms) * self.speed))
+        return self.at(time.time() * 1000)
+
+    def at(self, unix_ms: float) -> int:
+        """Return what the clock shows at an instant of Unix time."""
+        return max(0, int((unix_ms - self.epoch_ms) * self.speed))
+
+    def shown_ms(self, real_ms: float) -> int:
+        """Return how long a real span takes on this clock, in ms, at least 1."""
+        return max(1, round(real_ms * self.speed))
+
+    def unix_ms(self, shown_ms: int) -> int:
+        """Return the Unix time at which the clock shows this, rounded up."""
+        return self.epoch_ms + self.real_ms(shown_ms)
 
     def real_ms(self, span_ms: float) -> int:
         """Return how long a span of this clock really takes, in ms, rounded up."""

@@ -26,6 +26,8 @@ from gridweave.site.messages import (
     MachineForgotten,
     MachineJoined,
     Order,
+    PaceRun,
+    Report,
     RequestQuote,
     ReserveNodes,
     ResumeSite,
@@ -129,7 +131,7 @@ class SiteDriver(Driver[Any]):
             reports = REPORTS.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InputError(f"site {self.settings.name}: a report cannot be read: {error}") from error
-        await self.told(*reports)
+        await self.told(*map(self._in_site_time, reports))
         self._repeat({report.machine for report in reports if isinstance(report, MachineJoined)})
 
     async def repeat_orders(self) -> None:
@@ -147,8 +149,17 @@ class SiteDriver(Driver[Any]):
             self._due |= machines
             self._news.set()
 
+    def _in_site_time(self, report: Report) -> Report:
+        """Return a report with the times of a machine as the clock of the site shows them."""
+        if not isinstance(report, RunEnded) or report.ran_ms is None:
+            return report
+        began_ms, ended_ms = report.ran_ms
+        return msgspec.structs.replace(report, ran_ms=(self.clock.at(began_ms), self.clock.at(ended_ms)))
+
     def _in_real_time(self, order: Order) -> Order:
-        """Return an order with its limit as it is measured on a machine."""
+        """Return an order with its times as they are measured on a machine."""
+        if isinstance(order, PaceRun) and order.at_ms:
+            return msgspec.structs.replace(order, at_ms=self.clock.unix_ms(order.at_ms))
         if not isinstance(order, StartRun):
             return order
         spans = {"limit_ms": order.launch.limit_ms, "alone_ms": order.launch.alone_ms}

@@ -430,6 +430,10 @@ class Heterogeneous:
         run = self._runs[job_id]
         return run.was.job.forms[run.form] if run.was.job.forms else None
 
+    def rate_of(self, job_id: int) -> int:
+        """Return at which rate a running job works on its machines, unless it is paused."""
+        return self._runs[job_id].rate
+
     def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
         """Return None: no two jobs share a machine."""
         return None

@@ -30,6 +30,7 @@ from gridweave.scenarios.live.plan import (
     expanded,
     short_limits,
     suitable_speed,
+    working,
 )
 from gridweave.scenarios.live.play import PLAYING, run_on_gateway
 from gridweave.scenarios.scenario.build import Built, build_scenario
@@ -151,12 +152,12 @@ def test_policies_count_where_they_matter(tmp_path: Path) -> None:
 
 
 def test_times_are_compressed(tmp_path: Path) -> None:
-    """Submissions, sleeps and limits are divided by the speed; the jobs are an array, each with its row."""
+    """Submissions, work and limits are divided by the speed; the jobs are an array, each with its row."""
     built = small(tmp_path)
     jobs = compressed(built, 100.0, "run-7")
     assert [job.submit_ms for job in jobs] == (built.workload.submit_ms // 100).tolist()
     assert {job.request.limit_ms for job in jobs} == {20_000}
-    assert jobs[0].request.program.argv == ("sleep", "1.1")
+    assert jobs[0].request.program == working(1_100.0)
     assert [job.request.array.index for job in jobs if job.request.array] == list(range(8))
     assert {job.request.array.name for job in jobs if job.request.array} == {"run-7"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError, ScenarioError, UnavailableError
-from gridweave.grid.policy import GridPolicy
+from gridweave.grid.control.limited import LEASE_MS
 from gridweave.scenarios.live.compare import HEADER, LiveRun, live_run_of
 from gridweave.scenarios.live.plan import (
     MARGIN_MS,
@@ -21,7 +20,6 @@ from gridweave.scenarios.live.plan import (
     compressed,
     first_jobs,
     grid_plan,
-    sleeping,
 )
 from gridweave.scenarios.live.play import as_live, run_on_ray
 from gridweave.scenarios.results.schedule import SimulationResult
@@ -31,6 +29,7 @@ from gridweave.scenarios.workload.table import IntArray
 from gridweave.scenarios.world.connections import LiveTimes
 from gridweave.site.job import JobRecord
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.service.clock import Clock
 
 SPEED = 1000.0
 
@@ -76,28 +75,6 @@ def submissions(built: Built) -> list[PlannedJob]:
     return compressed(built, SPEED, "run")
 
 
-def nap(argv: tuple[str, ...], sites: str, folder: Path) -> float:
-    """Return how long a program would sleep on these sites, by having it call a `sleep` that only tells."""
-    (folder / "sleep").write_text('#!/bin/sh\necho "$1"\n')
-    (folder / "sleep").chmod(0o755)
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", "GRIDWEAVE_SITES": sites}
-    # env looks the command up in the new PATH, as the processes of jobs are looked up in theirs.
-    done = subprocess.run(["/usr/bin/env", *argv], env=environment, capture_output=True, text=True, check=True)
-    return float(done.stdout)
-
-
-@pytest.mark.parametrize("overhead", [0.0, 0.25, (0.1, 0.3), (0.1, 0.2, 0.2)])
-def test_programs_sleep_as_long_as_jobs_take(overhead: float | tuple[float, ...], tmp_path: Path) -> None:
-    """In 1 to 5 fragments a program sleeps as long as the simulation stretches its job, divided by the speed."""
-    policy = GridPolicy(mode="multi-site", overhead=overhead)
-    program = sleeping(123_457, 5, policy, SPEED)
-    assert program.ranks == "first-node"
-    for fragments in range(1, 6):
-        sites = ",".join(f"site{number}" for number in range(fragments))
-        wanted_s = policy.split_length_ms(123_457, fragments) / SPEED / 1000
-        assert nap(program.argv, sites, tmp_path) == pytest.approx(wanted_s, abs=1e-6)
-
-
 def test_jobs_are_handed_in_as_the_scenario_says(tmp_path: Path) -> None:
     """Every job goes to the grid or to its user's site, in the order of submission, with its width and its limit."""
     built = small(tmp_path, 'mode = "adaptive"', workload__to_grid=0.5)
@@ -114,27 +91,28 @@ def test_jobs_are_handed_in_as_the_scenario_says(tmp_path: Path) -> None:
 
 
 def test_jobs_that_overran_are_ended_at_their_limit(tmp_path: Path) -> None:
-    """A job that the trace shows to have overrun its estimate sleeps well beyond its limit."""
+    """A job that the trace shows to have overrun its estimate has work well beyond its limit."""
     built = small(tmp_path)
     overran = np.arange(20) == 3
     workload = built.workload.replace(run_ms=np.where(overran, 600_000, built.workload.run_ms), overran=overran)
     jobs = submissions(replace(built, workload=workload))
-    lengths_s = [float(job.request.program.argv[-1]) for job in jobs]
-    assert lengths_s[3] >= 60
-    assert max(length for row, length in enumerate(lengths_s) if row != 3) < 0.6
+    works_ms = [float(job.request.program.argv[-1]) for job in jobs]
+    assert works_ms[3] >= 60_000
+    assert max(work for row, work in enumerate(works_ms) if row != 3) < 600
 
 
 def test_the_grid_of_a_scenario(tmp_path: Path) -> None:
     """Sites, nodes, owners and policy are the scenario's."""
     built = small(tmp_path, 'mode = "adaptive"', "overhead = 0.2", sites__south__grid_share=0.5)
-    plan = grid_plan(built, folder="f", namespace="n", labelled=True)
+    plan = grid_plan(built, folder="f", namespace="n", labelled=True, clock=Clock(speed=100.0))
     assert [(site.name, site.nodes, site.machines, site.virtual) for site in plan.sites] == [
         ("north", 8, 1, True),
         ("south", 4, 1, True),
     ]
     assert plan.policy == built.policy
     assert plan.settings().sites == (("north", 8), ("south", 2))
-    assert plan.margin_ms == MARGIN_MS
+    # On a fast clock what takes real time takes longer.
+    assert (plan.margin_ms, plan.lease_ms) == (100 * MARGIN_MS, 100 * LEASE_MS)
 
 
 def test_mode_local_has_an_idle_grid(tmp_path: Path) -> None:
@@ -209,6 +187,7 @@ def compared(built: Built, *, later_ms: int, longer_ms: int) -> LiveRun:
         speed=SPEED,
         submitted_ms=built.workload.submit_ms + 100,
         placed_ms=moved.start_ms,
+        needed_ms=simulated.end_ms - simulated.start_ms,
         outcomes=("limit", *["finished"] * (count - 1)),
         attempts=np.ones(count, np.int64),
         remarks=(),

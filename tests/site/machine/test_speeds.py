@@ -66,7 +66,8 @@ async def until_used(pid: int, used_s: float) -> float:
 @pytest.mark.asyncio
 async def test_processor_time_follows_the_speed(machine: Machine, groups: Cgroups) -> None:
     """A job at an eighth of the speed takes eight times as long at least; the kernel is told every change of it."""
-    launch = machine.launch(*machine.python(BUSY), limits=Limits(cpus=1.0), groups=groups.paths, grace_ms=0)
+    limits = {"limits": Limits(cpus=1.0), "groups": groups.paths, "part": NodePart(1.0, 1.0)}
+    launch = machine.launch(*machine.python(BUSY), **limits, grace_ms=0)
     quotas = []
     async with machine.runner() as runner:
         await runner.start(launch)
@@ -90,7 +91,8 @@ async def test_processor_time_follows_the_speed(machine: Machine, groups: Cgroup
 @pytest.mark.asyncio
 async def test_a_limit_counts_work_at_the_speed_of_the_moment(machine: Machine, groups: Cgroups) -> None:
     """At half the speed a job may run twice as long, also if it was told its speed before it began."""
-    limits = {"limits": Limits(cpus=1.0), "groups": groups.paths, "limit_ms": 1_000, "grace_ms": 0}
+    limits = {"limits": Limits(cpus=1.0), "groups": groups.paths, "part": NodePart(1.0, 1.0)}
+    limits |= {"limit_ms": 1_000, "grace_ms": 0}
     async with machine.runner() as runner:
         await runner.start(machine.launch(*machine.python(BUSY), **limits))
         await runner.pace(1, 0, runs=True, speed=0.5)
@@ -98,6 +100,61 @@ async def test_a_limit_counts_work_at_the_speed_of_the_moment(machine: Machine, 
     assert (ended.outcome, ended.reason) == ("limit", "ended at its limit of 1 s")
     assert ended.usage.wall_s > 1.9
     assert ended.usage.cpu_s < 0.7 * ended.usage.wall_s
+
+
+@pytest.mark.asyncio
+async def test_a_job_on_whole_nodes_keeps_its_processors_when_it_is_slowed(machine: Machine, groups: Cgroups) -> None:
+    """What slows it are others on its nodes; its limit counts its work all the same."""
+    limits = {"limits": Limits(cpus=1.0), "groups": groups.paths, "limit_ms": 400, "grace_ms": 0}
+    async with machine.runner() as runner:
+        await runner.start(machine.launch("sleep", "60", **limits))
+        await runner.pace(1, 0, runs=True, speed=0.5)
+        await machine.event(runner, PieceStarted)
+        assert quota_of(groups.group(group_name(piece_folder(runner.root, (1, 0))))) == 1.0
+        ended = await machine.ended(runner)
+    assert ended.outcome == "limit"
+    assert ended.usage.wall_s > 0.75
+
+
+def rates_of(folder: Path) -> list[float]:
+    """Return the rates at which a piece has worked, one after the other, and check that their times ascend."""
+    changes = [line.split() for line in (folder / "rate").read_text(encoding="ascii").splitlines()]
+    times = [float(at_ms) for at_ms, _ in changes]
+    assert times == sorted(times)
+    return [float(rate) for _, rate in changes]
+
+
+@pytest.mark.asyncio
+async def test_a_job_can_read_how_fast_it_works(machine: Machine) -> None:
+    """Its file of rates has what its launch says, times its speed, and 0 while it is paused."""
+    script = 'import os, time\nwhile len(open(os.environ["GRIDWEAVE_RATE"]).readlines()) < 4: time.sleep(0.001)'
+    async with machine.runner() as runner:
+        await runner.start(machine.launch(*machine.python(script), rate=0.8))
+        await machine.event(runner, PieceStarted)
+        folder = piece_folder(runner.root, (1, 0))
+        for count, pace in enumerate(({"runs": True, "speed": 0.5}, {"runs": False}, {"runs": True, "speed": 1.0}), 2):
+            await runner.pace(1, 0, **pace)
+            while len(rates_of(folder)) < count:
+                await asyncio.sleep(LOOK_AGAIN_S)
+        ended = await machine.ended(runner)
+        assert ended.outcome == "finished"
+        assert rates_of(folder) == [0.8, 0.4, 0.0, 0.8]
+
+
+@pytest.mark.asyncio
+async def test_what_a_job_puts_in_place_of_its_rates_harms_nobody(machine: Machine) -> None:
+    """A pipe that nobody reads keeps no job from being paced, and ended."""
+    script = "rm $GRIDWEAVE_RATE; mkfifo $GRIDWEAVE_RATE; echo ready; sleep 60"
+    async with machine.runner() as runner:
+        await runner.start(machine.launch("sh", "-c", script, limit_ms=2_000, grace_ms=0))
+        await machine.event(runner, PieceStarted)
+        folder = piece_folder(runner.root, (1, 0))
+        while not (folder / "rank-0.out").exists():
+            await asyncio.sleep(LOOK_AGAIN_S)
+        await runner.pace(1, 0, runs=True, speed=0.5)
+        await runner.pace(1, 0, runs=True, speed=1.0)
+        ended = await machine.ended(runner)
+    assert ended.outcome == "limit"
 
 
 @pytest.mark.asyncio
