@@ -321,6 +321,8 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         What a job may use for each of its nodes on the machine.
     gives_parts : bool
         Whether jobs get parts of its nodes, which control groups have to hold.
+    counts_parts : bool
+        Whether parts of its nodes are only counted, as its nodes are: then nothing holds jobs to them.
     options : tuple of str
         As `TakenUsers.options`.
     mapped : tuple of str, optional
@@ -336,6 +338,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     mapped: tuple[str, ...] | None = None
     output: OutputLimits = KEEP_OUTPUT
+    counts_parts: bool = False
 
     def refusal(self, user: str) -> str | None:
         """Return why a job of a user is not started, in one line, or None.

@@ -40,6 +40,9 @@ HEADER = (
 REPLAY_HEADER = ("replayed_start_ms", "replayed_end_ms", "replayed_site", "replayed_fragments")
 """Of the further columns if the run was simulated again."""
 
+_RAN, _NEVER_RAN = ("finished", "limit"), ("cancelled", "refused")
+"""How a job may end that has run, and that has not."""
+
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
@@ -145,16 +148,21 @@ class LiveRun:
 
     @property
     def is_within_tolerance(self) -> bool:
-        """Whether every job came to its end, and the makespan is as simulated."""
-        ended = all(outcome in ("finished", "limit") for outcome in self.outcomes)
-        return ended and abs(self.makespan_difference) <= self.tolerance
+        """Whether every job came to the end that it has in the simulation, and the makespan is as simulated."""
+        return not self._others and abs(self.makespan_difference) <= self.tolerance
+
+    @property
+    def _others(self) -> Counter[str]:
+        """How many jobs ended otherwise than they may: those that never run in the simulation need not run live."""
+        runs = (self.simulated.start_ms != NEVER).tolist()
+        ends = zip(self.outcomes, runs, strict=True)
+        return Counter(outcome for outcome, ran in ends if outcome not in (_RAN if ran else (*_RAN, *_NEVER_RAN)))
 
     def verdict(self) -> str:
         """Return what came out, in one line for people."""
         word = "yes" if self.is_within_tolerance else "no"
         text = f"makespan within {self.tolerance:.0%} of the simulated: {word} ({self.makespan_difference:+.2%})"
-        others = Counter(outcome for outcome in self.outcomes if outcome not in ("finished", "limit"))
-        return "; ".join([text, *(f"{count:,} jobs {outcome}" for outcome, count in sorted(others.items()))])
+        return "; ".join([text, *(f"{count:,} jobs {outcome}" for outcome, count in sorted(self._others.items()))])
 
     def warnings(self) -> list[str]:
         """Return whether the machine could keep up, and how far behind it was if not: at most one line each."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,27 +14,23 @@ from gridweave.grid.api import Scheduling, SiteInfo
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.cluster import GridPlan, SitePlan
-from gridweave.scenarios.batch.stepped import job_messages
-from gridweave.scenarios.live import worker
+from gridweave.scenarios.batch.grid_network import network_of
+from gridweave.scenarios.live.submissions import REAL_TIME
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
 from gridweave.site.contract import ALONE_MS, RENDEZVOUS_MS
 from gridweave.site.disciplines.dictionary import asks_week, entry_of
-from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program, Traffic
+from gridweave.site.job import JobRecord
+from gridweave.site.launch import MachineRules
 from gridweave.site.owner import policy_label
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
-
-REAL_TIME = Clock()
 
 MARGIN_MS, RETRY_MS = 250, 1_000
 """How long the actors may take to agree on a start, and until one that is silent is asked again."""
 
 SPEEDS = 0.001, 1_000_000.0
 """The lowest and the highest."""
-
-_OVERSLEEP_MS = 60_000
 
 START_REAL_MS = 100
 """What it takes a job, roughly, to start its processes when it has its nodes, and to have their end heard."""
@@ -49,16 +42,6 @@ LIMIT_SLACK_REAL_MS = 1_000
 """A limit that leaves less than this beyond the run time may end its job, if the machine is busy."""
 
 _STEPS = 5, 2, 1
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedJob:
-    """A job to be submitted ``submit_ms`` of real time after time 0 of the scenario; to the grid if it has no site."""
-
-    row: int
-    submit_ms: int
-    site: str | None
-    request: JobRequest
 
 
 def check_speed(speed: float) -> None:
@@ -79,41 +62,66 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
     )
 
 
-def check_playable(built: Built, on: str = "ray") -> list[str]:
-    """Refuse what a live run cannot play; return remarks on what it plays otherwise than the simulation."""
-    problems = []
-    if built.net is not None:
-        problems.append("net: jobs that sleep send nothing over links; leave [net] out and give grid.overhead")
-    for name, policy in zip(built.site_names, built.site_policies, strict=True):
-        problems += [f"sites.{name}.discipline: {why}" for why in _why_simulated_only(policy)]
-    if "cancel_ms" in built.workload.columns:
-        problems.append("workload.cancelled: users cancel jobs in the simulation only; leave it out")
-    network = built.network
-    if network.loss or network.duplicate:
-        problems.append("network: messages are lost and doubled in the simulation only; leave loss and duplicate out")
-    if built.faults.any:
-        problems.append("faults: sites and connections fail in the simulation only; leave [faults] out")
+def check_playable(built: Built, on: str = "ray", speed: float = 1.0) -> list[str]:
+    """Refuse what a live run cannot play; return remarks on what it plays otherwise than the simulation.
+
+    ``on`` is ``ray`` for a grid that is started for the run; any other has a clock of real time.
+    """
+    problems = [*_network_problems(built), *_site_problems(built)]
+    if on != "ray":
+        problems += _problems_on_a_grid_that_is_up(built, speed)
     if problems:
         name = built.scenario.header.name or "scenario"
         raise ScenarioError([f"{name}: --on {on}: {problem}" for problem in problems])
-    return _remarks(built)
+    return _remarks(built, on)
 
 
-def _why_simulated_only(policy: Policy) -> Iterator[str]:
-    """Yield why sleeping jobs cannot show what a site would do with real ones."""
-    if entry_of(policy).shares_nodes:
-        yield f"jobs that sleep do not slow each other; {policy.discipline} is simulated only"
-    if entry_of(policy).has_forms:
-        yield f"jobs that sleep are no faster on fast machines; {policy.discipline} is simulated only"
-    if asks_week(policy):
-        yield "its windows follow the time of day, and a live run is faster; a site with windows is simulated only"
+def _problems_on_a_grid_that_is_up(built: Built, speed: float) -> Iterator[str]:
+    """Yield what can be played only on a grid that is started for the run."""
+    if built.network.loss or built.network.duplicate:
+        yield "network: a grid that is up loses and doubles no messages; leave loss and duplicate out, or use --on ray"
+    if built.faults.any:
+        yield "faults: the sites of a grid that is up are not made to fail; leave [faults] out, or use --on ray"
+    for site in sorted(built.sites_with_rates) if speed != 1 else ():
+        why = "its discipline has times of its own, which a grid that is up does not divide by the speed"
+        yield f"sites.{site}.discipline: {why}; give --speed 1, or use --on ray"
 
 
-def _remarks(built: Built) -> list[str]:
+def _network_problems(built: Built) -> Iterator[str]:
+    """Yield what cannot be played of the links between sites, over which workers send nothing."""
+    net = built.net
+    if net is None:
+        return
+    if net.contention != "none":
+        yield f"grid.contention: is {net.contention!r}; workers send nothing that could slow others: set it to 'none'"
+    if net.data != "none":
+        yield f"grid.data: is {net.data!r}; workers read and write no data: set it to 'none'"
+    if net.timetable is not None:
+        yield "net.changes, net.failures: links change and fail in the simulation only; leave them out"
+
+
+def _site_problems(built: Built) -> Iterator[str]:
+    """Yield what cannot be played at sites."""
+    is_asked = built.policy.control != "full" and bool(built.to_grid.any())
+    for name, policy in zip(built.site_names, built.site_policies, strict=True):
+        entry = entry_of(policy)
+        if is_asked and entry.slices_time and entry.saves_work(policy):
+            why = "a job of the grid that is moved goes back to the grid, which knows nothing of what it has done"
+            yield f"sites.{name}.{policy.discipline}: {why}: set migration to 'none', or grid.control to 'full'"
+        if asks_week(policy):
+            why = "its windows follow the time of day, and a live run is faster; a site with windows is simulated only"
+            yield f"sites.{name}.discipline: {why}"
+
+
+def _remarks(built: Built, on: str) -> list[str]:
     """Say what a live run plays otherwise than the simulation."""
-    remarks = []
-    if built.network != Network():
+    remarks, network = [], built.network
+    if on != "ray" and network != Network():
         remarks.append("live messages take the time they take: [network] counts only in the simulation")
+    elif network.look_ms:
+        remarks.append("live sites report at once: network.look_ms counts only in the simulation")
+    if network.loss:
+        remarks.append("a message that is lost is sent again after 1 s of real time: give a low --speed")
     if built.policy.mode != "local" and built.policy.selection == "random":
         remarks.append("selection random: the live grid draws other numbers than the simulation")
     return remarks
@@ -124,7 +132,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, cloc
     from gridweave.grid.service.local import first_port_of
 
     sites = tuple(
-        SitePlan(name=name, nodes=nodes, policy=policy, owner=owner)
+        SitePlan(name=name, nodes=nodes, policy=policy, owner=owner, rules=MachineRules(counts_parts=True))
         for name, nodes, policy, owner in zip(
             built.site_names, built.nodes.tolist(), built.site_policies, built.owners, strict=True
         )
@@ -137,6 +145,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, cloc
         namespace=namespace,
         labelled=labelled,
         seed=built.scenario.header.seed,
+        network=None if built.net is None else network_of(built.net),
         # What messages and processes take does not shrink when the clock is fast.
         margin_ms=clock.shown_ms(MARGIN_MS),
         retry_ms=clock.shown_ms(RETRY_MS),
@@ -147,65 +156,6 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, cloc
         first_port=first_port_of(namespace),  # a grid that runs here keeps the ports of its own ranks
         clock=clock,
     )
-
-
-def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) -> list[PlannedJob]:
-    """Return the jobs of a scenario in the order of submission, as an array of this name, for a grid with a clock."""
-    workload = built.workload
-    found = []
-    columns = zip(
-        job_messages(workload),
-        workload.submit_ms.tolist(),
-        workload.run_ms.tolist(),
-        workload.overran.tolist(),
-        built.home.tolist(),
-        built.to_grid.tolist(),
-        strict=True,
-    )
-    for row, (job, submit_ms, run_ms, overran, home, to_grid) in enumerate(columns):
-        # One that overran is ended at its limit, as it would be live, rather than by itself at that instant.
-        work_ms = run_ms + overran * max(run_ms, round(_OVERSLEEP_MS * speed))
-        request = JobRequest(
-            program=working(work_ms / speed),
-            nodes=job.width,
-            limit_ms=clock.shown_ms(job.estimate_ms / speed),
-            name=f"job {job.job_id}",
-            user="" if job.user is None else str(job.user),
-            priority=job.priority,
-            weight=job.weight,
-            # Workers send nothing, whatever the grid takes other jobs to send.
-            traffic=Traffic(communication="none"),
-            array=ArrayPlace(name=name, index=row),
-        )
-        found.append(PlannedJob(row, round(submit_ms / speed), None if to_grid else built.site_names[home], request))
-    return found
-
-
-def working(work_ms: float) -> Program:
-    """Return the program of a job: one process on each of its sites, which does so much work at its present rate.
-
-    Parameters
-    ----------
-    work_ms : float
-        Work in ms of real time at rate 1.
-    """
-    argv = ("python3", "-I", "-S", "-c", _worker_text(), f"{work_ms:.3f}")
-    # Workers have nothing to write, and nothing to do when they are told to end.
-    return Program(argv=argv, ranks="first-node", output_limit_bytes=1 << 10, grace_ms=1_000)
-
-
-@functools.cache
-def _worker_text() -> str:
-    """Return the text of the worker without its comments."""
-    tree = ast.parse(inspect.getsource(worker))
-    for node in [tree, *tree.body]:
-        if isinstance(node, ast.Module | ast.FunctionDef):
-            node.body = [each for each in node.body if not _is_text(each)]
-    return ast.unparse(tree)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def suitable_speed(workload: Workload) -> float:
@@ -240,11 +190,13 @@ def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) 
     problems += [
         f"its site {site.name} is drained; run: gridweave resume {site.name}" for site in sites if site.draining
     ]
+    if built.net is not None and built.policy.splits and not scheduling.links:
+        problems.append("it goes by no links between its sites, the scenario has [net]")
     if problems:
         name = built.scenario.header.name or "scenario"
         raise ScenarioError([f"{name}: this grid is another: {problem}" for problem in problems])
-    if scheduling.links and built.policy.splits:
-        return ["the grid goes by the links between its sites: jobs that sleep send nothing, so a split costs nothing"]
+    if scheduling.links and built.net is None and built.policy.splits:
+        return ["the grid goes by the links between its sites: workers send nothing, so a split costs nothing"]
     return []
 
 

@@ -14,12 +14,14 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridweave.errors import GridweaveError, NotFoundError, OptionError, UnavailableError
+import msgspec
+
+from gridweave.errors import GridweaveError, NotFoundError, OptionError, RefusedError, UnavailableError
 from gridweave.grid.api import Scheduling
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
@@ -27,19 +29,19 @@ from gridweave.grid.service.ray import MOST_NODES, OwnRay, RayMachine, check_ray
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held
 from gridweave.grid.service.state import end_jobs
 from gridweave.scenarios.live.compare import MAKESPAN_TOLERANCE, LiveRun, live_run_of
+from gridweave.scenarios.live.faults import FaultPlayer, failing_kinds, fails, with_planned_faults
 from gridweave.scenarios.live.plan import (
     LIMIT_SLACK_REAL_MS,
-    PlannedJob,
     check_grid,
     check_playable,
     check_speed,
-    compressed,
     expanded,
     first_jobs,
     grid_plan,
     short_limits,
     suitable_speed,
 )
+from gridweave.scenarios.live.submissions import PlannedJob, compressed
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.read import Overrides
@@ -53,7 +55,7 @@ from gridweave.site.service.clock import Clock
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.service.cluster import GridPlan, RunningGrid
+    from gridweave.grid.service.cluster import GridPlan, Kinds, RunningGrid
 
 LEAD_REAL_MS = 300
 """From when all is ready to the first job."""
@@ -63,11 +65,14 @@ TOLERANCE = 0.05
 
 PLAYING = "Playing on the grid"
 
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S, _LOOK_AGAIN_S = 0.5, 0.02
 _PATIENCE = Patience(total_s=30.0, connect_s=5.0)
 _CANCEL_TRIES = 5
 _PATIENCE_FACTOR, _LEAST_PATIENCE_S = 3.0, 120.0
 _END_S = 15.0
+
+_OUTAGES = 3.0
+"""An answer of a site that is down may take so many times as long as the longest fault."""
 
 Look = Callable[[Client, list[JobRecord]], Awaitable[None]]
 """Is shown now and then the jobs of a run that are not over."""
@@ -162,10 +167,17 @@ def run_on_ray(
             task.built, folder=ground.folder, namespace=ground.namespace, labelled=ground.labelled, clock=clock
         )
         task.say("Starting sites")
-        with _grid_of(plan):
-            player = run_in_order(
-                _behind_own_gateway(plan.namespace, lambda client: task.player(client, patience_s, clock))
-            )
+        with _grid_of(plan, failing_kinds() if fails(task.built) else None) as grid:
+            faults = FaultPlayer(grid, task.built, speed)
+            if fails(task.built):
+                faults.make_unsteady()
+
+            def player_of(client: Client) -> Player:
+                return task.player(client, patience_s, clock, faults)
+
+            patience = msgspec.structs.replace(_PATIENCE, total_s=_PATIENCE.total_s + _OUTAGES * faults.longest_s)
+            player = run_in_order(_behind_own_gateway(plan.namespace, patience, player_of))
+        task.remarks.extend(faults.remarks)
     return task.compared(player, where="Ray", tolerance=MAKESPAN_TOLERANCE)
 
 
@@ -190,8 +202,10 @@ class _Task:
     ) -> _Task:
         """Build a scenario, and check that it can be played; ``on`` says what on, in the user's words."""
         built = first_jobs(build_scenario(source, overrides), jobs)
-        remarks = [*built.remarks, *check_playable(built, on)]
+        if on == "ray":
+            built = with_planned_faults(built)
         speed = suitable_speed(built.workload) if speed is None else speed
+        remarks = [*built.remarks, *check_playable(built, on, speed)]
         if count := short_limits(built.workload, speed):
             remarks.append(
                 f"at {speed:g} times real time the limits of {count:,} jobs leave less than "
@@ -208,9 +222,11 @@ class _Task:
         self.say("Simulating")
         return patience_s(run_built(self.built), self.speed)
 
-    def player(self, client: Client, patience_s: float, clock: Clock | None = None) -> Player:
+    def player(
+        self, client: Client, patience_s: float, clock: Clock | None = None, faults: FaultPlayer | None = None
+    ) -> Player:
         """Return who plays it, on a grid with this clock; None: with one of real time."""
-        return Player(client, self.built, self.speed, patience_s, self.tell, clock=clock)
+        return Player(client, self.built, self.speed, patience_s, self.tell, clock=clock, faults=faults)
 
     def compared(self, player: Player, *, where: str, tolerance: float) -> LiveRun:
         """Return what was played beside what is simulated, with the times that the grid took."""
@@ -277,7 +293,9 @@ class Player:
         tell: Progress,
         look: Look | None = None,
         clock: Clock | None = None,
+        faults: FaultPlayer | None = None,
     ) -> None:
+        self._faults = faults
         self._grid, self._built, self._speed, self._patience_s, self._tell = client, built, speed, patience_s, tell
         self._look = look
         self.name = f"run-{built.scenario.header.name or 'scenario'}-{uuid.uuid4().hex[:12]}"
@@ -285,6 +303,8 @@ class Player:
         self._clock_speed = 1.0 if clock is None else clock.speed
         self._jobs = compressed(built, speed, self.name, Clock() if clock is None else clock)
         self._ids: dict[int, int] = {}
+        # The jobs that were accepted or refused.
+        self._settled: set[int] = set()
         # The newest job that was there before: of the grid (by an empty name) and of each site.
         self._newest = dict.fromkeys(("", *built.site_names), 0)
         self.origin_ms = 0
@@ -318,16 +338,26 @@ class Player:
         targets: dict[str | None, list[PlannedJob]] = {}
         for job in self._jobs:
             targets.setdefault(job.site, []).append(job)
-        async with _together() as group:
+        async with _together() as group, _together() as beside:
+            if self._faults is not None:
+                beside.append(asyncio.ensure_future(self._faults.run(began_ms)))
             for site, jobs in targets.items():
                 group.append(asyncio.ensure_future(self._hand_in(site, jobs, began_ms)))
+            group += [asyncio.ensure_future(self._take_back(job, began_ms)) for job in self._jobs if job.cancel_ms]
             await self._watch(targets, group)
         found = {record.job_id: record for record in await self._found(targets)}
         missing = sorted(set(self._ids.values()) - found.keys())
         if missing:
             raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it started over meanwhile?")
-        ended = [found[self._ids[job.row]] for job in self._jobs]
+        ended = [self._record(job, found) for job in self._jobs]
         self.records = [expanded(record, self.origin_ms, self._speed / self._clock_speed) for record in ended]
+
+    def _record(self, job: PlannedJob, found: Mapping[int, JobRecord]) -> JobRecord:
+        """Return what became of a job; of one that was refused it was submitted when it should have been."""
+        if job.row in self._ids:
+            return found[self._ids[job.row]]
+        submit_ms = self.origin_ms + round(job.submit_ms * self._clock_speed)
+        return JobRecord(job_id=0, request=job.request, state="refused", submit_ms=submit_ms)
 
     async def _watch(self, sites: Iterable[str | None], group: Sequence[asyncio.Future[None]]) -> None:
         """Look at the jobs until all are handed in and have ended; what fails at that fails here."""
@@ -352,12 +382,34 @@ class Player:
             await asyncio.sleep(max(0, began_ms + jobs[done].submit_ms - _now_ms()) / 1000)
             now_ms = _now_ms() - began_ms
             due = [job for job in jobs[done:] if job.submit_ms <= now_ms] or [jobs[done]]
-            # The keys are this run's own: a try whose answer was lost hands nothing in twice.
-            taken = await self._grid.submit_many(
-                [job.request for job in due], site=site, keys=[f"{self.name}-{job.row}" for job in due]
-            )
-            self._ids |= {job.row: handle.id for job, handle in zip(due, taken, strict=True)}
+            try:
+                await self._submit(site, due)
+            except RefusedError:
+                for job in due:
+                    with contextlib.suppress(RefusedError):  # the simulation may refuse it as well
+                        await self._submit(site, [job])
+            self._settled.update(job.row for job in due)
             done += len(due)
+
+    async def _submit(self, site: str | None, jobs: Sequence[PlannedJob]) -> None:
+        """Submit jobs; RefusedError if one is refused, all others are submitted then."""
+        # The keys are this run's own: a try whose answer was lost submits nothing twice.
+        keys = [f"{self.name}-{job.row}" for job in jobs]
+        taken = await self._grid.submit_many([job.request for job in jobs], site=site, keys=keys)
+        self._ids |= {job.row: handle.id for job, handle in zip(jobs, taken, strict=True)}
+
+    async def _take_back(self, job: PlannedJob, began_ms: int) -> None:
+        """Cancel a job at its time if it still waits then; one that has started goes on, as in the simulation."""
+        await asyncio.sleep(max(0, began_ms + (job.cancel_ms or 0) - _now_ms()) / 1000)
+        while job.row not in self._settled:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        # What is held does not start any more, so it cannot be cancelled while it runs.
+        if job.row not in self._ids or not await self._grid.hold([self._ids[job.row]]):
+            return
+        while (state := (await self._grid.record(self._ids[job.row])).state) in ("waiting", "starting"):
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        if state == "held":
+            await self._grid.cancel([self._ids[job.row]])
 
     async def _found(self, sites: Iterable[str | None], states: Sequence[State] = ()) -> list[JobRecord]:
         """Return the jobs of this run, at the grid (None) and at sites."""
@@ -540,20 +592,20 @@ def _own_ray(sites: Sequence[str]) -> Iterator[_Ground]:
 
 
 @contextlib.contextmanager
-def _grid_of(plan: GridPlan) -> Iterator[RunningGrid]:
+def _grid_of(plan: GridPlan, kinds: Kinds | None) -> Iterator[RunningGrid]:
     """Start a grid; nothing of it is left afterwards: actors outlive who made them."""
     from gridweave.grid.service.actors import actor_names, find_actors, stop_actors
-    from gridweave.grid.service.cluster import start_grid
+    from gridweave.grid.service.cluster import USUAL, start_grid
 
     try:
-        yield start_grid(plan)
+        yield start_grid(plan, kinds=kinds or USUAL)
     finally:
         with signals_held():
             names = actor_names([(site.name, site.machines) for site in plan.sites])
             stop_actors(find_actors(plan.namespace, names))
 
 
-async def _behind_own_gateway(namespace: str, player_of: Callable[[Client], Player]) -> Player:
+async def _behind_own_gateway(namespace: str, patience: Patience, player_of: Callable[[Client], Player]) -> Player:
     """Play through a gateway in this process, which nobody else knows of."""
     from gridweave.grid.gateway.server import Gateway
     from gridweave.grid.gateway.settings import GatewaySettings
@@ -562,7 +614,7 @@ async def _behind_own_gateway(namespace: str, player_of: Callable[[Client], Play
     gateway = Gateway(RayBackend(namespace), GatewaySettings(port=0, requests_per_s=1e6, burst=1e6))
     await gateway.start()
     try:
-        player = player_of(Client(gateway.url, patience=_PATIENCE))
+        player = player_of(Client(gateway.url, patience=patience))
         await player.run()
         return player
     finally:

@@ -7,13 +7,15 @@ matter of timing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.scenario.run import run_built
-from gridweave.scenarios.workload.table import IntArray
+from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import LiveTimes
 
 Fragments = tuple[tuple[int, int], ...]
@@ -62,6 +64,7 @@ def replayed(
         run_ms=run_ms[order],
         # The limit of a job does not count the time until its end is known.
         estimate_ms=np.maximum(workload.estimate_ms, run_ms)[order],
+        columns=_columns(workload, submit_ms, order),
     )
     margin = LiveTimes(margin_ms=built.live.margin_ms)
     result = run_built(
@@ -70,6 +73,15 @@ def replayed(
     row_of = np.argsort(order)
     fragments = tuple(tuple(sorted(result.fragments_of(row))) for row in row_of.tolist())
     return LiveReplay(result.start_ms[row_of], result.end_ms[row_of], fragments)
+
+
+def _columns(workload: Workload, submit_ms: IntArray, order: IntArray) -> dict[str, npt.NDArray[Any]]:
+    """Return what else is known of the jobs, in an order; none is cancelled before it was accepted."""
+    columns = {name: values[order] for name, values in workload.columns.items()}
+    if "cancel_ms" in columns:
+        cancel_ms = np.asarray(columns["cancel_ms"], np.int64)
+        columns["cancel_ms"] = np.where(cancel_ms >= 0, np.maximum(cancel_ms, submit_ms[order] + 1), cancel_ms)
+    return columns
 
 
 def _run_times(built: Built, live: SimulationResult, placed_ms: IntArray, needed_ms: IntArray) -> IntArray:

@@ -7,11 +7,15 @@ It works by doing nothing until the rates in the file ``$GRIDWEAVE_RATE`` add up
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
 SHORTEST_MS, LONGEST_MS = 1.0, 1_000.0
 """How long it sleeps between two looks at its rates at least and at most."""
+
+GOES_ON = "--goes-on"
+"""The option with which it saves what is left to do at SIGUSR1, and begins with what an earlier start has saved."""
 
 
 def work_left(work_ms: float, text: str, now_ms: float) -> tuple[float, float]:
@@ -36,16 +40,42 @@ def work_left(work_ms: float, text: str, now_ms: float) -> tuple[float, float]:
     return work_ms, top
 
 
-def work(work_ms: float, path: str) -> None:
-    """Return when the work is done, by the rates in a file."""
-    while True:
-        with open(path) as file:
-            left_ms, top = work_left(work_ms, file.read(), time.time() * 1000)
-        if left_ms <= 0:
-            return
+def work(work_ms: float, rates: str, saved: str) -> None:
+    """Return when the work is done.
+
+    Parameters
+    ----------
+    work_ms : float
+        The work of the whole job, in ms at rate 1.
+    rates : str
+        The file of its rates.
+    saved : str
+        Where an earlier start has saved what was left to do; empty if none ever does.
+    """
+    if os.path.exists(saved):
+        with open(saved) as file:
+            work_ms = float(file.read())
+    if saved:
+        signal.signal(signal.SIGUSR1, lambda *_: _save(saved, _left(work_ms, rates)[0]))
+    left_ms, top = _left(work_ms, rates)
+    while left_ms > 0:
         # The rate may change meanwhile, but the work is not done sooner than at the highest rate so far.
         time.sleep(min(max(left_ms / top, SHORTEST_MS), LONGEST_MS) / 1000)
+        left_ms, top = _left(work_ms, rates)
+
+
+def _left(work_ms: float, rates: str) -> tuple[float, float]:
+    with open(rates) as file:
+        return work_left(work_ms, file.read(), time.time() * 1000)
+
+
+def _save(path: str, left_ms: float) -> None:
+    with open(path, "w") as file:
+        file.write(str(left_ms))
+    sys.exit()
 
 
 if __name__ == "__main__":
-    work(float(sys.argv[1]), os.environ["GRIDWEAVE_RATE"])
+    # Beside the folder of the machine: all starts of a job on one machine find it there.
+    place = os.path.join(os.environ["GRIDWEAVE_FOLDER"], "..", "..", "..", "saved-" + os.environ["GRIDWEAVE_JOB_ID"])
+    work(float(sys.argv[1]), os.environ["GRIDWEAVE_RATE"], place if GOES_ON in sys.argv else "")

@@ -31,7 +31,7 @@ from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, 
 from gridweave.scenarios.workload.priorities import column_of, with_priorities
 from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
-from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, check_reach, node_of_grid
+from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, PlannedFault, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
 from gridweave.site.disciplines.protocol import Entry, Policy
 from gridweave.site.owner import OwnerPolicy
@@ -56,7 +56,7 @@ def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNe
 # One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
 STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES, STREAM_RUN_TIMES = 7, 8, 9, 10, 11
-STREAM_PRIORITIES = 12
+STREAM_PRIORITIES, STREAM_FAULTS = 12, 13
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -116,6 +116,12 @@ class Built:
         """The sites at which jobs may work at other rates than 1: they share nodes, or the machines differ."""
         sites = zip(self.site_names, self.site_policies, strict=True)
         return frozenset(name for name, policy in sites if may_share_nodes(policy) or entry_of(policy).has_forms)
+
+    @property
+    def sites_that_save(self) -> frozenset[str]:
+        """The sites at which jobs that have to leave their nodes save what they have done, and go on from there."""
+        sites = zip(self.site_names, self.site_policies, strict=True)
+        return frozenset(name for name, policy in sites if entry_of(policy).saves_work(policy))
 
     @property
     def label(self) -> str:
@@ -193,13 +199,24 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
         timezones=tuple(site.timezone for site in sites),
         to_grid=to_grid,
         network=checked(Network, scenario.network, ("network",)),
-        faults=checked(Faults, scenario.faults, ("faults",)),
+        faults=_faults(scenario),
         live=checked(LiveTimes, scenario.live, ("live",)),
         remarks=tuple(remarks),
         net=net,
     )
     _check_reach(built, report)
     return built
+
+
+def _faults(scenario: Scenario) -> Faults:
+    """Return what fails, with the numbers of sites in place of their names."""
+    names = [site.name for site in sites_of(scenario)]
+    faults = checked(Faults, msgspec.structs.replace(scenario.faults, planned=[]), ("faults",))
+    planned = [
+        PlannedFault(at_ms=fault.at_ms, action=fault.action, site=names.index(fault.site), lasts_ms=fault.lasts_ms)
+        for fault in scenario.faults.planned
+    ]
+    return msgspec.structs.replace(faults, planned=tuple(planned))
 
 
 def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
@@ -243,7 +260,7 @@ def draws_at_random(scenario: Scenario) -> bool:
         or isinstance(table.home, dict)
         or 0 < table.to_grid < 1
         or bool(network.jitter_ms or network.loss or network.duplicate)
-        or scenario.faults != FaultsTable()
+        or msgspec.structs.replace(scenario.faults, planned=[]) != FaultsTable()
         or (scenario.net is not None and scenario.net.failures is not None)
         or scenario.grid.selection == "random"
     )

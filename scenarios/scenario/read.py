@@ -41,6 +41,7 @@ from gridweave.netmodel.topology import Topology
 from gridweave.scenarios.results.metrics import Metrics
 from gridweave.scenarios.scenario.tables import (
     DATA,
+    FAULTS,
     HOMES,
     NET_KEYS,
     SPLITS,
@@ -289,6 +290,7 @@ def _check_scenario(scenario: Scenario, report: FileReport) -> None:
     _check_source(scenario.workload, report)
     _check_workload(scenario.workload, report)
     _check_home(scenario, report)
+    _check_faults(scenario, report)
     check_fragments(scenario.grid, report)
     grid_policy(scenario.grid, report)
     checked(Network, scenario.network, ("network",), report)
@@ -360,6 +362,21 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
             report.add(
                 (*place, "split"), f"{step.split!r} is not a width; give a number of nodes, {' or '.join(SPLITS)}"
             )
+
+
+def _check_faults(scenario: Scenario, report: FileReport) -> None:
+    """Report planned faults of unknown sites, and those that overlap."""
+    names, ends_ms = _names_of_all(scenario), dict[tuple[str, str], int]()
+    for number, fault in sorted(enumerate(scenario.faults.planned), key=lambda item: item[1].at_ms):
+        place, kind = ("faults", "planned", number), (fault.site, fault.action)
+        if names and fault.site not in names:
+            report.add((*place, "site"), f"there is no site {fault.site!r}; there are {', '.join(names)}")
+        if fault.action not in FAULTS:
+            report.add((*place, "action"), not_known(fault.action, FAULTS))
+        elif fault.at_ms <= ends_ms.get(kind, -1):
+            right = "let one end before the other begins"
+            report.add((*place, "at_ms"), f"overlaps another {fault.action} at {fault.site}; {right}")
+        ends_ms[kind] = max(ends_ms.get(kind, -1), fault.at_ms + fault.lasts_ms)
 
 
 def _check_home(scenario: Scenario, report: FileReport) -> None:

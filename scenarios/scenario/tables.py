@@ -236,8 +236,25 @@ class NetworkTable(Table, frozen=True, kw_only=True):
     look_ms: Annotated[int, Meta(description="What a site tells leaves at whole multiples of so much; 0: at once.")] = 0
 
 
+FAULTS = ("crash", "cut")
+"""What may fail: a site, or its connection to the grid."""
+
+
+class FaultTable(Table, frozen=True, kw_only=True):
+    """One of ``[[faults.planned]]``: a site, or its connection to the grid, that fails at an instant."""
+
+    at_ms: Annotated[int, Meta(ge=0, description="When it fails.")]
+    action: Annotated[str, Meta(description="crash: the site fails; cut: its connection to the grid.")]
+    site: str
+    lasts_ms: Annotated[int, Meta(ge=1, description="How long it takes until it is back.")]
+
+
 class FaultsTable(Table, frozen=True, kw_only=True):
     """The table ``[faults]``: as `gridweave.scenarios.world.connections.Faults`."""
+
+    planned: Annotated[list[FaultTable], Meta(description="Faults at given instants.")] = msgspec.field(
+        default_factory=list
+    )
 
     crash_every_ms: Annotated[float, Meta(description="Mean time between two failures of a site; 0: none.")] = 0.0
     crash_lasts_ms: Annotated[float, Meta(description="Mean time until it is back.")] = 600_000.0

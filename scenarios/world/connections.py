@@ -62,11 +62,30 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
         return self.jitter_ms == 0 and self.loss == 0 and self.duplicate == 0
 
 
-class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """What fails, at random instants with exponentially distributed time between them.
+class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that a scenario plans.
 
     Attributes
     ----------
+    action : str
+        ``crash`` of a site, or ``cut`` of its connection to the grid.
+    site : int
+        The number of the site.
+    """
+
+    at_ms: int
+    action: str
+    site: int
+    lasts_ms: int
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """What fails: at random instants with exponentially distributed time between them, and as planned.
+
+    Attributes
+    ----------
+    planned : tuple of PlannedFault
+        Faults at given instants. Where several of one kind overlap at a site, it is back after the last.
     crash_every_ms : float
         Mean time between two failures of a site; 0 for none. What runs on it is lost, what waits still waits.
     crash_lasts_ms : float
@@ -86,16 +105,30 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     crash_lasts_ms: float = 600_000.0
     cut_every_ms: float = 0.0
     cut_lasts_ms: float = 600_000.0
+    planned: tuple[PlannedFault, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
+        for name in ("crash_every_ms", "crash_lasts_ms", "cut_every_ms", "cut_lasts_ms"):
             if not 0 <= getattr(self, name) < 1e15:
                 raise OptionError(name, f"is {getattr(self, name)}; milliseconds, from 0 up")
 
     @property
     def any(self) -> bool:
         """Whether anything ever fails."""
-        return self.crash_every_ms > 0 or self.cut_every_ms > 0
+        return self.crash_every_ms > 0 or self.cut_every_ms > 0 or bool(self.planned)
+
+    def drawn(self, sites: int, until_ms: int, rng: np.random.Generator) -> tuple[PlannedFault, ...]:
+        """Return all faults of a run as planned ones, with those drawn that come at random; none begins later."""
+        found = list(self.planned)
+        means = (("crash", self.crash_every_ms, self.crash_lasts_ms), ("cut", self.cut_every_ms, self.cut_lasts_ms))
+        for site in range(sites):
+            for action, every_ms, lasts_ms in means:
+                at_ms = 1 + int(rng.exponential(every_ms)) if every_ms > 0 else until_ms
+                while at_ms < until_ms:
+                    length_ms = 1 + int(rng.exponential(lasts_ms))
+                    found.append(PlannedFault(at_ms=at_ms, action=action, site=site, lasts_ms=length_ms))
+                    at_ms += length_ms + 1 + int(rng.exponential(every_ms))
+        return tuple(sorted(found, key=lambda fault: (fault.at_ms, fault.site, fault.action)))
 
 
 class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):

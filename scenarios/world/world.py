@@ -95,6 +95,9 @@ class Watchdog:
 _LINKS, _FAIL, _RETURN, _CUT, _MEND = range(PACKET)
 _CANCEL = RESEND + 1
 
+_PLANNED = "planned"
+"""Said of a fault that a scenario plans."""
+
 _NEVER = int(NEVER_MS)
 
 _MAX_ROUNDS = 10_000
@@ -143,6 +146,7 @@ class World:
         # When the queue of the grid came to stand in another order, and in which of those that it may.
         self.switches: list[tuple[int, int]] = []
         self._down = [False] * len(sites)
+        self._failed = [0] * len(sites)
         self._parked: list[list[ContractEvent]] = [[] for _ in sites]
         # When each site, and behind them (`GRID`) the grid, wants to act though it is told nothing.
         self._wake_ms = [_NEVER] * (len(sites) + 1)
@@ -213,6 +217,10 @@ class World:
             for site in range(len(self._sites)):
                 self._plan_fault(site, _FAIL, self._faults.crash_every_ms)
                 self._plan_fault(site, _CUT, self._faults.cut_every_ms)
+            for fault in self._faults.planned:
+                kind, end = (_FAIL, _RETURN) if fault.action == "crash" else (_CUT, _MEND)
+                self._at(fault.at_ms, kind, fault.site, _PLANNED)
+                self._at(fault.at_ms + fault.lasts_ms, end, fault.site, _PLANNED)
         if self._links is not None:
             for period, at_ms in enumerate(self._links.instants_ms):
                 self._at(at_ms, _LINKS, period)
@@ -232,19 +240,31 @@ class World:
             self.connections.resend(self.now_ms, place, what)
         elif kind == _LINKS:
             self._links_change(place)
-        elif kind == _FAIL:
-            self._fail(place)
-        elif kind == _RETURN:
-            self._return(place)
-        elif kind == _CUT:
-            self.cuts += 1
-            self.connections.cut(place)
-            self._plan_fault(place, _MEND, self._faults.cut_lasts_ms, always=True)
-        elif kind == _MEND:
-            self.connections.mend(place)
-            self._plan_fault(place, _CUT, self._faults.cut_every_ms)
         elif kind == _CANCEL:
             self._cancel(what)
+        else:
+            self._fails_or_returns(kind, place, is_planned=what == _PLANNED)
+
+    def _fails_or_returns(self, kind: int, site: int, *, is_planned: bool) -> None:
+        """Have a site or its connection fail or come back; of what comes at random, plan the next."""
+        faults = self._faults
+        follows = {
+            _FAIL: (_RETURN, faults.crash_lasts_ms),
+            _RETURN: (_FAIL, faults.crash_every_ms),
+            _CUT: (_MEND, faults.cut_lasts_ms),
+            _MEND: (_CUT, faults.cut_every_ms),
+        }
+        if kind == _FAIL:
+            self._fail(site)
+        elif kind == _RETURN:
+            self._return(site)
+        elif kind == _CUT:
+            self.cuts += 1
+            self.connections.cut(site)
+        else:
+            self.connections.mend(site)
+        if not is_planned:
+            self._plan_fault(site, *follows[kind], always=kind in (_FAIL, _CUT))
 
     def _plan_fault(self, site: int, kind: int, mean_ms: float, *, always: bool = False) -> None:
         """Draw when a fault begins or ends; none begins after the last submission, so every run comes to an end."""
@@ -381,17 +401,22 @@ class World:
             self._traffic.given_up(job_id)
 
     def _fail(self, site: int) -> None:
-        """Let a site fail."""
+        """Let a site fail; one that has failed stays down until it has come back from both."""
+        self._failed[site] += 1
+        if self._failed[site] > 1:
+            return
         self._down[site], self._wake_ms[site] = True, _NEVER
         self.crashes += 1
         self.works.fail(self.now_ms, site)
         # What its own users did at this very instant is not lost, nor what had ended before the site failed.
         told = self._told.pop(site, [])
         self._parked[site] += [event for event in told if isinstance(event, (JobFinished, JobSubmitted))]
-        self._plan_fault(site, _RETURN, self._faults.crash_lasts_ms, always=True)
 
     def _return(self, site: int) -> None:
         """Let a site come back: it hears of that, and what its users have done meanwhile."""
+        self._failed[site] -= 1
+        if self._failed[site]:
+            return
         self._down[site] = False
         parked, self._parked[site] = self._parked[site], []
         ends = [event for event in parked if isinstance(event, JobFinished)]
@@ -400,7 +425,6 @@ class World:
         for event in told:
             self._tell_site(site, event)
         self.connections.resume(self.now_ms, site)
-        self._plan_fault(site, _FAIL, self._faults.crash_every_ms)
 
     def _note_request(self, site: int, request: Request) -> None:
         """Keep at hand what the grid asks for and commits, at the instant at which it does."""

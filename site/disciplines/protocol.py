@@ -454,6 +454,8 @@ class Entry:
     may_pause : callable
         Takes a policy; returns whether a job may stand still while those that evicted it have its nodes. Others of its
         jobs are on nodes that nobody else has, so it takes parts of jobs on several sites, and these are not paused.
+    saves_work : callable
+        Takes a policy; returns whether a job that has to leave its nodes saves its work, and goes on from there.
     columns : tuple of str
         What a simulation tells of each job besides, in ``jobs.csv`` and as ``result.columns``; names with units. The
         discipline is one that `KeepsFigures`.
@@ -492,6 +494,7 @@ class Entry:
     keeps_reservations: bool = False
     slices_time: bool = False
     may_pause: Callable[[Any], bool] = lambda _policy: False
+    saves_work: Callable[[Any], bool] = lambda _policy: False
     columns: tuple[str, ...] = ()
     labels: Callable[[Any], Mapping[str, Sequence[str]]] | None = None
     remarks: Callable[[Any, int], Sequence[str]] | None = None

@@ -253,6 +253,8 @@ class AgentDriver:
         """Return the launch with as whom it runs here, and within which limits."""
         rules = self._rules
         limits = rules.limits
+        if rules.counts_parts:
+            launch = msgspec.structs.replace(launch, part=None)
         if launch.part is not None:
             limits = self._limits_of(launch.part, limits or Limits())
         elif limits is not None:

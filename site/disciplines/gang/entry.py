@@ -143,6 +143,7 @@ ENTRY = Entry(
     longest_stay_ms=GangPolicy.longest_stay_ms,
     shares_nodes=True,
     slices_time=True,
+    saves_work=lambda policy: policy.moves_jobs,
     remarks=gang_remarks,
     metrics=gang_metrics,
     compiled=Compiled(site=compiled_site),

@@ -81,6 +81,7 @@ ENTRY = Entry(
     table_key=NAME,
     has_forms=True,
     may_pause=lambda policy: policy.pauses_jobs,
+    saves_work=lambda policy: policy.evicted == "checkpoint",
     columns=("level", "machines", "team", "evictions"),
     metrics=metrics_of,
 )

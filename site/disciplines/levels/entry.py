@@ -77,6 +77,7 @@ ENTRY = Entry(
     table=LevelsTable,
     table_key=NAME,
     longest_stay_ms=until_its_limit,
+    saves_work=lambda policy: policy.evicted == "checkpoint",
     columns=COLUMNS,
     metrics=metrics_of,
     compiled=Compiled(site=compiled_site, piece=20_000),

@@ -26,13 +26,12 @@ from gridweave.scenarios.live import play
 from gridweave.scenarios.live.plan import (
     START_REAL_MS,
     check_grid,
-    compressed,
     expanded,
     short_limits,
     suitable_speed,
-    working,
 )
 from gridweave.scenarios.live.play import PLAYING, run_on_gateway
+from gridweave.scenarios.live.submissions import compressed, working
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.job import JobRecord
@@ -235,6 +234,31 @@ def test_on_real_sites(tmp_path: Path) -> None:
     assert told[-1][:2] == (8, 8)
     files = done.write(tmp_path / "out", plots=False)
     assert json.loads(files[1].read_text())["on"] == grid.url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["local", "multi-site"])
+def test_users_take_back_jobs_that_wait(tmp_path: Path, mode: str) -> None:
+    """A job that still waits when its user cancels it never starts; one that has started by then goes on."""
+    path = scenario_file(tmp_path, jobs=3, run_s=300)
+    # Number, submission, wait until it is cancelled, run time, width, limit.
+    jobs = ((1, 0, -1, 300, 4, 900), (2, 10, 60, -1, 4, 900), (3, 20, 500, -1, 1, 400), (4, 30, -1, 100, 4, 900))
+    lines = ["; MaxNodes: 6"]
+    for number, submit_s, wait_s, run_s, width, limit_s in jobs:
+        fields = ["-1"] * 18
+        fields[:5] = [str(number), str(submit_s), str(wait_s), str(run_s), str(width)]
+        fields[7:9], fields[10], fields[11] = [str(width), str(limit_s)], "5" if run_s < 0 else "1", "1"
+        lines.append(" ".join(fields))
+    (tmp_path / "jobs.swf").write_text("\n".join(lines) + "\n")
+    changes = {"workload.cancelled": True, "grid.mode": mode, "workload.home": {"north": 1}}
+    with GridBehindGateway(tmp_path / "grid", SITES) as grid:
+        done = run_on_gateway(path, grid.url, overrides=changes, speed=100.0)
+        with gridweave.SyncClient(grid.url) as client:
+            records = {record.request.name: record for own in ("", "north") for record in client.jobs(own=own)}
+    assert done.outcomes[1] == "cancelled"
+    assert (records["job 2"].starts, done.simulated.cancelled.tolist()) == (0, [False, True, False, False])
+    assert done.same_decisions == (3, 3)
+    assert "cancelled" not in done.verdict()
 
 
 @pytest.mark.slow

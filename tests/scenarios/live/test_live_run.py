@@ -15,13 +15,12 @@ from gridweave.grid.control.limited import LEASE_MS
 from gridweave.scenarios.live.compare import HEADER, LiveRun, live_run_of
 from gridweave.scenarios.live.plan import (
     MARGIN_MS,
-    PlannedJob,
     check_playable,
-    compressed,
     first_jobs,
     grid_plan,
 )
 from gridweave.scenarios.live.play import as_live, run_on_ray
+from gridweave.scenarios.live.submissions import PlannedJob, compressed
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import run_built
@@ -134,19 +133,28 @@ def test_first_jobs(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_played_is_told_at_once(tmp_path: Path) -> None:
-    """Faults, lost messages and shared nodes are refused with a line each; delays are only remarked upon."""
-    bad = {"faults.crash_every_ms": 1e6, "network.loss": 0.1, "sites.north.discipline": "lomarc"}
+    """What only real traffic does is refused, and on a grid that is up also faults and lost messages, a line each."""
+    faulty = small(tmp_path, faults__crash_every_ms=1e6, network__loss=0.1)
     with pytest.raises(ScenarioError) as refused:
-        run_on_ray(scenario_file(tmp_path), overrides=bad)
-    assert [str(problem).split(": ")[2].partition(".")[0] for problem in refused.value.problems] == [
-        "sites",
-        "network",
-        "faults",
+        check_playable(faulty, "http://127.0.0.1:8765")
+    assert [str(problem).split(": ")[2] for problem in refused.value.problems] == ["network", "faults"]
+    assert check_playable(faulty) == ["a message that is lost is sent again after 1 s of real time: give a low --speed"]
+    few = {"workload.jobs": 20}
+    shared = build_scenario("hyperthreaded-site", few)
+    assert check_playable(shared, speed=100.0) == check_playable(shared, "grid", speed=1.0) == []
+    with pytest.raises(ScenarioError, match=r"sites\.north\.discipline: .*; give --speed 1, or use --on ray"):
+        check_playable(shared, "grid", speed=100.0)
+    assert check_playable(build_scenario("european-grid", few)) == []
+    with pytest.raises(ScenarioError) as refused:
+        check_playable(build_scenario("link-cut", few))
+    assert [str(problem).split(": ")[2] for problem in refused.value.problems] == [
+        "grid.contention",
+        "net.changes, net.failures",
     ]
-    with pytest.raises(ScenarioError, match="net: jobs that sleep"):
-        check_playable(build_scenario("european-grid", {"workload.jobs": 20}))
-    remarks = check_playable(small(tmp_path, network__latency_ms=20, grid__selection="random"))
-    assert len(remarks) == 2
+    with pytest.raises(ScenarioError, match=r"grid\.data: is 'blocking'; workers read and write no data"):
+        check_playable(build_scenario("data-grid", few))
+    late = small(tmp_path, network__latency_ms=20, grid__selection="random")
+    assert (len(check_playable(late)), len(check_playable(late, "grid"))) == (1, 2)
 
 
 def test_windows_of_the_week_are_not_played(tmp_path: Path) -> None:
@@ -157,14 +165,14 @@ def test_windows_of_the_week_are_not_played(tmp_path: Path) -> None:
         check_playable(replace(built, site_policies=(windows, *built.site_policies[1:])))
 
 
-def test_users_who_cancel_are_not_played(tmp_path: Path) -> None:
-    """A live run of a trace with jobs that were cancelled while they waited is refused, with what to leave out."""
-    built = small(tmp_path, workload__cancelled=True)
-    columns = {"cancel_ms": built.workload.submit_ms + 1}
-    with pytest.raises(
-        ScenarioError, match=r"workload\.cancelled: users cancel jobs in the simulation only; leave it out"
-    ):
-        check_playable(replace(built, workload=built.workload.replace(columns=columns)))
+def test_what_jobs_send_is_said_to_a_grid_with_links() -> None:
+    """With [net] each job says what it sends; without, that it sends nothing, whatever others are taken to send."""
+    sends = submissions(build_scenario("european-grid", {"workload.jobs": 50}))
+    said = [job.request.traffic for job in sends]
+    assert {traffic.pattern for traffic in said if traffic} >= {"ring", "all-to-all"}
+    assert all(traffic and (traffic.fraction > 0) != (traffic.communication == "none") for traffic in said)
+    quiet = submissions(build_scenario("two-sites", {"workload.jobs": 50}))
+    assert {job.request.traffic.communication for job in quiet if job.request.traffic} == {"none"}
 
 
 def test_other_bad_input(tmp_path: Path) -> None:

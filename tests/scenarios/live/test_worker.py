@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.scenarios.live.plan import working
+from gridweave.scenarios.live.submissions import working
 from gridweave.scenarios.live.worker import work_left
 from gridweave.site.kernels.work import RATE_ONE, WORK, set_rate, work_of
 
@@ -53,6 +53,7 @@ def test_a_worker_ends_when_its_work_is_done(tmp_path: Path) -> None:
     rates, now_ms = tmp_path / "rate", time.time() * 1000
     # 200 ms are done already; of the rest a quarter is done in each ms.
     rates.write_text(text_of([(math.floor(now_ms) - 300, 1.0), (math.floor(now_ms) - 100, 0.25)]))
-    environment = {"GRIDWEAVE_RATE": str(rates), "PATH": os.environ["PATH"]}
+    environment = {"GRIDWEAVE_RATE": str(rates), "GRIDWEAVE_FOLDER": "/", "GRIDWEAVE_JOB_ID": "1"}
+    environment["PATH"] = os.environ["PATH"]
     subprocess.run(program.argv, env=environment, cwd="/", check=True)
     assert time.time() * 1000 >= math.floor(now_ms) - 100 + 400

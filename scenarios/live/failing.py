@@ -1,0 +1,123 @@
+"""Actors of a live run whose scenario has faults: sites that crash, and connections that are cut or lose messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.site.service.actor import SiteActor
+from gridweave.site.service.agent_actor import AgentActor
+
+if TYPE_CHECKING:
+    from gridweave.site.service.desk import SiteDesk
+
+
+class Unsteady(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to the packets between a site and the grid, as `gridweave.scenarios.world.connections.Network`.
+
+    Times are real.
+    """
+
+    latency_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    duplicate: float = 0.0
+    seed: int = 0
+
+
+class Downtime:
+    """Until when a site is down, in a file that its actors read when Ray has restarted them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "down-until"
+
+    def crash(self, until_s: float) -> None:
+        """End this process at once; the next life of its actor begins to work at an instant of Unix time."""
+        self._file.write_text(str(until_s), encoding="ascii")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait until the site is back."""
+        if self._file.exists():
+            time.sleep(max(0.0, float(self._file.read_text(encoding="ascii")) - time.time()))
+
+
+class FailingAgent(AgentActor):
+    """The agent of a machine that can lose all its processes."""
+
+    def __init__(self, site: str, machine: Any, folder: str, *arguments: Any, **own: Any) -> None:
+        self._outage = Downtime(Path(folder))
+        super().__init__(site, machine, folder, *arguments, **own)
+
+    async def _run(self) -> None:
+        await asyncio.to_thread(self._outage.wait)
+        await super()._run()
+
+    async def crash(self, until_s: float) -> None:
+        """Kill the processes of all jobs, and this one."""
+        runner = self._driver.runner
+        states = (runner.state(*key) for key in runner.known())
+        for pid in [state.shim_pid for state in states if state is not None and state.outcome is None]:
+            os.kill(pid, signal.SIGKILL)  # the kernel ends its ranks
+        self._outage.crash(until_s)
+
+
+class FailingSite(SiteActor):
+    """A site that can be killed, and cut off from the grid."""
+
+    def __init__(self, settings: Any, journal: str, *arguments: Any, **own: Any) -> None:
+        folder = Path(journal).parent
+        self._outage, self._how = Downtime(folder), folder / "unsteady.json"
+        self._cut_until_s = 0.0
+        self._unsteady, self._random = Unsteady(), random.Random(settings.name)
+        if self._how.exists():
+            self._unsteady = msgspec.json.decode(self._how.read_bytes(), type=Unsteady)
+        super().__init__(settings, journal, *arguments, **own)
+
+    def make_desk(self) -> SiteDesk:
+        """Return the desk of the site, once it is back."""
+        self._outage.wait()
+        return super().make_desk()
+
+    async def crash(self, until_s: float) -> None:
+        """Kill this process."""
+        self._outage.crash(until_s)
+
+    async def cut(self, until_s: float) -> None:
+        """Carry no packet until an instant of Unix time."""
+        self._cut_until_s = until_s
+
+    async def be_unsteady(self, how: bytes) -> None:
+        """Treat packets as an `Unsteady` says from now on, in later lives as well."""
+        self._unsteady = msgspec.json.decode(how, type=Unsteady)
+        self._random = random.Random(self._unsteady.seed)
+        self._how.write_bytes(how)
+
+    async def _to_grid(self, peer: str, data: bytes) -> str | None:
+        send = super()._to_grid
+        return await self._carried(lambda: send(peer, data))
+
+    async def packet(self, data: bytes) -> str | None:
+        """Take in a packet from the grid, if it arrives."""
+        take = super().packet
+        return await self._carried(lambda: take(data))
+
+    async def _carried(self, carry: Callable[[], Awaitable[str | None]]) -> str | None:
+        """Carry a packet, late, twice or not at all; whoever has sent it sends it again."""
+        how, rng = self._unsteady, self._random
+        if time.time() < self._cut_until_s or rng.random() < how.loss:
+            raise UnavailableError("the packet was lost")
+        if how.latency_s or how.jitter_s:
+            await asyncio.sleep(how.latency_s + how.jitter_s * rng.random())
+        if rng.random() < how.duplicate:
+            await carry()
+        return await carry()

@@ -1,0 +1,102 @@
+"""The faults of a scenario, played on the actors of a live run at the times that the scenario says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gridweave.errors import UnavailableError
+from gridweave.scenarios.live.failing import FailingAgent, FailingSite, Unsteady
+from gridweave.scenarios.scenario.build import STREAM_FAULTS, Built, rng_of
+from gridweave.scenarios.world.connections import Faults, PlannedFault
+from gridweave.site.service.calls import agent_actor, site_actor
+
+if TYPE_CHECKING:
+    from gridweave.grid.service.cluster import Kinds, RunningGrid
+
+_LATE_S = 1.0
+"""A site that is back so much later than planned is remarked on."""
+
+_AGAIN_S = 0.2
+
+
+def with_planned_faults(built: Built) -> Built:
+    """Return a scenario whose random faults are drawn ahead, so that simulation and live run have the same ones."""
+    if not built.faults.any or built.policy.mode == "local":
+        return replace(built, faults=Faults())
+    until_ms = int(built.workload.submit_ms[-1])
+    drawn = built.faults.drawn(len(built.site_names), until_ms, rng_of(built.scenario, STREAM_FAULTS))
+    return replace(built, faults=Faults(planned=drawn))
+
+
+def fails(built: Built) -> bool:
+    """Whether sites, connections or messages fail in a scenario."""
+    network = built.network
+    unsteady = network.loss or network.duplicate or network.latency_ms or network.jitter_ms
+    return built.policy.mode != "local" and bool(unsteady or built.faults.any)
+
+
+def failing_kinds() -> Kinds:
+    """Return the classes of actors that can be told to fail."""
+    from gridweave.grid.service.cluster import Kinds
+
+    return Kinds(site=FailingSite, machine=FailingAgent)
+
+
+class FaultPlayer:
+    """Has the sites of a running grid fail as a scenario plans it; `remarks` has what differs, for people."""
+
+    def __init__(self, grid: RunningGrid, built: Built, speed: float) -> None:
+        self._grid, self._built, self._speed = grid, built, speed
+        self.remarks: list[str] = []
+
+    @property
+    def longest_s(self) -> float:
+        """Real time that the longest fault lasts."""
+        return max((fault.lasts_ms for fault in self._built.faults.planned), default=0) / self._speed / 1000
+
+    def make_unsteady(self) -> None:
+        """Have messages be late, lost and doubled from now on."""
+        network, speed = self._built.network, self._speed
+        seed = self._built.scenario.header.seed
+        for number, name in enumerate(self._built.site_names):
+            how = Unsteady(
+                latency_s=network.latency_ms / speed / 1000,
+                jitter_s=network.jitter_ms / speed / 1000,
+                loss=network.loss,
+                duplicate=network.duplicate,
+                seed=seed * len(self._built.site_names) + number,
+            )
+            self._grid.call(site_actor(name), "be_unsteady", msgspec.json.encode(how))
+
+    async def run(self, began_ms: int) -> None:
+        """Play all faults; time 0 of the scenario is at this Unix time in ms."""
+        await asyncio.gather(*(self._play(fault, began_ms) for fault in self._built.faults.planned))
+
+    async def _play(self, fault: PlannedFault, began_ms: int) -> None:
+        await asyncio.sleep(max(0.0, (began_ms + fault.at_ms / self._speed) / 1000 - time.time()))
+        until_s = time.time() + fault.lasts_ms / self._speed / 1000
+        name = self._built.site_names[fault.site]
+        actors = [site_actor(name)] if fault.action == "cut" else [agent_actor(name, "m0"), site_actor(name)]
+        for actor in actors:
+            getattr(self._grid.actors[actor], fault.action).remote(until_s)
+        if fault.action == "crash":
+            await asyncio.to_thread(self._wait_for, name, until_s)
+
+    def _wait_for(self, site: str, until_s: float) -> None:
+        """Wait until a site is back, and remark on it if that takes much longer than planned."""
+        time.sleep(max(0.0, until_s - time.time()))
+        for actor in (agent_actor(site, "m0"), site_actor(site)):
+            while True:
+                with contextlib.suppress(UnavailableError, TimeoutError):
+                    self._grid.call(actor, "ready")
+                    break
+                time.sleep(_AGAIN_S)
+        if (late_s := time.time() - until_s) > _LATE_S:
+            what = f"site {site} was back {late_s:.1f} s of real time later than planned"
+            self.remarks.append(f"{what}, as its actors start that slowly; give a lower --speed")

@@ -1,0 +1,175 @@
+"""Faults of a scenario, drawn ahead, planned, and played on Ray: sites that crash, connections that are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gridweave.errors import ScenarioError, UnavailableError
+from gridweave.scenarios.live.failing import Downtime, FailingSite, Unsteady
+from gridweave.scenarios.live.faults import fails, with_planned_faults
+from gridweave.scenarios.live.play import run_on_ray
+from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.run import run_world
+from gridweave.scenarios.world.connections import Faults, PlannedFault
+from gridweave.site.service.actor import SiteActor
+
+FILE = """
+[[sites]]
+name = "north"
+nodes = 4
+
+[[sites]]
+name = "south"
+nodes = 4
+
+[workload]
+trace = "jobs.swf"
+nodes = 4
+
+[grid]
+mode = "sharing"
+"""
+
+PLANNED = """
+[[faults.planned]]
+at_ms = 40_000
+action = "crash"
+site = "south"
+lasts_ms = 20_000
+
+[[faults.planned]]
+at_ms = 30_000
+action = "cut"
+site = "north"
+lasts_ms = 60_000
+"""
+
+
+def scenario_file(folder: Path, faults: str = PLANNED) -> Path:
+    """Write a scenario of two jobs, each of which fills a site, and one that waits for either."""
+    lines = ["; MaxNodes: 4"]
+    for number, (submit_s, run_s) in enumerate(((0, 200), (1, 200), (2, 100)), 1):
+        fields = ["-1"] * 18
+        fields[:5] = [str(number), str(submit_s), "-1", str(run_s), "4"]
+        fields[7:9], fields[10], fields[11] = ["4", "9000"], "1", "1"
+        lines.append(" ".join(fields))
+    (folder / "jobs.swf").write_text("\n".join(lines) + "\n")
+    path = folder / "failing.toml"
+    path.write_text(FILE + faults)
+    return path
+
+
+def drawn(seed: int) -> tuple[PlannedFault, ...]:
+    """Return faults of two sites within 100 s."""
+    faults = Faults(crash_every_ms=20_000, crash_lasts_ms=2_000, cut_every_ms=10_000, cut_lasts_ms=1_000)
+    return faults.drawn(2, 100_000, np.random.default_rng(seed))
+
+
+def test_faults_are_drawn_by_a_seed_before_the_last_submission() -> None:
+    """The same seed gives the same faults; at a site none of a kind begins before the last of it has ended."""
+    found = drawn(3)
+    assert found == drawn(3) != drawn(4)
+    assert {fault.action for fault in found} == {"crash", "cut"}
+    assert all(0 < fault.at_ms < 100_000 and fault.lasts_ms > 0 for fault in found)
+    for site in (0, 1):
+        for action in ("crash", "cut"):
+            own = [fault for fault in found if (fault.site, fault.action) == (site, action)]
+            assert all(one.at_ms + one.lasts_ms < other.at_ms for one, other in itertools.pairwise(own))
+
+
+def test_the_simulation_plays_planned_faults_at_their_times(tmp_path: Path) -> None:
+    """What runs at a site when it crashes begins again when it is back; a site that is cut off goes on by itself."""
+    built = build_scenario(scenario_file(tmp_path))
+    assert built.faults.planned == (
+        PlannedFault(at_ms=40_000, action="crash", site=1, lasts_ms=20_000),
+        PlannedFault(at_ms=30_000, action="cut", site=0, lasts_ms=60_000),
+    )
+    result = run_world(built, check=True)
+    assert result.start_ms.tolist() == [0, 60_000, 200_000]
+    assert (result.world.restarts if result.world else 0) == 1
+    # Two crashes that overlap are one: the site is back after both.
+    twice = Faults(planned=(*built.faults.planned, PlannedFault(at_ms=50_000, action="crash", site=1, lasts_ms=30_000)))
+    assert run_world(replace(built, faults=twice), check=True).start_ms.tolist() == [0, 80_000, 200_000]
+
+
+def test_faults_of_unknown_sites_are_told(tmp_path: Path) -> None:
+    """An unknown site, an unknown kind and two faults that overlap are one line each, with what would be right."""
+    wrong = PLANNED.replace('"south"', '"east"').replace('"cut"', '"burn"')
+    more = "".join(
+        f'\n[[faults.planned]]\nat_ms = {at_ms}\naction = "crash"\nsite = "north"\nlasts_ms = 10\n' for at_ms in (5, 9)
+    )
+    with pytest.raises(ScenarioError) as told:
+        build_scenario(scenario_file(tmp_path, wrong + more))
+    assert [str(problem).partition("toml:")[2].split(": ", 1)[1] for problem in told.value.problems] == [
+        "faults.planned.site: there is no site 'east'; there are north, south",
+        "faults.planned.action: 'burn' is not known; one of crash, cut",
+        "faults.planned.at_ms: overlaps another crash at north; let one end before the other begins",
+    ]
+
+
+def test_a_live_run_has_the_faults_of_its_simulation(tmp_path: Path) -> None:
+    """Random faults become planned ones; under mode local, which has no messages, nothing fails."""
+    often = {"faults.planned": [], "faults.crash_every_ms": 500.0}
+    built = with_planned_faults(build_scenario(scenario_file(tmp_path), often))
+    assert built.faults.crash_every_ms == 0
+    assert built.faults.planned == with_planned_faults(build_scenario(scenario_file(tmp_path), often)).faults.planned
+    assert built.faults.planned
+    local = build_scenario(scenario_file(tmp_path), {"grid.mode": "local"})
+    assert (fails(built), fails(local), with_planned_faults(local).faults.any) == (True, False, False)
+
+
+@pytest.mark.asyncio
+async def test_packets_are_lost_doubled_and_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site treats packets as its network says, in its next life as well, and carries none while it is cut off."""
+    carried: list[bytes] = []
+
+    async def carry(_site: Any, data: bytes) -> None:
+        carried.append(data)
+
+    monkeypatch.setattr(SiteActor, "packet", carry)
+    site = object.__new__(FailingSite)
+    site._how, site._cut_until_s = tmp_path / "unsteady.json", 0.0
+    await site.be_unsteady(b'{"loss": 0.3, "duplicate": 0.5, "seed": 7}')
+    lost = 0
+    for number in range(200):
+        try:
+            await site.packet(bytes([number]))
+        except UnavailableError:
+            lost += 1
+    assert 30 < lost < 90
+    assert len(set(carried)) == 200 - lost
+    assert 0.3 < len(carried) / len(set(carried)) - 1 < 0.7
+    assert (tmp_path / "unsteady.json").exists()
+    site._unsteady = Unsteady()
+    await site.cut(float("inf"))
+    with pytest.raises(UnavailableError):
+        await site.packet(b"")
+    await site.cut(0.0)
+    await site.packet(b"")
+
+
+def test_a_site_that_never_failed_is_up(tmp_path: Path) -> None:
+    """An actor waits for nothing unless a file says so, and not for an instant that has passed."""
+    outage = Downtime(tmp_path)
+    outage.wait()
+    (tmp_path / "down-until").write_text("0.5")
+    asyncio.run(asyncio.to_thread(outage.wait))
+
+
+@pytest.mark.ray
+def test_a_site_crashes_and_another_is_cut_off_on_ray(ray_cluster: None, tmp_path: Path) -> None:
+    """The job at the killed site begins again, the one at the site without a connection goes on; all end well."""
+    done = run_on_ray(scenario_file(tmp_path), speed=40.0)
+    assert set(done.outcomes) == {"finished"}
+    assert done.attempts[0] == 1
+    assert done.attempts[1] > 1
+    # South lost what it had done: its job worked all of its time again after the crash.
+    assert done.live.end_ms[1] >= 60_000 + done.live.workload.run_ms[1]
+    assert done.live.fragments_of(0) == [(0, 4)]

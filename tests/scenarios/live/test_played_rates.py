@@ -1,0 +1,140 @@
+"""Scenarios on Ray in which jobs work at other rates than 1, change them, or leave their nodes and go on later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridweave.scenarios.live.compare import LiveRun
+from gridweave.scenarios.live.play import run_on_ray
+
+SPEED = 400.0
+
+HEAD = """
+[workload]
+trace = "jobs.swf"
+nodes = 8
+"""
+
+JOBS = ((0, 200, 4), (1, 240, 4), (2, 320, 4), (3, 200, 2), (4, 280, 2))
+"""When jobs are submitted, how long they work, and how wide they are: seconds and nodes."""
+
+NORTH = """
+[[sites]]
+name = "north"
+nodes = 4
+"""
+
+
+def played(folder: Path, *parts: str, jobs: tuple[tuple[int, int, int], ...] = JOBS) -> LiveRun:
+    """Play jobs, with limits that no busy machine reaches, on the sites and the grid of a scenario."""
+    lines = ["; MaxNodes: 8"]
+    for number, (submit_s, run_s, width) in enumerate(jobs, 1):
+        fields = ["-1"] * 18
+        fields[:5] = [str(number), str(submit_s), "-1", str(run_s), str(width)]
+        fields[7:9], fields[10], fields[11] = [str(width), str(20 * run_s)], "1", "1"
+        fields[14] = str(number)
+        lines.append(" ".join(fields))
+    (folder / "jobs.swf").write_text("\n".join(lines) + "\n")
+    path = folder / "played.toml"
+    path.write_text("\n".join([parts[0], HEAD, *parts[1:]]) + "\n")
+    return run_on_ray(path, speed=SPEED)
+
+
+def slowdowns(done: LiveRun) -> tuple[list[float], list[float]]:
+    """Return how many times as long as at rate 1 each job took, simulated and live; all came to their ends."""
+    assert set(done.outcomes) == {"finished"}
+    run_ms = done.live.workload.run_ms
+    simulated = (done.simulated.end_ms - done.simulated.start_ms) / run_ms
+    return simulated.tolist(), (done.needed_ms / run_ms).tolist()
+
+
+LOCAL = '[grid]\nmode = "local"\n'
+
+LINKS = """
+[net]
+nodes = [{ name = "a" }, { name = "b" }]
+links = [{ from = "a", to = "b", latency_ms = 5, bandwidth_bps = 1e9 }]
+"""
+
+
+@pytest.mark.ray
+def test_split_jobs_work_as_much_longer_as_the_links_say(ray_cluster: None, tmp_path: Path) -> None:
+    """A job that communicates is slower on two sites by the factor of the links between them."""
+    sites = NORTH + 'at = "a"\n' + NORTH.replace("north", "south") + 'at = "b"\n'
+    sends = '[workload.communication]\npattern = "ring"\nfraction = 0.02\nmessage_bytes = 1e6\n'
+    grid = '[grid]\nmode = "multi-site"\n'
+    done = played(tmp_path, sites, sends, grid, LINKS, jobs=((0, 200, 6), (1, 240, 2)))
+    simulated, live = slowdowns(done)
+    assert done.live.multi_site.tolist() == [True, False]
+    assert simulated[0] > 1.1
+    # The factor is the one by which the grid has placed it, and its processes worked no less than that.
+    assert live == pytest.approx(simulated, rel=0.01)
+    assert (done.longer_ms >= 0).all()
+
+
+@pytest.mark.ray
+def test_jobs_that_share_nodes_slow_each_other(ray_cluster: None, tmp_path: Path) -> None:
+    """On hyperthreaded nodes each job takes longer than alone, as in the simulation, and starts on the same site."""
+    needs = ("0.9,0.05,0.05,0.3", "0.05,0.05,0.9,0.3")
+    rows = [f"{number},{needs[number % 2]}" for number in range(1, len(JOBS) + 1)]
+    header = "job_id,cpu_fraction,network_fraction,disk_fraction,memory_fraction"
+    (tmp_path / "jobs.csv").write_text("\n".join([header, *rows]) + "\n")
+    policy = 'discipline = "lomarc"\nsharing = { variant = "L-U1" }\n'
+    done = played(tmp_path, NORTH + policy, 'resources = "jobs.csv"', LOCAL)
+    simulated, live = slowdowns(done)
+    assert min(simulated) > 1.1
+    assert min(live) > 1.05
+    assert done.same_decisions == (5, 5)
+
+
+@pytest.mark.ray
+def test_jobs_take_turns(ray_cluster: None, tmp_path: Path) -> None:
+    """Under gang scheduling three jobs of the whole site take turns: each is there while the others work."""
+    done = played(tmp_path, NORTH + 'discipline = "gang"\ngang = { mpl = 3, slice_ms = 40_000 }\n', LOCAL)
+    simulated, live = slowdowns(done)
+    assert min(simulated[:3]) > 2
+    assert min(live[:3]) > 1.5
+    assert done.live.start_ms[:3].max() < done.live.end_ms[:3].min()
+
+
+@pytest.mark.ray
+def test_jobs_get_parts_of_nodes(ray_cluster: None, tmp_path: Path) -> None:
+    """Where nodes are given in fractions all jobs run at once, slower than alone, and no control group holds them."""
+    rows = [f"{number},{width},0.8,0.3" for number, (_, _, width) in enumerate(JOBS, 1)]
+    (tmp_path / "needs.csv").write_text("\n".join(["job_id,tasks,cpu_need,memory_fraction", *rows]) + "\n")
+    policy = 'discipline = "fractional"\nfractional = { algorithm = "GreedyP*/OPT=MIN" }\n'
+    done = played(tmp_path, NORTH + policy, 'needs = "needs.csv"', LOCAL)
+    simulated, live = slowdowns(done)
+    assert min(simulated) > 2
+    assert min(live) > 1.5
+    assert done.live.start_ms.max() < done.live.end_ms.min()
+
+
+@pytest.mark.ray
+def test_jobs_are_faster_on_fast_machines(ray_cluster: None, tmp_path: Path) -> None:
+    """A job on a machine of speed 10 takes a tenth of its time there, and no less; on the others all of it."""
+    kinds = 'heterogeneous.classes = [{ name = "old", count = 2 }, { name = "new", count = 2, speed = 10.0 }]\n'
+    policy = f'discipline = "heterogeneous"\n{kinds}heterogeneous.predict = "estimate"\n'
+    jobs = ((0, 2_000, 1), (1, 2_400, 1), (2, 200, 1), (3, 240, 1))
+    done = played(tmp_path, NORTH + policy, LOCAL, jobs=jobs)
+    simulated, live = slowdowns(done)
+    is_fast = [one < 0.5 for one in simulated]
+    assert any(is_fast)
+    assert [one < 0.5 for one in live] == is_fast
+    assert all(one >= (0.1 if fast else 1.0) for one, fast in zip(live, is_fast, strict=True))
+
+
+@pytest.mark.ray
+def test_jobs_that_were_evicted_go_on_from_where_they_were(ray_cluster: None, tmp_path: Path) -> None:
+    """A job of low level saves its work for one of high level, and does the rest when that has ended."""
+    levels = '[{ name = "high", priority = 1, evicts = ["low"] }, { name = "low", priority = 0 }]'
+    policy = f'discipline = "levels"\nlevels = {{ evicted = "checkpoint", levels = {levels} }}\n'
+    jobs = ((0, 800, 4), (600, 200, 4))
+    done = played(tmp_path, NORTH + policy, 'priorities = "job_class:2=1"', LOCAL, jobs=jobs)
+    slowdowns(done)
+    assert done.attempts.tolist() == [2, 1]
+    assert done.live.start_ms[0] >= done.live.end_ms[1]
+    # Its second start had a quarter of its work left.
+    assert done.live.end_ms[0] - done.live.start_ms[0] < done.live.workload.run_ms[0]
