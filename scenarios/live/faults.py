@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 _LATE_S = 1.0
 """A site that is back so much later than planned is remarked on."""
 
-_AGAIN_S = 0.2
+_ANSWER_S, _AGAIN_S = 2.0, 0.2
 
 
 def with_planned_faults(built: Built) -> Built:
@@ -54,6 +53,7 @@ class FaultPlayer:
     def __init__(self, grid: RunningGrid, built: Built, speed: float) -> None:
         self._grid, self._built, self._speed = grid, built, speed
         self.remarks: list[str] = []
+        self._is_over = False  # no thread waits for a site any more
 
     @property
     def longest_s(self) -> float:
@@ -76,7 +76,10 @@ class FaultPlayer:
 
     async def run(self, began_ms: int) -> None:
         """Play all faults; time 0 of the scenario is at this Unix time in ms."""
-        await asyncio.gather(*(self._play(fault, began_ms) for fault in self._built.faults.planned))
+        try:
+            await asyncio.gather(*(self._play(fault, began_ms) for fault in self._built.faults.planned))
+        finally:
+            self._is_over = True
 
     async def _play(self, fault: PlannedFault, began_ms: int) -> None:
         await asyncio.sleep(max(0.0, (began_ms + fault.at_ms / self._speed) / 1000 - time.time()))
@@ -86,16 +89,17 @@ class FaultPlayer:
         for actor in actors:
             getattr(self._grid.actors[actor], fault.action).remote(until_s)
         if fault.action == "crash":
+            await asyncio.sleep(max(0.0, until_s - time.time()))
             await asyncio.to_thread(self._wait_for, name, until_s)
 
     def _wait_for(self, site: str, until_s: float) -> None:
         """Wait until a site is back, and remark on it if that takes much longer than planned."""
-        time.sleep(max(0.0, until_s - time.time()))
-        for actor in (agent_actor(site, "m0"), site_actor(site)):
-            while True:
-                with contextlib.suppress(UnavailableError, TimeoutError):
-                    self._grid.call(actor, "ready")
-                    break
+        waiting = [agent_actor(site, "m0"), site_actor(site)]
+        while waiting and not self._is_over:
+            try:
+                self._grid.call(waiting[0], "ready", timeout_s=_ANSWER_S)
+                del waiting[0]
+            except (UnavailableError, TimeoutError):
                 time.sleep(_AGAIN_S)
         if (late_s := time.time() - until_s) > _LATE_S:
             what = f"site {site} was back {late_s:.1f} s of real time later than planned"
