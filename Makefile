@@ -40,6 +40,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/processes.py
 	[ $$(id -u) != 0 ] || $(BIN)/python benchmarks/launchers.py
 	$(BIN)/python benchmarks/live_baselines.py
+	$(BIN)/python benchmarks/live_scenarios.py
 
 clean:
 	rm -rf $(VENV) build dist out src/gridweave.egg-info
