@@ -17,7 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -66,6 +66,7 @@ TOLERANCE = 0.05
 PLAYING = "Playing on the grid"
 
 _LOOK_EVERY_S, _LOOK_AGAIN_S = 0.5, 0.02
+_NOT_RUNNING = ("waiting", "starting")
 _PATIENCE = Patience(total_s=30.0, connect_s=5.0)
 _CANCEL_TRIES = 5
 _PATIENCE_FACTOR, _LEAST_PATIENCE_S = 3.0, 120.0
@@ -73,6 +74,8 @@ _END_S = 15.0
 
 _OUTAGES = 3.0
 """An answer of a site that is down may take so many times as long as the longest fault."""
+
+T = TypeVar("T")
 
 Look = Callable[[Client, list[JobRecord]], Awaitable[None]]
 """Is shown now and then the jobs of a run that are not over."""
@@ -330,7 +333,7 @@ class Player:
             finally:
                 if not self.records:
                     await self._cancel()
-            self.remarks += await self._others()
+            self.remarks += await self._despite_faults(self._others)
             self.live = live_times(await self._grid.scheduling()).at_speed(1 / self._clock_speed)
 
     async def _play(self, began_ms: int) -> None:
@@ -383,11 +386,11 @@ class Player:
             now_ms = _now_ms() - began_ms
             due = [job for job in jobs[done:] if job.submit_ms <= now_ms] or [jobs[done]]
             try:
-                await self._submit(site, due)
+                await self._despite_faults(self._submit, site, due)
             except RefusedError:
                 for job in due:
                     with contextlib.suppress(RefusedError):  # the simulation may refuse it as well
-                        await self._submit(site, [job])
+                        await self._despite_faults(self._submit, site, [job])
             self._settled.update(job.row for job in due)
             done += len(due)
 
@@ -404,19 +407,29 @@ class Player:
         while job.row not in self._settled:
             await asyncio.sleep(_LOOK_AGAIN_S)
         # What is held does not start any more, so it cannot be cancelled while it runs.
-        if job.row not in self._ids or not await self._grid.hold([self._ids[job.row]]):
+        if job.row not in self._ids or not await self._despite_faults(self._grid.hold, [self._ids[job.row]]):
             return
-        while (state := (await self._grid.record(self._ids[job.row])).state) in ("waiting", "starting"):
+        while (record := await self._despite_faults(self._grid.record, self._ids[job.row])).state in _NOT_RUNNING:
             await asyncio.sleep(_LOOK_AGAIN_S)
-        if state == "held":
-            await self._grid.cancel([self._ids[job.row]])
+        if record.state == "held":
+            await self._despite_faults(self._grid.cancel, [self._ids[job.row]])
 
     async def _found(self, sites: Iterable[str | None], states: Sequence[State] = ()) -> list[JobRecord]:
         """Return the jobs of this run, at the grid (None) and at sites."""
-        found: list[JobRecord] = []
-        for site in sites:
-            found += [record async for record in self._grid.jobs(own=site or "", array=self.name, state=states)]
-        return found
+        return [record for site in sites for record in await self._despite_faults(self._listed, site or "", states)]
+
+    async def _listed(self, own: str, states: Sequence[State]) -> list[JobRecord]:
+        return [record async for record in self._grid.jobs(own=own, array=self.name, state=states)]
+
+    async def _despite_faults(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Return what a call returns; while sites fail, as the scenario says, it is tried until they are back."""
+        while True:
+            try:
+                return await call(*arguments)
+            except UnavailableError:
+                if self._faults is None or not self._built.faults.any:
+                    raise
+                await asyncio.sleep(_LOOK_EVERY_S)
 
     # -- the grid before and after ------------------------------------------------------------------------------------
 

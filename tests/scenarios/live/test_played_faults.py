@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import ScenarioError, UnavailableError
+from gridweave.scenarios.live import play
 from gridweave.scenarios.live.failing import Downtime, FailingSite, Unsteady
 from gridweave.scenarios.live.faults import fails, with_planned_faults
 from gridweave.scenarios.live.play import run_on_ray
@@ -153,6 +154,32 @@ async def test_packets_are_lost_doubled_and_cut_off(tmp_path: Path, monkeypatch:
         await site.packet(b"")
     await site.cut(0.0)
     await site.packet(b"")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fails_too", [True, False])
+async def test_a_player_waits_for_sites_only_where_they_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails_too: bool
+) -> None:
+    """While sites are down, as the scenario says, a call is tried again; on any other grid it fails at once."""
+    monkeypatch.setattr(play, "_LOOK_EVERY_S", 0.0)
+    built = build_scenario(scenario_file(tmp_path, PLANNED if fails_too else ""))
+    player = object.__new__(play.Player)
+    player._built, player._faults = built, play.FaultPlayer(None, built, 1.0)  # type: ignore[arg-type]
+    tries: list[int] = []
+
+    async def call(number: int) -> int:
+        tries.append(number)
+        if len(tries) < 3:
+            raise UnavailableError("site west does not answer")
+        return number
+
+    if fails_too:
+        assert await player._despite_faults(call, 7) == 7
+        assert tries == [7, 7, 7]
+    else:
+        with pytest.raises(UnavailableError):
+            await player._despite_faults(call, 7)
 
 
 def test_a_site_that_never_failed_is_up(tmp_path: Path) -> None:
