@@ -68,9 +68,9 @@ class JournalReader:
     OptionError
         If an option makes no sense.
     InputError
-        If there is no journal at that place, or one of another schema version.
+        If there is something else at that place, or a journal of another schema version.
     UnavailableError
-        If the place cannot be reached.
+        If the place cannot be reached, or its database is empty.
 
     Notes
     -----

@@ -158,10 +158,12 @@ def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> 
     names = inspect(connection).get_table_names()
     if schema.name not in names:
         ours = [table.name for table in metadata.sorted_tables if table.name in names]
-        if ours or read_only or (names and connection.dialect.name == "sqlite"):
+        if ours or (names and connection.dialect.name == "sqlite"):
             raise InputError(
                 f"{where} is not a journal of gridweave: it has no table {schema.name}; name another place"
             )
+        if read_only:
+            raise UnavailableError(f"{where} has no journal yet: its writer makes one when it opens it")
         metadata.create_all(connection)
         connection.execute(insert(schema), {"version": VERSION})
         return True

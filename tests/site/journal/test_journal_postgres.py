@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.config.journals import JournalSpec, check_journals
 from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import Job, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
@@ -19,6 +20,7 @@ from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import ChannelState, JobUsage
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.tables import MIGRATIONS, VERSION, metadata
+from gridweave.site.maxima import NO_MAXIMA, MaximaSet
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
 from gridweave.site.state import CoreState
 from postgresql import Server, running_server
@@ -228,8 +230,16 @@ def test_what_the_server_refuses_is_said_in_one_line(server: Server) -> None:
         Journal(url, event_type=Event)
     assert "secret" not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(InputError, match="is not a journal of gridweave"):
+    with pytest.raises(UnavailableError, match="has no journal yet"):
         JournalReader(server.url("postgres"))
+
+
+def test_a_database_in_which_nothing_is_yet_is_left_to_the_writer(url: str) -> None:
+    """A service that begins with an empty database starts: its settings are compared with no others."""
+    check_journals([JournalSpec(url, MaximaSet(NO_MAXIMA))])
+    with Journal(url, event_type=Event):
+        pass
+    check_journals([JournalSpec(url, MaximaSet(NO_MAXIMA))])
 
 
 def test_a_reader_sees_what_is_durable_while_it_is_written(url: str) -> None:
