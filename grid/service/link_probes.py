@@ -61,6 +61,8 @@ class LinkProbing:
             found = msgspec.msgpack.decode(data, type=LinkProbe)
         except msgspec.MsgspecError as error:
             raise UnavailableError(f"{origin} answers a probe with something else: {error}") from None
+        if found.problem:
+            raise UnavailableError(f"{origin}: {found.problem}")
         return Probed(origin, target, self._clock.now_ms(), found.round_trips_ms, found.there_bps, found.back_bps)
 
     async def _report(self, probe: Probed) -> None:
@@ -77,9 +79,17 @@ def _certificates(path: str | None) -> str:
 
 
 async def make_probe(site: str, data: bytes, turn: asyncio.Lock) -> bytes:
-    """Measure what the grid's side has ordered, from a site; InputError if that is no order."""
+    """Measure what the grid's side has ordered, from a site; InputError if that is no order.
+
+    A site that does not reach another one answers with the reason. As an error, it would count as a fault of the link
+    between the site and the grid's side, which has just carried the order.
+    """
     try:
         order = msgspec.msgpack.decode(data, type=ProbeOrder)
     except msgspec.MsgspecError as error:
         raise InputError(f"this is no order to measure: {error}") from None
-    return encode(await LinkProber(site, order, turn=turn).run())
+    try:
+        found = await LinkProber(site, order, turn=turn).run()
+    except UnavailableError as error:
+        found = LinkProbe(round_trips_ms=(), problem=str(error))
+    return encode(found)

@@ -22,6 +22,7 @@ from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
 from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
 from gridweave.grid.service.actor import GatewayActor, MetaActor
+from gridweave.grid.service.actor_status import ActorStatus, look_at_actors
 from gridweave.grid.service.actors import RunningActors, Spot
 from gridweave.grid.service.cluster import FIRST_PORT, Place, SitePlan, add_site, machines_of, plan_of
 from gridweave.grid.service.doors import FarSite, LinksDoor, SiteDoor, open_links
@@ -38,9 +39,10 @@ from gridweave.grid.service.ray import (
     connected,
     knock,
     own_host,
+    with_token,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.state import HEAD, LOGS, end_jobs, locked, make_private
+from gridweave.grid.service.state import HEAD, LOGS, RAY_TOKEN, end_jobs, locked, make_private
 from gridweave.grid.settings import GridSettings
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.maxima import NO_MAXIMA, Maxima
@@ -306,6 +308,18 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
             say,
             keep_jobs=keep_jobs,
         )
+
+
+def served_actors(service: GridService | SiteService) -> list[ActorStatus]:
+    """Return how the actors of a service are, as Ray knows them; UnavailableError if its Ray does not run."""
+    folder, namespace = Path(service.folder), service.namespace if isinstance(service, SiteService) else NAMESPACE
+    if service.address is not None:
+        return look_at_actors(service.address, namespace)
+    ray = own_ray(RayPlace(folder=folder), lambda what: None) if (folder / _RAY).exists() else None
+    if ray is None or ray.process(HEAD) is None:
+        raise UnavailableError(f"nothing serves {folder}; start it with: gridweave serve FILE.toml")
+    with with_token(folder / RAY_TOKEN):
+        return look_at_actors(ray.address, namespace)
 
 
 def start_over(service: GridService | SiteService) -> None:

@@ -209,3 +209,14 @@ def test_up_says_which_settings_change(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "north.toml").write_text(f"folder = {folder}\n{site}")
     status, _, err = shell("serve", tmp_path / "north.toml", "--check")
     assert (status, "rendezvous_ms is 9000, and was 30000" in err) == (0, True)
+
+
+def test_the_status_of_a_service_that_does_not_run_says_how_to_start_it(shell: Shell, tmp_path: Path) -> None:
+    """`serve --status` starts nothing and makes no folder, and exits with 3."""
+    file = tmp_path / "north.toml"
+    file.write_text(f'folder = {json.dumps(str(tmp_path / "live"))}\n[site]\nname = "north"\nnumber = 0\nnodes = 4\n')
+    status, _, err = shell("serve", file, "--status")
+    assert (status, "start it with: gridweave serve FILE.toml" in err) == (3, True)
+    assert not (tmp_path / "live").exists()
+    status, _, err = shell("serve", file, "--status", "--fresh")
+    assert (status, "starts nothing" in err) == (2, True)

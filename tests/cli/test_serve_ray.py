@@ -151,6 +151,8 @@ def test_a_grid_of_processes_that_are_killed(served: Served) -> None:
         assert job.check(PATIENCE_S).places == (("alpha", 3), ("beta", 2))
         assert job.output(rank=4) == b"4\n"
         until(lambda: any(link.measured and link.bandwidth_bps for link in grid.known_network().links))
+        assert "site:alpha" in served.command("serve", "--status", str(served.folder / "alpha.toml"))
+        assert "grid" in served.command("serve", "--status", str(served.folder / "grid.toml"))
         ran, go = served.folder / "ran", served.folder / "go"
         line = f"echo x >> {ran}; while [ ! -e {go} ]; do sleep 0.1; done"
         waits = grid.submit(["sh", "-c", line], nodes=4, limit="10m")

@@ -58,6 +58,7 @@ class LinkProbe(msgspec.Struct, frozen=True, kw_only=True):
     round_trips_ms: tuple[float, ...]
     there_bps: float = 0.0
     back_bps: float = 0.0
+    problem: str = ""  # why nothing could be measured
 
 
 def probe_key(secret: bytes, origin: str, target: str, until_s: int) -> bytes:

@@ -11,8 +11,8 @@ import typer
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import counted, say
 from gridweave.cli.run import problems_as_lines
-from gridweave.cli.up import Fresh, Yes, check_forgetting, say_batch_notes
-from gridweave.errors import OptionError, check_known, not_installed
+from gridweave.cli.up import Fresh, Yes, check_forgetting, print_actors, say_batch_notes
+from gridweave.errors import OptionError, UnavailableError, check_known, not_installed
 
 if TYPE_CHECKING:
     from gridweave.grid.config.reading import ReadGrid
@@ -24,6 +24,9 @@ _File = Annotated[
 _KeepJobs = Annotated[bool, typer.Option("--keep-jobs", help="On exit, keep the processes of the site's jobs running.")]
 _CHECK = "Only check the file, that the journal goes with it, and the Slurm of its site."
 _Check = Annotated[bool, typer.Option("--check", help=_CHECK)]
+_Status = Annotated[
+    bool, typer.Option("--status", help="Show the actors of the part that runs; exits with status 3 if one is missing.")
+]
 _Example = Annotated[
     str | None, typer.Option(metavar="KIND", help="Print an example file for a `site` or the `grid`, and exit.")
 ]
@@ -33,6 +36,7 @@ def serve(
     file: _File = None,
     keep_jobs: _KeepJobs = False,
     check: _Check = False,
+    status: _Status = False,
     fresh: Fresh = False,
     yes: Yes = False,
     example: _Example = None,
@@ -43,6 +47,8 @@ def serve(
     and the meta-scheduler talk over HTTP (docs/serve.md, docs/link.md).
 
     Example: gridweave serve --example site > alpha.toml; gridweave serve alpha.toml
+
+    Example: gridweave serve --status alpha.toml
     """
     from gridweave.grid.config.reading import KINDS, example_text
 
@@ -54,21 +60,45 @@ def serve(
         raise OptionError("--yes", "goes only with --fresh")
     if file is None:
         raise OptionError("FILE.toml", "is missing; `gridweave serve --example site` prints one to start from")
+    if status and (check or fresh or keep_jobs):
+        raise OptionError("--status", "starts nothing; use it without --check, --fresh and --keep-jobs")
     try:
-        _serve(file, keep_jobs=keep_jobs, check=check, fresh=fresh, yes=yes)
+        if status:
+            _show_status(file)
+        else:
+            _serve(file, keep_jobs=keep_jobs, check=check, fresh=fresh, yes=yes)
     except ImportError as error:
         raise not_installed(error.name) from None
 
 
-def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -> None:
-    """Read a file, and run what it says, unless it is only to be checked."""
-    from gridweave.grid.config.reading import read_service
+def _show_status(file: str) -> None:
+    """Print the actors of the part that a file describes, as Ray knows them."""
     from gridweave.grid.config.tables import ServedGrid
+    from gridweave.grid.service.serve import grid_service, served_actors, site_service
+
+    read = _read(file)
+    found = served_actors(grid_service(read) if isinstance(read.file, ServedGrid) else site_service(read))
+    print_actors(found, f"Actors of {read.source}")
+    if not found or not all(actor.well for actor in found):
+        raise typer.Exit(UnavailableError.exit_status)
+
+
+def _read(file: str) -> ReadGrid:
+    """Read the description of a part, and print the remarks on it."""
+    from gridweave.grid.config.reading import read_service
 
     with problems_as_lines():
         read = read_service(file)
     for remark in read.remarks:
         say(remark)
+    return read
+
+
+def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -> None:
+    """Read a file, and run what it says, unless it is only to be checked."""
+    from gridweave.grid.config.tables import ServedGrid
+
+    read = _read(file)
     is_grid = isinstance(read.file, ServedGrid)
     if keep_jobs and is_grid:
         raise OptionError("--keep-jobs", "is for a site; the grid's side has no processes of jobs")

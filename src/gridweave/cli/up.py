@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.config.reading import ReadGrid
+    from gridweave.grid.service.actor_status import ActorStatus
     from gridweave.grid.service.local import Brought, TakenDown, Wanted
     from gridweave.grid.service.state import LocalGridState
     from gridweave.grid.service.status import LocalStatus
@@ -380,14 +381,18 @@ def _print_status(found: LocalStatus) -> None:
         ]
         print_table(rows, headings=("", "", "process", "since", ""), title=title, left=5)
     if found.actors:
-        listed = [
-            (actor.name, _health(actor.well), actor.host, str(actor.pid or ""), _since(actor.since_ms), actor.detail)
-            for actor in found.actors
-        ]
-        headings = ("actor", "", "host", "process", "since", "")
-        print_table(listed, headings=headings, title="Actors on Ray" if found.parts else title, left=6)
+        print_actors(found.actors, "Actors on Ray" if found.parts else title)
     if found.folder:
         typer.echo(f"journals, jobs and output: {found.folder}")
+
+
+def print_actors(actors: Sequence[ActorStatus], title: str) -> None:
+    """Print actors as Ray knows them."""
+    listed = [
+        (actor.name, _health(actor.well), actor.host, str(actor.pid or ""), _since(actor.since_ms), actor.detail)
+        for actor in actors
+    ]
+    print_table(listed, headings=("actor", "", "host", "process", "since", ""), title=title, left=6)
 
 
 DEMO = "demo"

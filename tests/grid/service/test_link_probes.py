@@ -75,3 +75,14 @@ async def test_a_site_that_is_cut_off_is_measured_when_it_is_back(tmp_path: Path
         grid.cut("alpha", "")
         assert [await rounds.round() for _ in range(2)] == [1, 1]
         await corrected_link(grid)
+
+
+@pytest.mark.asyncio
+async def test_a_probe_that_fails_is_no_fault_of_the_link_that_carried_the_order(tmp_path: Path) -> None:
+    """A site that does not reach another one says so, and is not taken to be cut off from the grid itself."""
+    async with linked_grid(tmp_path, probes=None, network=modelled()) as grid:
+        probing = LinkProbing(grid.grid.links, grid.grid, PLAN, Clock())
+        grid.cut("beta", "refused")
+        (rounds,) = probing.rounds
+        assert await rounds.round() == 0
+        assert grid.grid.links["alpha"].problem == ""
