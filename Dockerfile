@@ -76,6 +76,10 @@ RUN SOURCE_DATE_EPOCH=315532800 /build/tools/bin/pip wheel --no-deps --no-build-
 
 
 FROM python AS gridweave
+# tc, for docker/wan.sh.
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends iproute2 \
+ && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log
 RUN groupadd --gid 10001 gridweave \
  && useradd --uid 10001 --gid gridweave --create-home --shell /bin/sh gridweave \
  && install --directory --owner gridweave --group gridweave --mode 0750 /var/lib/gridweave /var/cache/gridweave
@@ -92,6 +96,7 @@ VOLUME /var/lib/gridweave
 EXPOSE 8765
 # For sites that run jobs as other users; they are started as root, with docker/site.sh as their entry point.
 COPY docker/site.sh /usr/local/bin/run-site
+COPY docker/wan.sh /usr/local/bin/run-wan
 COPY docker/users /etc/gridweave/
 HEALTHCHECK --interval=10s --timeout=8s --start-period=240s --retries=3 \
   CMD ["python", "-I", "/usr/local/lib/gridweave/healthcheck.py"]

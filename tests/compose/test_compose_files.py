@@ -9,11 +9,16 @@ import shutil
 import stat
 import subprocess
 import tomllib
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import networkx as nx
 import pytest
+
+from gridweave.grid.config.reading import ReadGrid, read_grid, read_service
+from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, plan_of
 
 ROOT = Path(__file__).parent.parent.parent
 DOCKER = ROOT / "docker"
@@ -42,6 +47,7 @@ READERS = {
 
 
 NEEDED_BY_A_LAUNCHER = {"SETUID", "SETGID", "SETPCAP", "CHOWN", "FOWNER", "KILL"}
+NEEDED_BY_A_SITE = NEEDED_BY_A_LAUNCHER | {"NET_ADMIN"}  # the last one by docker/wan.sh alone
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="secrets belong to users of containers: root alone can make them")
@@ -129,9 +135,7 @@ def test_sites_share_networks_with_the_grid_alone() -> None:
     for service in ("db", "grid", *SITES):
         for network in services[service]["networks"]:
             members.setdefault(network, set()).add(service)
-    assert members == {name: {name, "grid"} for name in ("db", *SITES)}
-    peers = compose_file("docker-compose.peers.yml")["services"]
-    assert {name: set(peers[name]["networks"]) for name in peers} == {name: {name, "peers"} for name in SITES}
+    assert members == {name: {name, "grid"} for name in ("db", *SITES)} | {"peers": set(SITES)}
 
 
 def test_nothing_is_open_to_other_machines() -> None:
@@ -143,11 +147,46 @@ def test_nothing_is_open_to_other_machines() -> None:
         assert services[name]["cap_drop"] == ["ALL"]
         assert services[name]["security_opt"] == ["no-new-privileges:true"]
         assert services[name].get("user", "") == ("0:0" if name in SITES else "")
-        assert set(services[name].get("cap_add", [])) == (NEEDED_BY_A_LAUNCHER if name in SITES else set())
+        assert set(services[name].get("cap_add", [])) == (NEEDED_BY_A_SITE if name in SITES else set())
     stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
     for target in ("postgres", "gridweave"):
         (stage,) = [stage for stage in stages if stage.splitlines()[0].endswith(f" AS {target}")]
         assert re.search(r"(?m)^USER (postgres|gridweave)$", stage)
+
+
+def test_the_links_of_the_model_are_those_of_the_containers() -> None:
+    """What netem adds to the two ways between sites is the round trip of [net]; no link is faster than its lines."""
+    services = compose_file()["services"]
+    delay_ms, rate_bps = {}, {}
+    for site in SITES:
+        words = services[site]["environment"]["WAN"].split()
+        line = dict(zip(words[::2], words[1::2], strict=True))
+        delay_ms[site] = float(line.get("delay", "0ms").removesuffix("ms"))
+        rate_bps[site] = float(line["rate"].removesuffix("gbit")) * 1e9
+    network = read_service(str(DOCKER / "grid.toml")).network
+    assert network is not None
+    graph = network.topology.graph
+    for one, other in permutations(SITES, 2):
+        way = nx.shortest_path(graph, one, other, weight="latency_ms")
+        links = [next(iter(graph[near][far].values())) for near, far in pairwise(way)]
+        assert 2 * sum(link["latency_ms"] for link in links) == delay_ms[one] + delay_ms[other]
+        assert min(link["bandwidth_bps"] for link in links) == min(rate_bps[one], rate_bps[other])
+
+
+def test_the_grid_of_containers_is_the_one_that_up_starts() -> None:
+    """Sites, nodes, mode, and the site with hyperthreaded nodes are those of the grid that ships."""
+    shipped = plan(read_grid(None))
+    served = plan(read_service(str(DOCKER / "grid.toml")))
+    assert served.policy == shipped.policy
+    assert [(site.name, site.nodes) for site in served.sites] == [(site.name, site.nodes) for site in shipped.sites]
+    for site in shipped.sites:
+        (own,) = plan(read_service(str(DOCKER / f"{site.name}.toml"))).sites
+        assert (own.nodes, own.policy) == (site.nodes, site.policy)
+
+
+def plan(read: ReadGrid) -> GridPlan:
+    """Return what is to be started by a file."""
+    return plan_of(read, folder="", namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
 
 
 def test_one_base_image_is_named() -> None:
@@ -232,7 +271,7 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
-@pytest.mark.parametrize("override", [None, "docker-compose.peers.yml", "tests/compose/drills.yml"])
+@pytest.mark.parametrize("override", [None, "tests/compose/drills.yml"])
 def test_docker_compose_takes_the_file(override: str | None) -> None:
     """docker-compose 1.29 finds nothing wrong with the file, alone and with each override."""
     files = ["docker-compose.yml"] + ([override] if override else [])
