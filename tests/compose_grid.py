@@ -33,7 +33,7 @@ PATIENCE_S = 300.0
 """So long a drill waits for what is to happen."""
 
 _PROJECT = "gridweave-drills"
-_PORTS = {"GRID": 18_765, "ALPHA": 18_766, "BETA": 18_767, "GAMMA": 18_768}
+_FIRST_PORT = 18_765
 _SMALL_MB = 96
 
 T = TypeVar("T")
@@ -98,16 +98,31 @@ class ComposeGrid:
         How Compose is called.
     image : str
         The tag of the image that all of it runs.
+    project : str
+        What Compose calls it.
+    first_port : int
+        On this machine, of the grid's gateway; those of the sites follow.
+    files : sequence of pathlib.Path
+        More files of Compose, which change what the others say.
     """
 
-    def __init__(self, folder: Path, command: list[str], image: str) -> None:
-        self.folder, self._command = folder, command
+    def __init__(
+        self,
+        folder: Path,
+        command: list[str],
+        image: str,
+        project: str = _PROJECT,
+        first_port: int = _FIRST_PORT,
+        files: Sequence[Path] = (),
+    ) -> None:
+        self.folder, self._command, self.project, self._files = folder, command, project, files
+        self.ports = {name: first_port + number for number, name in enumerate(("grid", *SITES))}
         self.story = folder / "story" / "lines"
         self._small = folder / "small"
         self._jobs: dict[str, list[int]] = {}
         self._environment = {
             **os.environ,
-            **{f"GRIDWEAVE_{name}_PORT": str(port) for name, port in _PORTS.items()},
+            **{f"GRIDWEAVE_{name.upper()}_PORT": str(port) for name, port in self.ports.items()},
             "GRIDWEAVE_VERSION": image,
             "GRIDWEAVE_DRILLS_FOLDER": str(folder),
             "GRIDWEAVE_SECRETS": str(folder / "secrets"),
@@ -117,9 +132,9 @@ class ComposeGrid:
 
     def compose(self, *arguments: str, files: Sequence[Path] = (), timeout_s: float = 600) -> str:
         """Return what a command of Compose prints."""
-        chosen = [ROOT / "docker-compose.yml", ROOT / "tests" / "compose" / "drills.yml", *files]
+        chosen = [ROOT / "docker-compose.yml", ROOT / "tests" / "compose" / "drills.yml", *self._files, *files]
         names = [part for file in chosen for part in ("-f", str(file))]
-        command = [*self._command, "-p", _PROJECT, "--project-directory", str(ROOT), *names, *arguments]
+        command = [*self._command, "-p", self.project, "--project-directory", str(ROOT), *names, *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False, env=self._environment, cwd=ROOT
         )
@@ -153,7 +168,7 @@ class ComposeGrid:
 
     def container(self, service: str) -> str:
         """Return the id of a container."""
-        labels = (f"com.docker.compose.project={_PROJECT}", f"com.docker.compose.service={service}")
+        labels = (f"com.docker.compose.project={self.project}", f"com.docker.compose.service={service}")
         filters = [part for label in labels for part in ("--filter", f"label={label}")]
         return docker("ps", "--all", "--quiet", "--no-trunc", *filters)
 
@@ -198,7 +213,7 @@ class ComposeGrid:
     def address(self, service: str, network: str) -> str:
         """Return the address of a container in a network."""
         networks = self.inspect(service)["NetworkSettings"]["Networks"]
-        return str(networks[f"{_PROJECT}_{network}"]["IPAddress"])
+        return str(networks[f"{self.project}_{network}"]["IPAddress"])
 
     # -- faults
 
@@ -231,7 +246,7 @@ class ComposeGrid:
         end : str
             ``grid``, or the site.
         """
-        network, container = f"{_PROJECT}_{site}", self.container(end)
+        network, container = f"{self.project}_{site}", self.container(end)
         docker("network", "disconnect", network, container)
         try:
             yield
@@ -287,7 +302,7 @@ class ComposeGrid:
     @contextlib.contextmanager
     def client(self, service: str = "grid", *, total_s: float = PATIENCE_S) -> Iterator[SyncClient]:
         """Yield a client of a gateway, which tries for so long."""
-        url = f"http://127.0.0.1:{_PORTS[service.upper()]}"
+        url = f"http://127.0.0.1:{self.ports[service]}"
         token = (self.folder / "secrets" / f"{service}_operator").read_text()
         patience = Patience(total_s=total_s, connect_s=total_s, try_s=min(10.0, total_s))
         with SyncClient(url, token, patience=patience) as client:
