@@ -29,6 +29,9 @@ SITES = {"alpha": 8, "beta": 6, "gamma": 4}
 
 SERVICES = ("db", "grid", *SITES)
 
+VERSION_FILES = ("pyproject.toml", "src/gridweave/version.py")
+"""The files that name the version of gridweave, once each."""
+
 PATIENCE_S = 300.0
 """So long a drill waits for what is to happen."""
 

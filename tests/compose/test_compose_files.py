@@ -17,6 +17,8 @@ import msgspec
 import networkx as nx
 import pytest
 
+from compose_grid import VERSION_FILES
+from gridweave import __version__
 from gridweave.grid.config.reading import ReadGrid, read_grid, read_service
 from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, plan_of
 
@@ -173,6 +175,18 @@ def test_the_links_of_the_model_are_those_of_the_containers() -> None:
         assert min(link["bandwidth_bps"] for link in links) == min(rate_bps[one], rate_bps[other])
 
 
+def test_without_netem_a_site_says_that_its_links_are_as_fast_as_the_bridge(tmp_path: Path) -> None:
+    """docker/wan.sh ends well, and gives the reason of tc."""
+    tc = tmp_path / "tc"
+    tc.write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 2\n")
+    tc.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    command = [str(DOCKER / "wan.sh"), "delay", "10ms"]
+    done = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True)
+    assert "no netem (Error: Specified qdisc kind is unknown.)" in done.stderr
+    assert "as fast as the bridge" in done.stderr
+
+
 def test_the_grid_of_containers_is_the_one_that_up_starts() -> None:
     """Sites, nodes, mode, and the site with hyperthreaded nodes are those of the grid that ships."""
     shipped = plan(read_grid(None))
@@ -187,6 +201,12 @@ def test_the_grid_of_containers_is_the_one_that_up_starts() -> None:
 def plan(read: ReadGrid) -> GridPlan:
     """Return what is to be started by a file."""
     return plan_of(read, folder="", namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
+
+
+def test_the_drill_of_an_upgrade_finds_the_version() -> None:
+    """Each file in which it puts another version names that of the package, once."""
+    for name in VERSION_FILES:
+        assert (ROOT / name).read_text(encoding="utf-8").count(f'"{__version__}"') == 1, name
 
 
 def test_one_base_image_is_named() -> None:
