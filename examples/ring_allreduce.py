@@ -390,15 +390,25 @@ def _close_ring(
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:
-    """Listen at an address; if this machine has it by another name (a container may), at the port on all of its own."""
+    """Listen at an address; at a port that others know, on all addresses of this machine, unless it is of loopback.
+
+    A machine may have an address in each of several networks, of which its name tells it another one than it tells
+    other machines, or, as in a container, none of its own.
+    """
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    problem = ""
-    for host in (address[0], "") if address[1] else address[:1]:
-        try:
-            return socket.create_server((host, address[1]), family=family, backlog=128)
-        except OSError as error:
-            problem = problem or error.strerror or str(error)
-    raise RingError(f"cannot listen at {address[0]}:{address[1]}: {problem}")
+    host = address[0] if not address[1] or _is_loopback(address[0]) else ""
+    try:
+        return socket.create_server((host, address[1]), family=family, backlog=128)
+    except OSError as error:
+        raise RingError(f"cannot listen at {address[0]}:{address[1]}: {error.strerror or error}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(str(each).startswith("127.") or each == "::1" for each in found)
 
 
 def _reach(address: tuple[str, int], who: str, until: float) -> socket.socket:

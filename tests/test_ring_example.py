@@ -374,3 +374,12 @@ def test_no_grid(capsys: pytest.CaptureFixture[str]) -> None:
     """Where no grid can be named the command says so in one line."""
     assert two_sites.main(["--url", "nonsense"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_rendezvous_is_met_at_any_address_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine's name may stand for an address in a network that other sites are not in, as in docker-compose.yml."""
+    monkeypatch.setattr(ring.socket, "getaddrinfo", lambda host, port: [(0, 0, 0, "", ("192.0.2.1", 0))])
+    with ring._listen(("alpha", unused_port())) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+    with ring._listen(("127.0.0.1", 0)) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
