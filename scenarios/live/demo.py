@@ -1,6 +1,7 @@
-"""The demonstration: what it plays, on a grid that is up, and what became of the jobs.
+"""The demonstration: seven jobs on the grid that ships, and what became of them.
 
-They are some jobs of a trace, or of the model that ships, shortened to seconds.
+They show what the grid decides: one split that is worth what it costs, one that is not, two jobs that share the
+hyperthreaded nodes of a site, and a job that is wider than any site.
 """
 
 from __future__ import annotations
@@ -14,51 +15,61 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from gridweave.errors import InputError, UnavailableError
-from gridweave.grid.api import Forecast
+from gridweave.errors import UnavailableError
 from gridweave.grid.client.client import Client
+from gridweave.grid.config.reading import read_grid
+from gridweave.grid.config.tables import GridFile, PolicyTable, Site
 from gridweave.grid.service.local import begin_anew, take_down
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
 from gridweave.grid.service.state import LocalGridState, make_private, state_folder
+from gridweave.netmodel.communication import PROFILES
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
 from gridweave.scenarios.live.play import Player, as_live, live_remarks
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import Progress, run_built
-from gridweave.scenarios.traces.load import find_trace
+from gridweave.scenarios.scenario.tables import GridTable, Header, Scenario, WorkloadTable
+from gridweave.scenarios.workload.columns import PATTERN_NAMES, RESOURCE_COLUMNS
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import LiveTimes
+from gridweave.site.explain import Forecast
 from gridweave.site.job import JobRecord
 
-TRACE, MODEL = "KTH-SP2-1996", "ctc-sp2"
-"""Whose jobs are played: those of the trace, if it is at hand."""
+T = TypeVar("T", bound=msgspec.Struct)
 
-SITES = (("alpha", 8), ("beta", 6), ("gamma", 4))
-WIDE = 12
-"""Nodes of the job that no site has room for."""
 
-JOBS = 40
-SPAN_MS = 12_000
-"""In which all jobs are handed in."""
+class DemoJob(NamedTuple):
+    """A job of the demonstration; times in seconds."""
 
-LOAD = 1.5
-"""Their work is so much more than the nodes could do in that time."""
+    name: str
+    submit_s: float
+    nodes: int
+    run_s: float
+    limit_s: float
+    communication: str = "none"  # a profile
+    # Parts of its run time on the CPU, the network and the disk, and of a node's memory.
+    resources: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 1.0)
+    site: str = ""  # whose own user submits it; empty: it is the grid's
 
-RUN_MS = 400, 7_000
-"""The shortest and the longest job."""
 
-SLACK_MS = 2_000
-"""What a limit leaves at least beyond the run time, for processes to start on a busy machine."""
+SPLIT, STAYS, WIDE = "neighbours", "tight", "wide"
+PAIR = "computes", "sends"
 
-SEED, FIRST = 113, 13_609
-"""Which jobs of the model or of the trace: some of which none is placed elsewhere if processes take a bit longer."""
-
-_WIDE_ROW = 12
+JOBS = (
+    DemoJob("long", 0.0, 5, 16.0, 17.0),
+    DemoJob("longer", 0.4, 5, 20.0, 22.0),
+    DemoJob("computes", 0.8, 4, 15.0, 100.0, resources=(0.8, 0.1, 0.1, 0.4), site="gamma"),
+    DemoJob("sends", 1.6, 3, 12.0, 100.0, resources=(0.1, 0.8, 0.1, 0.4), site="gamma"),
+    DemoJob("neighbours", 2.4, 4, 6.0, 8.0, communication="light"),
+    DemoJob("tight", 11.0, 4, 6.0, 10.0, communication="nearest-neighbour"),
+    DemoJob("wide", 13.0, 12, 5.0, 7.0, communication="light"),
+)
+"""Nothing that is decided hangs on half a second."""
 
 PATIENCE_S = 180.0
 _PLAYED = "played-by"
@@ -66,42 +77,30 @@ _PLAYED = "played-by"
 Tell = Callable[[str], None]
 """Hears what is going on."""
 
-GRID = """\
-# The grid of the demonstration. A job on several sites takes a quarter longer. Whose jobs they are is in the trace.
-name = "demo"
 
-{sites}
-[grid]
-mode = "adaptive"
-overhead = 0.25
+def shipped_scenario(workload: WorkloadTable) -> Scenario:
+    """Return the scenario of the grid that ships, which `gridweave up` starts, with other jobs."""
+    file = read_grid(None).file
+    assert isinstance(file, GridFile), "what ships is a whole grid"
+    return Scenario(
+        header=Header(name="demo"),
+        sites=[_as(Site, site) for site in file.sites],
+        workload=workload,
+        grid=_as(GridTable, file.grid, PolicyTable),
+        net=file.net,
+    )
 
-[gateway]
-port = 0
-"""
 
-_SCENARIO = """\
-[scenario]
-name = "demo"
-seed = {seed}
-
-{sites}
-[workload]
-{source}
-nodes = {largest}
-{jobs}
-
-[grid]
-mode = "adaptive"
-overhead = 0.25
-"""
+def _as(kind: type[T], table: msgspec.Struct, common: type[msgspec.Struct] | None = None) -> T:
+    """Return a table of another kind with the keys that both have: those of `common`."""
+    return kind(**{name: getattr(table, name) for name in (common or kind).__struct_fields__})
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """Jobs in real time, and the grid that they are for; ``source`` says where they are from."""
+    """Jobs in real time, and the grid that they are for."""
 
     built: Built
-    source: str
 
     def simulated(self) -> SimulationResult:
         """Return what the simulation says."""
@@ -109,7 +108,7 @@ class Demo:
 
     def on(self, live: LiveTimes) -> Demo:
         """Return the same on a grid with these times."""
-        return replace(self, built=as_live(self.built, live, 1.0))
+        return Demo(as_live(self.built, live, 1.0))
 
     def compared(self, simulated: SimulationResult, shown: Shown) -> LiveRun:
         """Return what became of the jobs, in the order of the workload, beside the simulation."""
@@ -117,60 +116,37 @@ class Demo:
         return live_run_of(self.built, simulated, shown.records, speed=1.0, remarks=remarks)
 
 
-def grid_text() -> str:
-    """Return the GRID.toml of the demonstration."""
-    return GRID.format(sites=_sites('launcher = { trust = "all" }\n'))
+def make_demo() -> Demo:
+    """Return the demonstration."""
+    built = build_scenario(shipped_scenario(WorkloadTable(generator="ctc-sp2", jobs=len(JOBS), nodes=8)))
+    home = np.array([built.site_names.index(job.site or built.site_names[0]) for job in JOBS])
+    to_grid = np.array([not job.site for job in JOBS])
+    return Demo(replace(built, workload=demo_jobs(), home=home, to_grid=to_grid))
 
 
-def make_demo(folder: Path) -> Demo:
-    """Write the scenario of the demonstration to ``demo.toml`` in a folder, and return its jobs."""
-    largest = max(nodes for _, nodes in SITES)
-    try:
-        trace: Path | None = find_trace(TRACE)
-    except InputError:
-        trace = None
-    if trace is None:
-        source, cut = f'generator = "{MODEL}"', f"jobs = {JOBS}"
-        words = f"the model {MODEL} that ships with gridweave"
-    else:
-        source = f"trace = {str(trace)!r}"
-        cut = f"transform = [{{ cut = {{ first = {FIRST}, last = {FIRST + JOBS - 1} }} }}]"
-        words = f"the trace {trace.name}, from its job {FIRST} on"
-    path = folder / "demo.toml"
-    text = _SCENARIO.format(seed=SEED, sites=_sites(), source=source, largest=largest, jobs=cut)
-    path.write_text(text, encoding="utf-8")
-    built = build_scenario(path)
-    return Demo(replace(built, workload=shortened(built.workload)), words)
+def demo_jobs() -> Workload:
+    """Return the jobs of the demonstration, with what they send and what they use of a node."""
+    sent = [PROFILES[job.communication] for job in JOBS]
+    used = dict(zip(RESOURCE_COLUMNS, np.array([job.resources for job in JOBS]).T, strict=False))
+    patterns = list(PATTERN_NAMES)
 
+    def ms(seconds: list[float]) -> IntArray:
+        return np.array([round(each * 1000) for each in seconds], np.int64)
 
-def shortened(workload: Workload) -> Workload:
-    """Return jobs of the same widths that take seconds, one of them wider than any site.
-
-    Times between submissions and run times are shortened by their square roots: the longest of a trace is ten thousand
-    times the shortest, of which nothing would be left to see.
-    """
-    gaps = np.sqrt(np.diff(workload.submit_ms, prepend=workload.submit_ms[0]).astype(np.float64))
-    submit_ms = np.floor(np.cumsum(gaps) * SPAN_MS / max(float(gaps.sum()), 1.0)).astype(np.int64)
-    width = workload.width.copy()
-    wide = min(_WIDE_ROW, len(width) - 1)
-    width[wide] = WIDE
-    wanted = LOAD * SPAN_MS * sum(nodes for _, nodes in SITES)
-    run_ms = _scaled(np.sqrt(workload.run_ms.astype(np.float64)), width, wanted)
-    run_ms[wide] = RUN_MS[1] // 2
-    estimate_ms = np.maximum(run_ms + SLACK_MS, np.minimum(workload.estimate_ms * run_ms // workload.run_ms, 20_000))
-    overran = np.zeros(len(width), np.bool_)
-    return workload.replace(submit_ms=submit_ms, run_ms=run_ms, estimate_ms=estimate_ms, width=width, overran=overran)
-
-
-def _scaled(run_ms: npt.NDArray[np.float64], width: IntArray, wanted: float) -> IntArray:
-    """Return run times between the bounds, in proportion as far as these allow, that come to so much work together."""
-    low, high = 1e-9, 1e6
-    for _ in range(60):
-        factor = (low * high) ** 0.5
-        area = float((np.clip(run_ms * factor, *RUN_MS) * width).sum())
-        low, high = (factor, high) if area < wanted else (low, factor)
-    scaled: IntArray = np.clip(run_ms * high, *RUN_MS).astype(np.int64)
-    return scaled
+    return Workload(
+        job_id=np.arange(1, len(JOBS) + 1),
+        submit_ms=ms([job.submit_s for job in JOBS]),
+        width=np.array([job.nodes for job in JOBS]),
+        run_ms=ms([job.run_s for job in JOBS]),
+        estimate_ms=ms([job.limit_s for job in JOBS]),
+        columns={
+            "pattern": np.array([patterns.index(each.pattern) for each in sent]),
+            "communication_fraction": np.array([each.fraction for each in sent]),
+            "message_bytes": np.array([int(each.message_bytes) for each in sent]),
+            "cpu_kind": np.zeros(len(JOBS), np.int64),
+            **used,
+        },
+    )
 
 
 @contextlib.contextmanager
@@ -205,35 +181,28 @@ def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> SimulationResult
     return run
 
 
-def _sites(more: str = "") -> str:
-    return "\n".join(f'[[sites]]\nname = "{name}"\nnodes = {nodes}\n{more}' for name, nodes in SITES)
-
-
 @dataclass(kw_only=True)
 class Shown:
-    """What was seen of the jobs: all at the end, and why one waited and what ran while the widest did.
+    """What was seen of the jobs: the records of all at the end, and why jobs waited while they did, by name.
 
     ``live`` is what they took besides their work.
     """
 
     records: list[JobRecord] = field(default_factory=list)
-    waiting: Forecast | None = None
-    running: list[JobRecord] = field(default_factory=list)
+    waiting: dict[str, Forecast] = field(default_factory=dict)
     live: LiveTimes = field(default_factory=LiveTimes)
 
-    @property
-    def split(self) -> list[JobRecord]:
-        """The jobs that ran on several sites."""
-        return [record for record in self.records if len(record.places) > 1]
+    def record(self, name: str) -> JobRecord:
+        """Return the record of a job."""
+        return self.records[[job.name for job in JOBS].index(name)]
 
     async def look(self, grid: Client, there: list[JobRecord]) -> None:
-        """Ask once why a job waits, while the widest runs."""
-        running = [record for record in there if record.state == "running"]
-        if self.waiting is not None or not any(record.request.nodes == WIDE for record in running):
-            return
-        queue = await grid.queue(1)
-        if queue.jobs:
-            self.waiting, self.running = await grid.explain(queue.jobs[0].job_id), running
+        """Ask once for each waiting job why it waits."""
+        for record in there:
+            if record.state == "waiting" and record.request.array is not None:
+                name = JOBS[record.request.array.index].name
+                if name not in self.waiting:
+                    self.waiting[name] = await grid.explain(record.job_id)
 
 
 @contextlib.contextmanager

@@ -76,14 +76,18 @@ def tell(done: Done, show: Callable[[Done], None], *, out: str | None, plots: bo
         say(f"wrote {len(files)} files to {out}")
 
 
-def print_live_run(done: LiveRun, *, verdict: bool = True) -> None:
+def print_live_run(done: LiveRun) -> None:
     """Print what became of a live run beside the simulation, and whether that is as it should be."""
     typer.echo(f"{done.live.name}: {done.live.label}, on {done.where} at {done.speed:g} times real time")
     print_table(done.count_rows())
     print_table(done.difference_rows(), headings=("seconds", "least", "5%", "median", "95%", "most"))
+    print_whole_grid(done)
+    typer.echo(done.verdict())
+
+
+def print_whole_grid(done: LiveRun) -> None:
+    """Print the metrics of a live run beside those of the simulation."""
     print_table(done.metric_rows(), headings=("whole grid", "simulated", "live", "difference"))
-    if verdict:
-        typer.echo(done.verdict())
 
 
 Source = Annotated[

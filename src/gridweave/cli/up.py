@@ -14,7 +14,7 @@ import typer
 from gridweave.cli.arguments import Json
 from gridweave.cli.grid_client import places_text, plain, print_forecast
 from gridweave.cli.output import check_folder, counted, delayed_progress, print_json, print_table, say
-from gridweave.cli.run import print_live_run, problems_as_lines
+from gridweave.cli.run import print_whole_grid, problems_as_lines
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.times import span_text
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gridweave.grid.service.local import Brought, TakenDown, Wanted
     from gridweave.grid.service.state import LocalGridState
     from gridweave.grid.service.status import LocalStatus
+    from gridweave.scenarios.live.compare import LiveRun
     from gridweave.scenarios.live.demo import Shown
-    from gridweave.site.job import JobRecord
 
 Name = Annotated[
     str | None,
@@ -399,10 +399,11 @@ DEMO = "demo"
 
 
 def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for the report.")] = "out/demo") -> None:
-    """Start a small grid on this machine, run real jobs on it, and stop it again. Takes about a minute.
+    """Start the grid that ships on this machine, run seven real jobs on it, and stop it again. Takes about a minute.
 
-    The jobs are shaped like those of a trace, and one of them is wider than any site. The report compares what happened
-    with what the simulation says. Nothing is left running, even after Ctrl-C.
+    It shows a split that is worth its cost, one that is not, two jobs that share nodes, and a job that is wider than
+    any site. The report compares what happened with what the simulation says. Nothing is left running, even after
+    Ctrl-C.
 
     Example: gridweave demo out/demo
     """
@@ -420,12 +421,12 @@ def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for
 
 
 def _show(folder: Path) -> None:
-    from gridweave.grid.config.reading import grid_of_text
+    from gridweave.grid.config.reading import default_text, read_grid
     from gridweave.grid.service.local import bring_up, wanted_grid
-    from gridweave.scenarios.live.demo import grid_text, make_demo, play, simulated_by, simulator
+    from gridweave.scenarios.live.demo import JOBS, make_demo, play, simulated_by, simulator
 
-    (folder / "GRID.toml").write_text(grid_text(), encoding="utf-8")
-    wanted = wanted_grid(grid_of_text(grid_text(), "GRID.toml", ""), name=DEMO)
+    (folder / "GRID.toml").write_text(default_text(), encoding="utf-8")
+    wanted = wanted_grid(read_grid(None), name=DEMO)
     with progress() as tell:
         brought = bring_up(wanted, tell)
     state = brought.state
@@ -433,16 +434,17 @@ def _show(folder: Path) -> None:
     print_table(
         [*rows, ("gateway", state.url)], title=f"A grid is up after {sum(brought.seconds.values()):.0f} s", left=2
     )
-    made = make_demo(folder)
+    made = make_demo()
     with simulator() as process:
-        typer.echo(f"{len(made.built.workload)} jobs, shaped like those of {made.source}, are submitted.")
+        typer.echo(f"{len(JOBS)} jobs are submitted, which take half a minute.")
         with delayed_progress("Playing") as report:
             shown = play(state, made, report)
         _print_shown(shown)
         with progress() as tell:
             tell("Comparing it with the simulation")
             done = made.compared(simulated_by(process, made.on(shown.live)), shown)
-    print_live_run(done, verdict=False)
+    _print_jobs(done)
+    print_whole_grid(done)
     for remark in done.remarks:
         say(remark)
     with progress() as tell:
@@ -451,21 +453,53 @@ def _show(folder: Path) -> None:
 
 
 def _print_shown(shown: Shown) -> None:
-    if shown.waiting is not None:
-        print_table(_sharing(shown.running), headings=("site", "jobs on it"), title="The jobs share the sites:", left=2)
-        typer.echo(f"Why does job {shown.waiting.job_id} wait? (gridweave explain {shown.waiting.job_id})")
-        print_forecast(shown.waiting)
-    split = [
-        (f"job {record.job_id}", counted(record.request.nodes, "node"), places_text(record.places))
-        for record in shown.split
-    ]
-    print_table(split, title="Jobs that ran on several sites at once", left=3)
+    """Print what the grid has decided, and why, in its own words."""
+    from gridweave.scenarios.live.demo import PAIR, SPLIT, STAYS, WIDE
+
+    typer.echo("\nA split that is worth what it costs:")
+    _print_placed(shown, SPLIT)
+    typer.echo("\nA split that is not. The job waits instead:")
+    if (waited := shown.waiting.get(STAYS)) is not None:
+        print_forecast(waited)
+    _print_placed(shown, STAYS)
+    typer.echo("\nTwo jobs on the same hyperthreaded nodes, one of which computes while the other one sends:")
+    for name in PAIR:
+        _print_placed(shown, name)
+        _print_slowed(shown, name)
+    typer.echo("\nA job that is wider than any site:")
+    _print_placed(shown, WIDE)
 
 
-def _sharing(running: list[JobRecord]) -> list[tuple[str, str]]:
-    on: dict[str, list[str]] = {}
-    for record in sorted(running, key=lambda record: record.job_id):
-        for site, nodes in record.places:
-            others = " of " + str(record.request.nodes) if len(record.places) > 1 else ""
-            on.setdefault(site, []).append(f"job {record.job_id} ({nodes}{others})")
-    return [(site, ", ".join(jobs)) for site, jobs in sorted(on.items())]
+def _print_placed(shown: Shown, name: str) -> None:
+    """Print where a job ran, and what a split cost it or who shared its nodes."""
+    record = shown.record(name)
+    why = "" if record.split is None else record.split.text
+    nodes = counted(record.request.nodes, "node")
+    typer.echo(f"{name} (job {record.job_id}, {nodes}) ran on {places_text(record.places)}" + f": {why}" * bool(why))
+
+
+def _print_slowed(shown: Shown, name: str) -> None:
+    """Print how much longer the work of a job took than it does alone."""
+    from gridweave.scenarios.live.demo import JOBS
+
+    ran_ms = shown.record(name).ran_ms
+    (work_s,) = (job.run_s for job in JOBS if job.name == name)
+    if ran_ms is not None:
+        took_s = (ran_ms[1] - ran_ms[0]) / 1000
+        typer.echo(f"  {work_s:g} s of work took {took_s:.1f} s (factor {took_s / work_s:.2f})")
+
+
+def _print_jobs(done: LiveRun) -> None:
+    """Print each job as simulated and as it was."""
+    from gridweave.scenarios.live.demo import JOBS
+
+    rows = []
+    for row, job in enumerate(JOBS):
+        cells = [job.name, str(job.nodes)]
+        for run in (done.simulated, done.live):
+            places = [(run.site_names[site], nodes) for site, nodes in run.fragments_of(row)]
+            cells += [places_text(places), f"{run.start_ms[row] / 1000:.1f}", f"{run.end_ms[row] / 1000:.1f}"]
+        rows.append(tuple(cells))
+    headings = ("job", "nodes", "simulated", "from", "to", "live", "from", "to")
+    typer.echo("\nEach job, simulated and live, in seconds from the first submission:")
+    print_table(rows, headings=headings, right=(1, 3, 4, 6, 7), left=2)
