@@ -25,6 +25,7 @@ from gridweave.grid.client.requests import (
     EncodedJobs,
     IfLost,
     Limit,
+    Needs,
     Runnable,
     callable_name,
     checked,
@@ -333,8 +334,6 @@ class Client:
         """Return where a job works: as with the command, in the folder here if the grid's machines are this one."""
         return os.getcwd() if given is None and self.connection.shares_folders else given
 
-    # -- handing in
-
     async def submit(
         self,
         what: Runnable,
@@ -355,6 +354,7 @@ class Client:
         user: str = "",
         account: str = "",
         forms: JobForm | Iterable[JobForm] = (),
+        resources: Needs = "",
         communication: str = "",
         input_data: str = "",
         output_data: str = "",
@@ -388,6 +388,8 @@ class Client:
             Whose node-hours it uses.
         forms : sequence of JobForm
             In which it can run on machines that differ; `nodes` is then at least the width of the widest.
+        resources : Resources or str
+            What it needs of nodes that it may share (docs/sharing.md), such as ``cpu=0.6,network=0.3,disk=0.1``.
         communication : str
             What its nodes send each other: a profile such as ``light``, or ``fraction=0.2,pattern=ring,message=1MB``
             (docs/netmodel.md); left out: what the grid takes such jobs to send.
@@ -403,9 +405,9 @@ class Client:
             If no site could run it.
         """
         request = job_request(
-            what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority,
-            environment=environment, working_directory=self._folder(working_directory), ranks=ranks, if_lost=if_lost,
-            hold=hold, after=after, array=array, account=account, forms=forms, communication=communication,
+            what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority, ranks=ranks,
+            environment=environment, working_directory=self._folder(working_directory), if_lost=if_lost, hold=hold,
+            after=after, array=array, account=account, forms=forms, resources=resources, communication=communication,
             input_data=input_data, output_data=output_data,
         )  # fmt: skip
         return (await self.submit_many([request], site=site, keys=None if key is None else [key]))[0]
@@ -510,13 +512,9 @@ class Client:
         """
         called = callable_name(function)
         plain = job_request(
-            Call(called),
-            nodes=nodes,
-            limit=limit,
-            name=name or called.rpartition(":")[2],
-            environment=environment,
+            Call(called), nodes=nodes, limit=limit, name=name or called.rpartition(":")[2], environment=environment,
             working_directory=self._folder(working_directory),
-        )
+        )  # fmt: skip
         request = self._checked(plain)
         counts = {"at_once": arguments.whole("at_once", at_once), "pack": arguments.whole("pack", pack)}
         return Results(self, items, request, **counts, return_exceptions=return_exceptions)
@@ -555,8 +553,8 @@ class Client:
         while left is None or left > 0:
             page_limit = api.MOST_LISTED if left is None else min(left, api.MOST_LISTED)
             single = {"own": own, "user": user, "name": name, "array": array, "site": site, "below": below}
-            single |= {"since_ms": since_ms, "until_ms": until_ms}
-            query = [(key, str(value)) for key, value in single.items() if value not in (None, "")]
+            times = {"since_ms": since_ms, "until_ms": until_ms}
+            query = [(key, str(value)) for key, value in (single | times).items() if value not in (None, "")]
             query += [("state", one) for one in arguments.many("state", state, str, "a state or several")]
             query += [("outcome", one) for one in arguments.many("outcome", outcome, str, "an outcome or several")]
             query.append(("limit", str(page_limit)))
@@ -703,6 +701,7 @@ class Client:
         *,
         nodes: int = 1,
         limit: Limit = HOUR,
+        resources: Needs = "",
         communication: str = "",
         input_data: str = "",
         output_data: str = "",
@@ -715,10 +714,11 @@ class Client:
             As for `submit`, as are the others; what it runs makes no difference, but a whole request says more.
         """
         request = job_request(
-            what, nodes=nodes, limit=limit, communication=communication, input_data=input_data, output_data=output_data
-        )
-        body = api.QuoteJob(request=self._checked(request))
-        return await self.transport.call("POST", "/v1/quote", api.Forecast, body=body)
+            what, nodes=nodes, limit=limit, resources=resources, communication=communication, input_data=input_data,
+            output_data=output_data,
+        )  # fmt: skip
+        asked = api.QuoteJob(request=self._checked(request))
+        return await self.transport.call("POST", "/v1/quote", api.Forecast, body=asked)
 
     async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:
         """Return what would become of waits and of the use of nodes if the grid were another; nothing is changed."""

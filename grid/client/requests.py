@@ -15,8 +15,9 @@ from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.api import NewJob
 from gridweave.grid.client.arguments import Afters, afters, encoded, environment_of, many, typed_request, whole
 from gridweave.grid.client.arguments import text as as_text
-from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Program, Traffic, Where, request_problem
+from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Program, Resources, Traffic, Where, request_problem
 from gridweave.site.launch import Call
+from gridweave.site.needs.text import parse_resources
 from gridweave.site.times import parse_time_ms
 from gridweave.values import parse_bytes
 
@@ -28,6 +29,9 @@ Runnable = JobRequest | Program | Call | Sequence[str | Path]
 
 Limit = str | datetime.timedelta
 """How long a job may run: as people write it (``10m``), or a span of time."""
+
+Needs = Resources | str
+"""What a job needs of the nodes that it may share, in full or as people write it; an empty text: it does not say."""
 
 MOST_AT_ONCE = 500
 """So many jobs are in one request."""
@@ -76,10 +80,9 @@ def job_request(
     array: ArrayPlace | None = None,
     account: str = "",
     forms: JobForm | Iterable[JobForm] = (),
-    communication: str = "",
-    input_data: str = "",
-    output_data: str = "",
-) -> JobRequest:
+    resources: Needs = "",
+    communication: str = "", input_data: str = "", output_data: str = "",
+) -> JobRequest:  # fmt: skip
     """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is."""
     if isinstance(what, JobRequest):
         return what
@@ -97,8 +100,15 @@ def job_request(
         array=array,
         account=account,
         forms=forms,
+        resources=_resources(resources),
         traffic=traffic_of(communication, input_data, output_data),
     )
+
+
+def _resources(needs: Needs) -> Resources | None:
+    if isinstance(needs, str):
+        return parse_resources("resources", needs) if needs else None
+    return needs
 
 
 def traffic_of(

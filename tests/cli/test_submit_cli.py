@@ -56,6 +56,52 @@ def test_data_that_makes_no_sense_is_refused_here(shell: Shell, given: str, line
     assert (status, err) == (2, f"gridweave: {line}\n")
 
 
+def test_what_a_job_needs_reaches_the_grid(here: Elsewhere, shell: Shell) -> None:
+    """What a job needs of shared nodes is said on the command line or in the script, where it counts less."""
+    assert shell("submit", "--resources", "cpu=0.6,network=0.3,disk=0.1", "--", "true")[0] == 0
+    text = "#!/bin/sh\n#GRIDWEAVE --resources disk=1,memory=0.25,kind=1,cores=2\ntrue\n"
+    assert shell("submit", script(text))[0] == 0
+    assert shell("submit", "--resources", "cpu=1", "--cpu-need", "0.25", script(text))[0] == 0
+    assert shell("submit", "--cpu-need", "0.25", "--", "true")[0] == 0
+    said, in_script, over_script, of_tasks = [request.resources for request in handed_in(here)]
+    assert said == Resources(cpu=0.6, network=0.3, disk=0.1, memory=0.5)
+    assert in_script == Resources(cpu=0.0, disk=1.0, memory=0.25, cpu_kind=1, cores=2)
+    assert over_script == Resources(cpu=1.0, memory=0.5, cpu_need=0.25)
+    assert of_tasks == Resources(cpu_need=0.25)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("cpu=0.6", "fractions (0.6, 0.0, 0.0) of CPU, network and disk are not parts of its run time that sum to 1"),
+        ("cpu=1.5,disk=-0.5", "fractions (1.5, 0.0, -0.5) of CPU, network and disk are not parts of its run time"),
+        ("cpu=1,gpu=1", "'gpu=1' is not understood; write for example cpu=0.6,network=0.3,disk=0.1 (parts of the run"),
+        ("cpu=half", "'half' is not valid for cpu; write for example cpu=0.6,network=0.3,disk=0.1"),
+        ("cpu=nan", "fractions (nan, 0.0, 0.0) of CPU, network and disk are not parts of its run time that sum to 1"),
+        ("cpu=1,cpu=1", "'cpu=1' is not understood"),
+        ("cpu=1,memory=0", "memory 0.0 is not above 0 and up to 1, a node's; write for example"),
+        ("cpu=1,cores=0", "cores 0, CPU kind 0 or cache of 0 bytes is not possible"),
+        ("gpu", "'gpu' is not understood"),
+    ],
+)
+@pytest.mark.parametrize("command", [("submit", "--", "true"), ("quote",)])
+def test_needs_that_no_job_has_are_refused_in_a_line(
+    here: Elsewhere, shell: Shell, command: tuple[str, ...], given: str, says: str
+) -> None:
+    """A line names the option and says what is right; nothing is submitted."""
+    status, _, err = shell(command[0], "--resources", given, *command[1:])
+    assert (status, err.count("\n")) == (2, 1)
+    assert err.startswith(f"gridweave: --resources: {given!r}: ")
+    assert says in err
+
+
+def test_memory_is_said_once(shell: Shell) -> None:
+    """The memory of a job is in --resources or in --memory-need."""
+    status, _, err = shell("submit", "--resources", "cpu=1", "--memory-need", "0.5", "--", "true")
+    assert status == 2
+    assert err == "gridweave: --memory-need: is given together with --resources; write memory=... there\n"
+
+
 def test_options_reach_the_grid(here: Elsewhere, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option of a job reaches the grid; its number goes to standard output, and a remark to standard error."""
     monkeypatch.setenv("FROM_HERE", "here")

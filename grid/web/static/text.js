@@ -52,6 +52,12 @@ export function title(record) {
 
 export const places = (list) => list.map(([site, nodes]) => `${site} (${nodes})`).join(" + ") || "–";
 
+/** What a job needs of the nodes that it shares, as it is written behind --resources. */
+export function needs(resources) {
+  const parts = ["cpu", "network", "disk", "memory"].filter((name) => resources[name]);
+  return parts.map((name) => `${name}=${resources[name]}`).join(",");
+}
+
 /** How a job is, in a word: its outcome once it has ended. */
 /** When the processes of a job ended, by the clocks of its machines, else when its end was heard (site/times.py). */
 export function endOf(record) {

@@ -49,6 +49,15 @@ Communication = Annotated[
         "fraction=0.2,pattern=all-to-all,message=1MB. \\[default: the grid's]",
     ),
 ]
+NodeResources = Annotated[
+    str | None,
+    typer.Option(
+        "--resources",
+        metavar="PARTS",
+        help="Parts of its run time that the job uses CPU, network and disk, and its part of a node's memory, e.g. "
+        "cpu=0.6,network=0.3,disk=0.1,memory=0.5: so it may share nodes. \\[default: those of its class]",
+    ),
+]
 InputData = Annotated[
     str | None,
     typer.Option(metavar="SITE:SIZE", help="Data that the job reads at its start, and its site, e.g. alpha:20GB."),

@@ -12,6 +12,7 @@ import typer
 from gridweave.cli.grid_client import (
     Communication,
     InputData,
+    NodeResources,
     OutputData,
     Reach,
     agreed,
@@ -171,6 +172,7 @@ def quote(
     time: Annotated[
         str, typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00.")
     ] = "1h",
+    resources: NodeResources = None,
     communication: Communication = None,
     input_data: InputData = None,
     output_data: OutputData = None,
@@ -182,7 +184,7 @@ def quote(
     limit = timedelta(milliseconds=parse_time_ms("--time", time))
     sends = {"communication": communication or "", "input_data": input_data or "", "output_data": output_data or ""}
     with named_as_typed():
-        found = reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit, **sends))
+        found = reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit, resources=resources or "", **sends))
     reach.show(found, print_forecast)
     if found.state == "refused":
         raise typer.Exit(InputError.exit_status)

@@ -410,6 +410,7 @@ def _elements_text(record: JobRecord) -> str:
 def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[str, str]]:
     """Yield what is known of a job, by name; what is not said is left out."""
     from gridweave.site.eligibility import after_texts
+    from gridweave.site.needs.text import resources_text
 
     request, program, used = record.request, record.request.program, record.used
     call = program.call
@@ -431,6 +432,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "ran for": "" if (run_ms := run_time_ms(record)) is None else span_text(run_ms),
         "starts": f"{record.starts}" if record.starts > 1 else "",
         "where": places_text(record.places),
+        "needs": "" if request.resources is None else resources_text(request.resources),
         "split": _split_text(record),
         "sends": _sends_text(record),
         "reason": record.reason,

@@ -15,6 +15,7 @@ from gridweave.cli.arguments import QuickCommand, UsageError
 from gridweave.cli.grid_client import (
     Communication,
     InputData,
+    NodeResources,
     OutputData,
     Reach,
     at_grid,
@@ -240,12 +241,9 @@ def submit(
     checkpoint_signal: _CheckpointSignal = None,
     signal: _Signal = None,
     open_mode: _OpenMode = None,
-    cpu_need: _CpuNeed = None,
-    memory_need: _MemoryNeed = None,
-    task_group: _TaskGroup = None,
-    communication: Communication = None,
-    input_data: InputData = None,
-    output_data: OutputData = None,
+    cpu_need: _CpuNeed = None, memory_need: _MemoryNeed = None, task_group: _TaskGroup = None,
+    resources: NodeResources = None,
+    communication: Communication = None, input_data: InputData = None, output_data: OutputData = None,
     priority: _Priority = None,
     job_class: _JobClass = None,
     user: _User = None,
@@ -255,7 +253,7 @@ def submit(
     key: _Key = None,
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,
-) -> None:
+) -> None:  # fmt: skip
     """Submit a job: a command on the machines, a script from this computer, or several scripts (one job each).
 
     Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid

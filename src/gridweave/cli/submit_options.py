@@ -40,6 +40,7 @@ from gridweave.site.job import (
     why_impossible_needs,
 )
 from gridweave.site.launch import DEFAULT_GRACE_MS, LimitSignal
+from gridweave.site.needs.text import parse_resources
 from gridweave.site.times import parse_time_ms
 from gridweave.values import Kinds, named_values
 
@@ -293,6 +294,8 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     cpu_need: float | None = None
     memory_need: float | None = None
     task_group: tuple[str, ...] = ()  # ``tasks=4,cpu=0.25,memory=0.1``
+    # Parts of its run time and of a node's memory: ``cpu=0.6,network=0.3,disk=0.1,memory=0.5``.
+    resources: str | None = None
     # What it sends between its nodes: a profile, or ``fraction=0.2,pattern=ring,message=1MB``.
     communication: str | None = None
     input_data: str | None = None  # ``SITE:SIZE``
@@ -481,13 +484,20 @@ def _shape(options: SubmitOptions) -> tuple[int, tuple[JobForm, ...]]:
 
 
 def _resources(options: SubmitOptions) -> Resources | None:
-    """Return what each task of a job needs of a node, if anything is said of that."""
+    """Return what a job and each of its tasks need of a node, if anything is said of that."""
     if options.task_group:
         return _groups(options)
-    if options.cpu_need is None and options.memory_need is None:
+    cpu_need, memory = options.cpu_need, options.memory_need
+    if options.resources is None and cpu_need is None and memory is None:
         return None
-    cpu = 1.0 if options.cpu_need is None else options.cpu_need
-    found = Resources(cpu_need=cpu, memory=1.0 if options.memory_need is None else options.memory_need)
+    usual = Resources() if options.resources is None else parse_resources("--resources", options.resources)
+    if options.resources is not None and memory is not None:
+        raise OptionError("--memory-need", "is given together with --resources; write memory=... there")
+    found = msgspec.structs.replace(
+        usual,
+        cpu_need=usual.cpu_need if cpu_need is None else cpu_need,
+        memory=usual.memory if memory is None else memory,
+    )
     if problem := why_impossible_needs(found):
         raise OptionError("--cpu-need and --memory-need", problem)
     return found
@@ -495,8 +505,9 @@ def _resources(options: SubmitOptions) -> Resources | None:
 
 def _groups(options: SubmitOptions) -> Resources:
     """Return what the tasks of a job need that differ."""
-    if options.cpu_need is not None or options.memory_need is not None:
-        raise OptionError("--task-group", "says what its tasks need; leave out --cpu-need and --memory-need")
+    if not (options.cpu_need is None and options.memory_need is None and options.resources is None):
+        leave_out = "leave out --cpu-need, --memory-need and --resources"
+        raise OptionError("--task-group", f"says what its tasks need; {leave_out}")
     found = needs_of_groups([parse_task_group(text) for text in options.task_group])
     if problem := why_impossible_needs(found):
         raise OptionError("--task-group", problem)

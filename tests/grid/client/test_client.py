@@ -37,7 +37,7 @@ from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.service.state import GATEWAY, LocalGridState, LocalProcess
-from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program, Traffic
+from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program, Resources, Traffic
 from gridweave.site.launch import Call
 
 pytestmark = pytest.mark.asyncio
@@ -109,6 +109,19 @@ async def test_what_a_job_sends_reaches_the_gateway(grid: Client) -> None:
     assert (await (await grid.submit(["true"])).record()).request.traffic is None
     with pytest.raises(OptionError, match="output_data: 'north' is not a site and a size"):
         await grid.submit(["true"], output_data="north")
+
+
+async def test_what_a_job_needs_reaches_the_gateway(grid: Client) -> None:
+    """It is said as text or in full; of a job that says nothing there is nothing."""
+    job = await grid.submit(["true"], resources="cpu=0.6,network=0.3,disk=0.1,memory=0.25")
+    needs = Resources(cpu=0.6, network=0.3, disk=0.1, memory=0.25)
+    assert (await job.record()).request.resources == needs
+    assert (await (await grid.submit(["true"], resources=needs)).record()).request.resources == needs
+    assert (await (await grid.submit(["true"])).record()).request.resources is None
+    with pytest.raises(OptionError, match=r"resources: 'cpu=2': fractions \(2.0, 0.0, 0.0\) of CPU, network and disk"):
+        await grid.submit(["true"], resources="cpu=2")
+    with pytest.raises(InputError, match=r"resources: fractions \(0.5, 0.0, 0.0\) of CPU"):
+        await grid.submit(["true"], resources=Resources(cpu=0.5))
 
 
 async def test_the_login_name_is_filled_in(grid: Client, monkeypatch: pytest.MonkeyPatch) -> None:

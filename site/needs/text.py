@@ -1,0 +1,62 @@
+"""What a job needs of its nodes, as its user writes it (docs/sharing.md, "What a job needs")."""
+
+from __future__ import annotations
+
+from gridweave.errors import OptionError
+from gridweave.site.job import Resources, why_impossible_needs
+from gridweave.values import Kinds, named_values
+
+MEMORY = 0.5
+"""The memory of a job that does not say how much: half of a node's, so that two such jobs fit on one."""
+
+_KINDS: Kinds = {"cpu": float, "network": float, "disk": float, "memory": float, "kind": int, "cores": int}
+_FRACTIONS = ("cpu", "network", "disk")
+_RIGHT = (
+    "write for example cpu=0.6,network=0.3,disk=0.1 (parts of the run time, which sum to 1) and, if known, memory=0.5, "
+    "kind=1 and cores=2"
+)
+
+
+def parse_resources(option: str, text: str) -> Resources:
+    """Read what a job needs as people write it; a part of the run time that is left out is 0.
+
+    Raises
+    ------
+    OptionError
+        If a name is unknown or given twice, or no job can need that.
+
+    Examples
+    --------
+    >>> needs = parse_resources("--resources", "cpu=0.6,network=0.3,disk=0.1")
+    >>> needs.cpu, needs.network, needs.disk, needs.memory
+    (0.6, 0.3, 0.1, 0.5)
+    >>> parse_resources("--resources", "disk=1,memory=0.25").cpu
+    0.0
+    """
+    found = named_values(option, text, _KINDS, _RIGHT)
+    fractions = {name: found.get(name, 0.0) for name in _FRACTIONS}
+    needs = Resources(
+        **fractions,
+        memory=found.get("memory", MEMORY),
+        cpu_kind=found.get("kind", Resources().cpu_kind),
+        cores=found.get("cores", Resources().cores),
+    )
+    if problem := why_impossible_needs(needs):
+        raise OptionError(option, f"{text!r}: {problem}; {_RIGHT}")
+    return needs
+
+
+def resources_text(needs: Resources) -> str:
+    """Return how people write what a job needs of the nodes that it shares.
+
+    Examples
+    --------
+    >>> resources_text(parse_resources("--resources", "network=0.4, cpu=0.6, kind=1"))
+    'cpu=0.6,network=0.4,memory=0.5,kind=1'
+    """
+    parts = [f"{name}={getattr(needs, name):g}" for name in _FRACTIONS if getattr(needs, name)]
+    parts.append(f"memory={needs.memory:g}")
+    usual = Resources()
+    parts += [f"kind={needs.cpu_kind}"] * (needs.cpu_kind != usual.cpu_kind)
+    parts += [f"cores={needs.cores}"] * (needs.cores != usual.cores)
+    return ",".join(parts)
