@@ -57,7 +57,7 @@ from gridweave.site.explain import (
     with_refusals,
 )
 from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State
-from gridweave.site.launch import ANYONE, TakenUsers, both_ran, total_usage
+from gridweave.site.launch import ANYONE, NodeSharing, TakenUsers, both_ran, total_usage
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -70,6 +70,7 @@ from gridweave.site.messages import (
     FragmentsMet,
     KillFragment,
     LeaseEnded,
+    NodesShared,
     OpenGate,
     Probed,
     Refused,
@@ -563,6 +564,12 @@ class LiveGrid:
         record.elements += of_attempt(report.elements, report.attempt)
         record.interrupted += report.interrupted
 
+    def _shares(self, record: JobRecord, sharing: NodeSharing) -> None:
+        """Enter with whom a job shares its nodes, and note it while it does."""
+        record.sharing = sharing
+        if sharing.now:
+            self.book.note(record.job_id, "shares", f"its nodes at {record.places[0][0]}: {sharing.text}")
+
     def _at_gate(self, site: int, message: FragmentReady | FragmentOpened) -> None:
         """Open the gate when all parts of a job are ready, and say so to all when the ranks of all have passed it."""
         record = self.book.records[message.job_id]
@@ -615,7 +622,9 @@ class LiveGrid:
             self._denied = {(other, user) for other, user in self._denied if other != site}
             self._new_users.add(None)
         elif self._is_asked(site, message):
-            if isinstance(message, FragmentReady | FragmentOpened):
+            if isinstance(message, NodesShared):
+                self._shares(self.book.records[message.job_id], message.sharing)
+            elif isinstance(message, FragmentReady | FragmentOpened):
                 self._at_gate(site, message)
             elif isinstance(message, FragmentEnding):
                 self._ends_at_limit(self.book.records[message.job_id])
@@ -755,7 +764,7 @@ class LiveGrid:
                 self.book.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
             record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
-            record.placed_ms, record.ran_ms, record.split = self._now_ms, None, None
+            record.placed_ms, record.ran_ms, record.split, record.sharing = self._now_ms, None, None, None
             self._part(record)
         record.state = "starting" if record.state == "waiting" else record.state
         where = tuple((self._names[place], nodes) for place, nodes in places)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gridweave.site.eligibility import Eligibility, EligibilityState, after_problem, past_of, pasts_of
-from gridweave.site.explain import nodes_text
+from gridweave.site.explain import nodes_text, really_text, took_text
 from gridweave.site.job import (
     OVER,
     Accepted,
@@ -29,6 +29,7 @@ from gridweave.site.launch import Used
 from gridweave.site.lines import Bound, lane_of
 from gridweave.site.maxima import node_s_of
 from gridweave.site.messages import UserSubmitted, Wish
+from gridweave.site.needs.beside import AloneRuns, KnownAlone
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
@@ -61,6 +62,7 @@ class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     next_id: int
     users: dict[str, int]
     ended: list[int]
+    alone: list[AloneRuns] = []  # how long jobs take that have their nodes alone
 
 
 class JobBook:
@@ -77,6 +79,7 @@ class JobBook:
         self.out: list[Any] = []
         self.n_ended = 0
         self._site, self._can_hold = site, can_hold
+        self._alone = KnownAlone()
         self._now_ms = 0
         self._next_id = first_id
         self._users: dict[str, int] = {}
@@ -289,6 +292,9 @@ class JobBook:
         record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
         run_ms = run_time_ms(record)
         self.note_end(record.job_id, record.request, outcome, reason, run_ms, _nodes_of(record), record.used)
+        record.sharing = self._alone.ended(record)
+        if record.sharing is not None and (took := took_text(record)):
+            self.note(record.job_id, "took", f"{took}, {record.sharing.text}; {really_text(record.sharing)}")
         self._keep(record)
 
     def note_end(
@@ -327,6 +333,7 @@ class JobBook:
             next_id=self._next_id,
             users=self._users,
             ended=self._ended,
+            alone=self._alone.state(),
         )
 
     def restore(self, state: BookState) -> None:
@@ -335,6 +342,7 @@ class JobBook:
         self.eligibility.restore(state.eligibility)
         self.n_ended, self._next_id = state.n_ended, state.next_id
         self._users, self._ended = state.users, state.ended
+        self._alone.restore(state.alone)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if what is held is not what is kept from the queue."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -151,9 +152,14 @@ class SiteCore:
         return self._pool.nodes
 
     @property
+    def lanes(self) -> tuple[int, int]:
+        """Cores of a node and hardware threads of a core that are given out one by one; 1 each for whole nodes."""
+        return (1, 1) if self._places is None else self._places.lanes
+
+    @property
     def threads_per_node(self) -> int:
         """Hardware threads of a node that are given out one by one; 1 where a node is given out whole."""
-        return 1 if self._places is None else self._places.threads_per_node
+        return math.prod(self.lanes)
 
     @property
     def figures(self) -> KeepsFigures | None:

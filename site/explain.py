@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from gridweave.site.job import JobRecord, State
-from gridweave.site.launch import SplitCost
+from gridweave.site.launch import NodeSharing, SplitCost
 from gridweave.site.times import span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
@@ -186,6 +186,20 @@ def took_text(record: JobRecord, now_ms: int | None = None) -> str:
     return f"it took {span_text(max(0, end_ms - record.start_ms))}"
 
 
+def really_text(sharing: NodeSharing) -> str:
+    """Return what sharing nodes really did to a job that has ended.
+
+    Examples
+    --------
+    >>> really_text(NodeSharing(beside=(2,), slowdown=1.3, real=1.25, alone_ms=60_000, alone_runs=3))
+    'it really took 1.25 times as long (alone: 1m, the mean of 3 runs)'
+    """
+    if sharing.real is None:
+        return "how long it takes alone is not known, as no such job has run alone"
+    runs = "one run" if sharing.alone_runs == 1 else f"the mean of {sharing.alone_runs:,} runs"
+    return f"it really took {sharing.real:.2f} times as long (alone: {span_text(sharing.alone_ms)}, {runs})"
+
+
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
     """Return what is known of a job that is not in a queue, and why it is kept from that, if it is."""
     return Forecast(
@@ -205,7 +219,8 @@ def _recorded(record: JobRecord) -> str:
         case "starting":
             return "it was placed"
         case "running":
-            return "" if record.split is None else record.split.text
+            cost = record.split or record.sharing
+            return "" if cost is None else cost.text
         case "ending":
             return "it was told to end, and has time for that" if record.places else "it was told to end"
         case "ended":

@@ -25,6 +25,7 @@ from gridweave.site.launch import (
     Launch,
     LimitSignal,
     NodePart,
+    NodeSharing,
     Ran,
     Rank,
     SplitCost,
@@ -555,8 +556,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
         When the grid placed its last attempt.
     ran_ms : (int, int), optional
         Of its last attempt: when the last of its processes began, and when the last ended, by the clocks of machines.
-    split : SplitCost, optional
-        What its last attempt costs, if that is on several sites.
+    split, sharing : optional
+        What its last attempt costs: on several sites, or on nodes that it shares with others.
     """
 
     job_id: int
@@ -578,6 +579,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     placed_ms: int | None = None
     ran_ms: Ran = None
     split: SplitCost | None = None
+    sharing: NodeSharing | None = None
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:
         """Return how the whole ended, and why: elements of earlier attempts that failed count as well."""

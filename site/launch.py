@@ -200,6 +200,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     limit_signal: LimitSignal | None = None
     # The work that its job does in one ms at full speed: less than 1 where a split slows it, more on fast machines.
     rate: float = 1.0
+    # Where nodes are shared: how many cores the site counts on a node, and how many hardware threads on a core.
+    lanes: tuple[int, int] | None = None
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -669,4 +671,33 @@ class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
     bandwidth_bps: float | None = None
     communication: str = ""
+    text: str = ""
+
+
+class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
+    """With whom a job shares its nodes, and what that costs (docs/sharing.md, "On machines").
+
+    Attributes
+    ----------
+    beside : tuple of int
+        The jobs with which it has shared nodes so far, in the order in which they met.
+    now : tuple of int
+        Those of them that are on its nodes now; none once it has ended.
+    slowdown : float
+        How many times as long as alone its work takes by the table of its site: now, and once it has ended over its
+        whole run.
+    real : float, optional
+        How many times as long as such jobs take alone it really took; None before its end, and if none has run alone.
+    alone_ms, alone_runs : int
+        How long such jobs take alone (their geometric mean), and how many have.
+    text : str
+        What is expected in one line, for people.
+    """
+
+    beside: tuple[int, ...]
+    now: tuple[int, ...] = ()
+    slowdown: float
+    real: float | None = None
+    alone_ms: int = 0
+    alone_runs: int = 0
     text: str = ""

@@ -7,6 +7,7 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -32,6 +33,7 @@ from gridweave.site.job import (
 )
 from gridweave.site.kernels.limits import week_of
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.launch import NodeSharing
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -52,6 +54,7 @@ from gridweave.site.messages import (
     LiveSiteEvent,
     MachineForgotten,
     MoveJob,
+    NodesShared,
     OpenFragment,
     Quoted,
     Refused,
@@ -139,6 +142,8 @@ class LiveSite:
         self.core = _core_of(settings)
         # Where jobs get parts of nodes, they are bound to none of a machine.
         self._gives_parts = self.core.site.gives_fractions
+        # Whether jobs share nodes by hardware threads, and so slow each other.
+        self._by_threads = math.prod(self.core.site.lanes) > 1
         moves = bool(getattr(deciding(settings.policy)[0], "moves_jobs", False))
         self._moves_jobs = moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
@@ -172,6 +177,8 @@ class LiveSite:
         self._inner += [JobSubmitted(job) for job in self._settle_over()]
         while self._settle():
             self._run_core()
+        if self._by_threads:
+            self._tell_sharing()
         self.book.accept()
         return self.book.out
 
@@ -379,6 +386,7 @@ class LiveSite:
                 case StartJob():
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
+                    self.runs.note_rate(job_id, rate)
                     # On machines that differ its limit and its launch go by its rate there, which only pauses change.
                     speed = 1.0 if self.core.site.has_forms else rate / RATE_ONE
                     if self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed):
@@ -401,6 +409,23 @@ class LiveSite:
                         self.book.end(record, "failed", reason)
                 case ToGrid(answer=answer):
                     self._answer(answer)
+
+    def _tell_sharing(self) -> None:
+        """Note and report beside whom jobs run from now on, and by which factor that makes them longer."""
+        for run in self.runs.change_sharing(self._now_ms):
+            limit_ms = next(iter(run.pieces.values())).launch.limit_ms or run.request.limit_ms
+            self._shares(run, run.shared.so_far(limit_ms) if run.shared is not None else None)
+
+    def _shares(self, run: Run, sharing: NodeSharing | None) -> None:
+        """Enter with whom a job shares its nodes; tell the grid, if it is the grid's."""
+        if sharing is None or not sharing.beside:
+            return
+        record = self.book.records.get(run.job_id)
+        if record is None:
+            self.book.out.append(TellGrid(NodesShared(run.job_id, run.attempt, sharing)))
+        else:
+            record.sharing = sharing
+            self.book.note(run.job_id, "shares", f"its nodes at {self.settings.name}: {sharing.text}")
 
     def _note_pause(self, job_id: int, rate: int) -> None:
         """Note that a job stands still as another has its machines, or that it goes on there."""
@@ -432,7 +457,7 @@ class LiveSite:
         width = count_of(command.nodes)
         meeting, port = "", NO_PORT
         if record is not None:
-            record.attempt += 1
+            record.attempt, record.sharing = record.attempt + 1, None
             record.state, record.start_ms = "starting", self._now_ms
             record.places = ((self.settings.name, width),)
             self.book.eligibility.started(record.job_id, record.request)
@@ -486,7 +511,7 @@ class LiveSite:
 
     def _made(self, start: StartJob, described: DescribeJob) -> Run:
         """Return what each machine has to run of a job on these nodes."""
-        told = self.settings, start, described, self.core.site.threads_per_node, self._now_ms
+        told = self.settings, start, described, self.core.site.lanes, self._now_ms
         run = make_run(*told, gives_parts=self._gives_parts)
         if self.core.site.has_forms:
             run.speed_up(self.core.site.rate_of(start.job_id) / RATE_ONE)
@@ -538,6 +563,8 @@ class LiveSite:
             *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted, run.ran_ms
         )
         self.book.out.append(TellGrid(report))
+        if (shared := run.sharing_at_end(self._now_ms)) is not None:
+            self.book.out.append(TellGrid(NodesShared(*key, shared)))
         run_ms = end_of_processes_ms(run.start_ms, run.ran_ms, self._now_ms) - run.start_ms
         self.book.note_end(run.job_id, run.request, answer.outcome, reason, run_ms, run.width, run.used)
         return answer
@@ -577,6 +604,7 @@ class LiveSite:
                 self.book.note(job_id, "retried", reason)
                 again.append(self.book.job(record))
             else:
+                record.sharing = run.sharing_at_end(self._now_ms)
                 self.book.end(record, *record.judged(outcome, reason))
         return again
 

@@ -37,7 +37,7 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
-from gridweave.site.launch import ANYONE, Launch, Outcome, Ran, RankReport, TakenUsers, Used
+from gridweave.site.launch import ANYONE, Launch, NodeSharing, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
@@ -479,6 +479,12 @@ class FragmentEnding(OfAttempt, frozen=True, tag="FragmentEnding", gc=False):
     """A fragment has reached its limit: its ranks were told to end, and have their time for that."""
 
 
+class NodesShared(OfAttempt, frozen=True, tag="NodesShared"):
+    """Others have come to the nodes of a job that shares them, or have left; said once more when it has ended."""
+
+    sharing: NodeSharing
+
+
 class FragmentsMet(OfAttempt, frozen=True, tag="FragmentsMet", gc=False):
     """All fragments of a job have started and found each other; now it runs."""
 
@@ -665,7 +671,7 @@ LiveSiteEvent = (
 GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment | RequeueFragment
 """What the grid tells a site."""
 
-SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | FragmentEnding | TakesUsers
+SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | FragmentEnding | TakesUsers | NodesShared
 """What a site tells the grid."""
 
 

@@ -19,7 +19,19 @@ from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of, share_of
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, SignalName, part_of_nodes, task_groups
-from gridweave.site.launch import ANYONE, Launch, NodePart, Ran, Rank, TakenUsers, Used, both_ran, total_usage
+from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.launch import (
+    ANYONE,
+    Launch,
+    NodePart,
+    NodeSharing,
+    Ran,
+    Rank,
+    TakenUsers,
+    Used,
+    both_ran,
+    total_usage,
+)
 from gridweave.site.messages import (
     ConfirmRun,
     EndRun,
@@ -50,6 +62,7 @@ from gridweave.site.messages import (
     TakesUsers,
     TellGrid,
 )
+from gridweave.site.needs.beside import SharedTime, partners_of
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -141,6 +154,8 @@ class Run(msgspec.Struct):
     next_start: StartJob | None = None  # the start that its job was given before it had left
     next_limit_ms: int = 0  # how long the job may run from then on
     is_kept: bool = False  # whether it is not begun, as others that were evicted from its nodes have not left them
+    shared: SharedTime | None = None  # how it has shared its nodes, where these are shared by threads
+    rate: int = RATE_ONE  # at which its site expects it to work
 
     @property
     def goes_on(self) -> bool:
@@ -162,6 +177,11 @@ class Run(msgspec.Struct):
     def why_delayed(self) -> str:
         """Why a machine could not start it yet; empty if none has said so."""
         return next((piece.delayed for piece in self.pieces.values() if piece.delayed), "")
+
+    @property
+    def nodes(self) -> list[tuple[str, int]]:
+        """Its nodes: each its machine, and its place there."""
+        return [(machine, slot) for machine, piece in self.pieces.items() for slot in piece.slots]
 
     @property
     def where(self) -> str:
@@ -205,6 +225,10 @@ class Run(msgspec.Struct):
             is_silent = piece.end.outcome == "lost" and not (piece.end.elements or piece.end.interrupted)
             found += indexes_of(piece.launch.elements or ()) if is_silent else piece.end.interrupted
         return tuple(sorted(found))
+
+    def sharing_at_end(self, now_ms: int) -> NodeSharing | None:
+        """Return with whom it has shared its nodes, now that it ends; None if it had them alone."""
+        return None if self.shared is None or not self.shared.ever else self.shared.at_end(now_ms)
 
     def meet(self, rendezvous: str) -> None:
         """Have its ranks meet there."""
@@ -274,7 +298,7 @@ def make_run(
     settings: SiteSettings,
     start: StartJob,
     described: DescribeJob,
-    threads_per_node: int,
+    lanes: tuple[int, int],
     now_ms: int,
     *,
     gives_parts: bool = False,
@@ -282,14 +306,15 @@ def make_run(
     """Work out what each machine has to run; the nodes are those of the first machine, then those of the next.
 
     Ranks go up with the nodes, in each group of tasks that are alike. Where nodes are shared, a rank has its hardware
-    threads, counted from 0 on its node; where jobs get parts of nodes, several ranks may be on one, and none is bound
-    to threads. The first machine is that of the lowest rank.
+    threads, counted from 0 on its node, core by core; `lanes` says how many cores a node has, and threads a core. Where
+    jobs get parts of nodes, several ranks may be on one, and none is bound to threads. The first machine is that of the
+    lowest rank.
     """
     width = count_of(start.nodes)
     groups = task_groups(described.request.resources if gives_parts else None, width)
     placed = nodes_of_groups(start.nodes, [group.tasks for group in groups])
     nodes = [node for group in placed for node in group]
-    lanes = _lanes(start.threads, threads_per_node)
+    threads = _threads_by_node(start.threads, lanes[0] * lanes[1])
     program = described.request.program
     chosen = nodes[:1] if program.ranks == "first-node" else nodes
     pieces: dict[str, Piece] = {}
@@ -297,13 +322,16 @@ def make_run(
     for machine in settings.machines:
         here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
         if here:
-            ranks = tuple(Rank(described.first_rank + number, number, lanes.get(node)) for number, node in here)
+            ranks = tuple(Rank(described.first_rank + number, number, threads.get(node)) for number, node in here)
             part = part_of_nodes(groups, [number for number, _ in here]) if gives_parts else None
             launch = _launch(settings, described, ranks, part)
+            if threads:
+                launch = msgspec.structs.replace(launch, lanes=lanes)
             pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
         first += machine.nodes
     pieces = dict(sorted(pieces.items(), key=lambda item: item[1].launch.ranks[0].rank))
-    return Run(described.job_id, described.attempt, described.request, width, now_ms, pieces)
+    shared = SharedTime(now_ms, now_ms) if threads else None
+    return Run(described.job_id, described.attempt, described.request, width, now_ms, pieces, shared=shared)
 
 
 def _shares_nodes(other: Run, run: Run) -> bool:
@@ -318,7 +346,7 @@ def _ranks_at(run: Run) -> dict[str, tuple[int, NodePart | None]]:
     return {machine: (len(piece.launch.ranks), piece.launch.part) for machine, piece in run.pieces.items()}
 
 
-def _lanes(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
+def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
     """Return the hardware threads of each node that are not all the job's."""
     found: dict[int, list[int]] = {}
     for low, high in threads:
@@ -624,6 +652,21 @@ class Runs:
             for machine, piece in run.pieces.items():
                 if not piece.is_over:
                     self._book.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once, run.saves))
+
+    def note_rate(self, job_id: int, rate: int) -> None:
+        """Note at which rate the site expects a job to work from now on."""
+        if job_id in self._runs:
+            self._runs[job_id].rate = rate
+
+    def change_sharing(self, now_ms: int) -> list[Run]:
+        """Note who shares nodes with whom now; return the runs beside which somebody has come, or has left."""
+        shared = {job_id: run for job_id, run in self._runs.items() if run.shared is not None}
+        partners = partners_of({job_id: run.nodes for job_id, run in shared.items()})
+        return [
+            run
+            for job_id, run in shared.items()
+            if run.shared is not None and run.shared.change(now_ms, run.rate, partners[job_id])
+        ]
 
     # -- what machines tell -------------------------------------------------------------------------------------------
 

@@ -96,8 +96,8 @@ class ChoosesNodes(Protocol):
     """
 
     @property
-    def threads_per_node(self) -> int:
-        """Hardware threads of the largest node: what ``place_of`` counts on with from node to node."""
+    def lanes(self) -> tuple[int, int]:
+        """Cores of the largest node, and hardware threads of the core with most: as ``place_of`` counts them."""
 
     @property
     def free(self) -> int:

@@ -107,7 +107,7 @@ class OutputRead(msgspec.Struct, frozen=True):
 class AgentDriver:
     """Runs pieces of jobs on a machine for its site.
 
-    Of its ``nodes`` the ``threads`` of each are as the operating system counts them, core by core; of a node that is
+    Of its ``nodes`` the ``cores`` of each have hardware threads as the operating system counts them; of a node that is
     none of its own there are none: its ranks run anywhere. From the ``secret`` follow the keys by which the ranks of
     jobs know each other; without it they have none. ``report`` returns when what it carries is durable at the
     site, and raises if that is not known.
@@ -123,7 +123,7 @@ class AgentDriver:
         report: Callable[[bytes], Awaitable[None]],
         *,
         host: str = LOCAL,
-        threads: Sequence[tuple[int, ...]] = (),
+        cores: Sequence[Cores] = (),
         nodes: int = 1,
         environment: Mapping[str, str] | None = None,
         rules: MachineRules = ANY_JOBS,
@@ -136,7 +136,7 @@ class AgentDriver:
         self.runner = Runner(root, environment, others=bool(rules.launcher), shared=shared, output=rules.output)
         self._groups: dict[str, str] | None = None
         self._users = ANYONE
-        self._report, self._threads = report, tuple(threads)
+        self._report, self._cores = report, tuple(cores)
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
         # What could not be started for want of room, and was not asked for again since.
@@ -324,15 +324,20 @@ class AgentDriver:
 
     def _pinned(self, order: StartRun) -> Launch:
         """Return the launch with the hardware threads that the operating system knows."""
-        if not self._threads or order.launch.part is not None:
-            ranks = tuple(msgspec.structs.replace(rank, threads=None) for rank in order.launch.ranks)
+        launch = order.launch
+        if not self._cores or launch.part is not None:
+            ranks = tuple(msgspec.structs.replace(rank, threads=None) for rank in launch.ranks)
         else:
-            ranks = tuple(self._on(rank, slot) for rank, slot in zip(order.launch.ranks, order.slots, strict=True))
-        return msgspec.structs.replace(order.launch, ranks=ranks)
+            slots = zip(launch.ranks, order.slots, strict=True)
+            ranks = tuple(self._on(rank, slot, launch.lanes) for rank, slot in slots)
+        return msgspec.structs.replace(launch, ranks=ranks)
 
-    def _on(self, rank: Rank, slot: int) -> Rank:
-        own = self._threads[slot] if slot < len(self._threads) else ()
-        chosen = own if rank.threads is None else tuple(own[lane] for lane in rank.threads if lane < len(own))
+    def _on(self, rank: Rank, slot: int, lanes: tuple[int, int] | None) -> Rank:
+        cores = self._cores[slot] if slot < len(self._cores) else ()
+        if rank.threads is None or lanes is None:
+            chosen = tuple(thread for core in cores for thread in core)
+        else:
+            chosen = tuple(sorted({thread for lane in rank.threads for thread in lane_threads(cores, lanes, lane)}))
         return msgspec.structs.replace(rank, threads=chosen or None)
 
     def _written_path(self, folder: Path, rank: int, stream: str) -> Path:
@@ -407,7 +412,47 @@ def own_environment(environment: Mapping[str, str] = os.environ) -> dict[str, st
     return {name: value for name, value in environment.items() if name in PASSED or name.startswith(PASSED_FROM)}
 
 
-def node_threads(nodes: int, sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
+Cores = tuple[tuple[int, ...], ...]
+"""The hardware threads of each core, by the numbers of the operating system."""
+
+
+def lane_threads(cores: Cores, lanes: tuple[int, int], lane: int) -> tuple[int, ...]:
+    """Return which hardware threads of a node stand for one of those that its site counts.
+
+    The cores of the node are divided among the site's cores. Of each of them the site's first thread has the first
+    sibling, the second the second, and so on. Where the cores have fewer threads than the site counts on, its threads
+    are virtual: they divide the cores, and share one where there is no other.
+
+    Parameters
+    ----------
+    cores : tuple of tuple of int
+        Of the node.
+    lanes : (int, int)
+        How many cores the site counts on a node, and how many threads on a core.
+    lane : int
+        Which of the threads, from 0, core by core.
+
+    Examples
+    --------
+    >>> smt = ((0, 2), (1, 3))
+    >>> lane_threads(smt, (1, 2), 0), lane_threads(smt, (1, 2), 1), lane_threads(smt, (2, 2), 3)
+    ((0, 1), (2, 3), (3,))
+    >>> plain = ((0,), (1,))
+    >>> lane_threads(plain, (1, 2), 1), lane_threads(plain, (2, 2), 2), lane_threads(plain, (2, 2), 3)
+    ((1,), (1,), (1,))
+    """
+    if not cores:
+        return ()
+    n_cores, n_threads = lanes
+    core, thread = divmod(lane, n_threads)
+    own = cores[core * len(cores) // n_cores : (core + 1) * len(cores) // n_cores] or (cores[core % len(cores)],)
+    if all(len(siblings) >= n_threads for siblings in own):
+        return tuple(number for siblings in own for number in siblings[thread::n_threads])
+    threads = [number for siblings in own for number in siblings]
+    return tuple(threads[thread::n_threads]) or (threads[thread % len(threads)],)
+
+
+def node_cores(nodes: int, sysfs: Path = SYSFS) -> tuple[Cores, ...]:
     """Divide the cores that this process may use among so many nodes, all threads of a core to one.
 
     There are none if there are fewer cores than nodes, or if the kernel does not tell them, as in some containers.
@@ -420,9 +465,7 @@ def node_threads(nodes: int, sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]
     share = len(cores) // nodes
     if not share:
         return ()
-    return tuple(
-        tuple(thread for core in cores[node * share : (node + 1) * share] for thread in core) for node in range(nodes)
-    )
+    return tuple(cores[node * share : (node + 1) * share] for node in range(nodes))
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:

@@ -328,7 +328,8 @@ class Runner:
         at_unix_ms : int
             The instant, Unix time; one that has passed is now. The last wish counts, and it outlives this runner.
         speed : float
-            Which part it gets, while it runs, of the processors that its limits allow it; above 0 and up to 1.
+            The part of its full speed at which it works while it runs; above 0 and up to 1. Its limit counts that work.
+            A piece on parts of nodes gets that part of its processors; others keep theirs, as others slow it.
         """
         piece = self._pieces.get((job_id, attempt))
         if piece is None or piece.ended:

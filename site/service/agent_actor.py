@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gridweave.errors import UnavailableError
 from gridweave.site.launch import ANY_JOBS, MachineRules
-from gridweave.site.machine.agent import AgentDriver, OutputRead, node_threads
+from gridweave.site.machine.agent import AgentDriver, OutputRead, node_cores
 from gridweave.site.messages import Machine, Probed
 from gridweave.site.service.calls import (
     GRID_ACTOR,
@@ -51,14 +51,14 @@ class AgentActor(LiveActor):
     ) -> None:
         super().__init__(agent_actor(site, machine.name), **own)
         self._calls, self._site = calls, site
-        threads = () if virtual else node_threads(machine.nodes)
+        cores = () if virtual else node_cores(machine.nodes)
         host = host or node_ip()
         self._driver = AgentDriver(
             machine.name,
             Path(folder),
             self._report,
             host=host,
-            threads=threads,
+            cores=cores,
             nodes=machine.nodes,
             rules=rules,
             secret=secrets.token_hex(16),

@@ -20,12 +20,18 @@ SETTINGS = SiteSettings(
 )
 
 
-def run(*nodes: tuple[int, int], threads: NodeIntervals = (), per_node: int = 1, first: int = 0, **program: Any) -> Run:
+def run(
+    *nodes: tuple[int, int],
+    threads: NodeIntervals = (),
+    lanes: tuple[int, int] = (1, 1),
+    first: int = 0,
+    **program: Any,
+) -> Run:
     """Return what the machines of a site have to run of a job on these nodes."""
     width = sum(high - low for low, high in nodes)
     request = JobRequest(program=Program(argv=("true",), **program), nodes=width, limit_ms=100)
     described = DescribeJob(7, 2, request, 100, first, first + width, ("north",))
-    return make_run(SETTINGS, StartJob(7, nodes, threads), described, per_node, 5)
+    return make_run(SETTINGS, StartJob(7, nodes, threads), described, lanes, 5)
 
 
 def end(made: Run, *outcomes: str) -> Run:
@@ -49,8 +55,9 @@ def test_ranks_go_up_with_the_nodes_and_each_machine_has_its_own() -> None:
 
 def test_ranks_on_shared_nodes_have_their_hardware_threads() -> None:
     """Threads are counted from 0 on each node; where a node is a job's alone its ranks may run anywhere on it."""
-    made = run((0, 2), threads=((1, 2), (4, 5), (7, 8)), per_node=4)
+    made = run((0, 2), threads=((1, 2), (4, 5), (7, 8)), lanes=(2, 2))
     assert [rank.threads for rank in made.pieces["a"].launch.ranks] == [(1,), (0, 3)]
+    assert made.pieces["a"].launch.lanes == (2, 2)
     assert run((2, 3)).pieces["b"].launch.ranks[0].threads is None
 
 

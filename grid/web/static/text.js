@@ -58,6 +58,12 @@ export function needs(resources) {
   return parts.map((name) => `${name}=${resources[name]}`).join(",");
 }
 
+/** What sharing its nodes really did to a job; nothing before its end, or if no such job has run alone. */
+export function really({ real, alone_ms: alone, alone_runs: runs }) {
+  if (real === null) return "";
+  return `; it really took ${real.toFixed(2)} times as long (alone: ${span(alone)}, ${count(runs, "run")})`;
+}
+
 /** How a job is, in a word: its outcome once it has ended. */
 /** When the processes of a job ended, by the clocks of its machines, else when its end was heard (site/times.py). */
 export function endOf(record) {

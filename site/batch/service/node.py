@@ -24,7 +24,7 @@ from gridweave.site.batch.service.folder import Ticket, node_folder, read_addres
 from gridweave.site.batch.service.hub import WAIT_S, Orders, Welcome
 from gridweave.site.batch.service.node_http import SiteConnection
 from gridweave.site.launch import ANY_JOBS
-from gridweave.site.machine.agent import AgentDriver, node_threads
+from gridweave.site.machine.agent import AgentDriver, node_cores
 from gridweave.site.service.calls import CALL_S
 
 logger = logging.getLogger("gridweave.live")
@@ -145,13 +145,13 @@ class Node:
         """Return an agent that has its folder; if that is not to be had yet, the orders come again, for another."""
         root = node_folder(Path(self._ticket.base), self._name, self._number)
         rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
-        threads = node_threads(1)
+        cores = node_cores(1)
         agent = AgentDriver(
             machine,
             root,
             self._report,
             host=self._host,
-            threads=threads,
+            cores=cores,
             environment=os.environ,  # the batch system has made it for the job, and says in it what the job was given
             rules=rules,
             shared=shared,

@@ -72,7 +72,7 @@ class CountedPlaces:
     discipline : ArrayDiscipline
     """
 
-    threads_per_node = 1
+    lanes = (1, 1)
     """A job has its nodes whole."""
 
     def __init__(self, nodes: int, discipline: ArrayDiscipline) -> None:
@@ -484,9 +484,9 @@ class PilotDiscipline:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     @property
-    def threads_per_node(self) -> int:
-        """Hardware threads of the largest node that are given out one by one; 1 where nodes are given out whole."""
-        return self._places.threads_per_node
+    def lanes(self) -> tuple[int, int]:
+        """Cores of the largest node and threads of a core that are given out one by one; 1 each for whole nodes."""
+        return self._places.lanes
 
     @property
     def free(self) -> int:

@@ -63,7 +63,7 @@ class Fractional:
     """
 
     state_type = FractionalState
-    threads_per_node = 1
+    lanes = (1, 1)
     """How many tasks there are places for on a node: none is told from another."""
 
     def __init__(self, nodes: int, policy: FractionalPolicy, week: WeekClock = FROM_MONDAY) -> None:

@@ -74,7 +74,7 @@ class GangDiscipline:
     """
 
     state_type = GangDisciplineState
-    threads_per_node = 1
+    lanes = (1, 1)
     """A job has its nodes whole while it works."""
 
     def __init__(self, nodes: int, policy: GangPolicy, week: WeekClock = FROM_MONDAY) -> None:

@@ -101,7 +101,7 @@ class Heterogeneous:
     """
 
     state_type = HeterogeneousState
-    threads_per_node = 1
+    lanes = (1, 1)
     """A job has its machines whole."""
 
     def __init__(self, nodes: int, policy: HeterogeneousPolicy, week: WeekClock = FROM_MONDAY) -> None:

@@ -6,6 +6,7 @@ This owns the arrays, and gives every job a slot in them; kernels decide.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -64,7 +65,7 @@ class SharedDiscipline:
         self._model = SlowdownModel(policy.formula)
         self._arrays = self._model.arrays()
         self._n_factors = len(self._model.cpu_factors.labels)
-        self._lanes = max(kind.cores for kind in self._kinds) * max(kind.threads for kind in self._kinds)
+        self._lanes = math.prod(self.lanes)
         self._state = self._empty(FIRST_SLOTS)
         self._slots = JobSlots()
         # What the driver was told of each running job.
@@ -80,9 +81,9 @@ class SharedDiscipline:
         return twin
 
     @property
-    def threads_per_node(self) -> int:
-        """Hardware threads of the largest node: what `place_of` counts on with from node to node."""
-        return self._lanes
+    def lanes(self) -> tuple[int, int]:
+        """Cores of the largest node, and hardware threads of the core with most."""
+        return max(kind.cores for kind in self._kinds), max(kind.threads for kind in self._kinds)
 
     @property
     def free(self) -> int:

@@ -434,6 +434,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "where": places_text(record.places),
         "needs": "" if request.resources is None else resources_text(request.resources),
         "split": _split_text(record),
+        "shares": _sharing_text(record),
         "sends": _sends_text(record),
         "reason": record.reason,
         "exit codes": ", ".join(_exit_text(*one) for one in record.exit_codes),
@@ -454,6 +455,15 @@ def _split_text(record: JobRecord) -> str:
         return ""
     took = took_text(record)
     return f"{record.split.text}; {took}" if took else record.split.text
+
+
+def _sharing_text(record: JobRecord) -> str:
+    """Return with whom a job shares or shared its nodes, what was expected of that, and what it came to."""
+    from gridweave.site.explain import really_text
+
+    if record.sharing is None:
+        return ""
+    return record.sharing.text if record.end_ms is None else f"{record.sharing.text}; {really_text(record.sharing)}"
 
 
 def _sends_text(record: JobRecord) -> str:

@@ -141,10 +141,12 @@ def made(site: Site, monkeypatch: pytest.MonkeyPatch, root: Path, **more: Any) -
     return agent, runner
 
 
-def start(job_id: int = 1, *lanes: tuple[int, ...] | None, machine: str = "n0") -> StartRun:
+def start(
+    job_id: int = 1, *threads: tuple[int, ...] | None, machine: str = "n0", lanes: tuple[int, int] | None = None
+) -> StartRun:
     """Return an order to start ranks, each on a node of its own and with these threads of it."""
-    ranks = tuple(Rank(number, number, threads) for number, threads in enumerate(lanes or (None,)))
-    return StartRun(machine, Launch(job_id=job_id, attempt=1, ranks=ranks), tuple(range(len(ranks))))
+    ranks = tuple(Rank(number, number, own) for number, own in enumerate(threads or (None,)))
+    return StartRun(machine, Launch(job_id=job_id, attempt=1, ranks=ranks, lanes=lanes), tuple(range(len(ranks))))
 
 
 @pytest.mark.asyncio
@@ -206,8 +208,10 @@ async def test_orders_are_carried_out_and_those_for_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks have the hardware threads that the system knows; an order that cannot be read is an error of the caller."""
-    agent, runner = made(Site(), monkeypatch, tmp_path, threads=((0, 4), (1, 5)))
-    await agent.order(ENCODER.encode([start(1, (1,), None), EndRun("n0", 2, 1, "why"), start(3, machine="n1")]))
+    agent, runner = made(Site(), monkeypatch, tmp_path, cores=(((0, 4),), ((1, 5),)))
+    await agent.order(
+        ENCODER.encode([start(1, (1,), None, lanes=(1, 2)), EndRun("n0", 2, 1, "why"), start(3, machine="n1")])
+    )
     assert [[rank.threads for rank in launch.ranks] for launch in runner.started] == [[(4,), (1, 5)]]
     assert runner.cancelled == [(2, 1, "why")]
     with pytest.raises(msgspec.MsgspecError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from gridweave.errors import InputError
 from gridweave.ranges import ranges_text
 from gridweave.site.launch import Launch, PieceState, Rank, Used, launch_problem
 from gridweave.site.machine import processes
-from gridweave.site.machine.agent import node_threads, parse_cpu_list, thread_siblings, usable_cores
+from gridweave.site.machine.agent import lane_threads, node_cores, parse_cpu_list, thread_siblings, usable_cores
 from gridweave.site.machine.environment import rank_environment
 from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
 from gridweave.site.machine.output import RankOutput, output_path
@@ -78,7 +79,32 @@ def test_a_machine_without_hardware_threads(tmp_path: Path) -> None:
 
 def test_where_no_hardware_threads_are_told_ranks_are_bound_to_none(tmp_path: Path) -> None:
     """Some containers show no topology; their machines run jobs all the same."""
-    assert node_threads(2, fake_sysfs(tmp_path, {0: None})) == ()
+    assert node_cores(2, fake_sysfs(tmp_path, {0: None})) == ()
+
+
+@pytest.mark.parametrize(
+    ("cores", "lanes", "threads"),
+    [
+        # Siblings, where the cores have them: one job on the first of each core, its partner on the second.
+        (((0, 4), (1, 5)), (1, 2), [(0, 1), (4, 5)]),
+        (((0, 4), (1, 5)), (2, 2), [(0,), (4,), (1,), (5,)]),
+        (((0, 2, 4, 6),), (1, 2), [(0, 4), (2, 6)]),
+        # Virtual ones otherwise: cores are divided, and the last one is shared.
+        (((0,), (1,), (2,), (3,)), (1, 2), [(0, 2), (1, 3)]),
+        (((0,),), (1, 2), [(0,), (0,)]),
+        (((0,), (1,)), (1, 4), [(0,), (1,), (0,), (1,)]),
+        # One of its threads is switched off, or not for this process.
+        (((0, 4), (1,)), (1, 2), [(0, 1), (4,)]),
+        # Fewer cores than the site counts on.
+        (((0, 1),), (2, 2), [(0,), (1,), (0,), (1,)]),
+        ((), (1, 2), [(), ()]),
+    ],
+)
+def test_partners_have_sibling_threads_or_virtual_ones(
+    cores: tuple[tuple[int, ...], ...], lanes: tuple[int, int], threads: list[tuple[int, ...]]
+) -> None:
+    """Each thread that the site counts has threads of the node; the partners' differ as long as there are enough."""
+    assert [lane_threads(cores, lanes, lane) for lane in range(math.prod(lanes))] == threads
 
 
 def test_the_cores_of_this_machine_hold_the_threads_of_this_process() -> None:

@@ -163,7 +163,7 @@ async def test_a_machine_makes_limits_of_parts_of_its_nodes(tmp_path: Path, monk
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20}
     monkeypatch.setattr(os, "sysconf", lambda name: pages[name])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    agent = AgentDriver("m0", tmp_path, _heard, threads=((0,), (1,)), nodes=2)
+    agent = AgentDriver("m0", tmp_path, _heard, cores=(((0,),), ((1,),)), nodes=2)
     agent._groups = {}
     launch = Launch(job_id=1, attempt=1, ranks=(Rank(0), Rank(1)), argv=("true",), part=NodePart(0.5, 0.25))
     made = agent._ruled(agent._pinned(StartRun("m0", launch, (0, 0))))

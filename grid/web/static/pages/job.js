@@ -1,7 +1,7 @@
 // One job: what became of it, why it waits, what it writes, and what would change its start.
 
 import { get } from "../api.js";
-import { absolute, count, endOf, needs, places, span, stateOf, title, when } from "../text.js";
+import { absolute, count, endOf, needs, places, really, span, stateOf, title, when } from "../text.js";
 import { html, JobLink, State, Table, Time, Trouble, useFresh, useNow } from "../ui.js";
 import { Wishes } from "../wishes.js";
 import { Output } from "./output.js";
@@ -28,6 +28,7 @@ function Facts({ record, now }) {
   if (request.priority) facts.push(["Priority", request.priority]);
   if (request.resources) facts.push(["Needs", needs(request.resources)]);
   if (record.split) facts.push(["Split", record.split.text + (record.end_ms !== null && ran !== null ? `; it took ${span(ran)}` : "")]);
+  if (record.sharing) facts.push(["Shares nodes", record.sharing.text + really(record.sharing)]);
   if (record.split?.communication) facts.push(["Sends", record.split.communication]);
   if (record.machines.length) facts.push(["Machines", record.machines.join(", ")]);
   return html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;

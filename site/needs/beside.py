@@ -1,0 +1,148 @@
+"""With whom jobs share nodes while they run, how much slower that makes them by the table, and how much really.
+
+What a job would have taken alone nobody knows. So its run is compared with the runs of such jobs, of the same user,
+class, name and width, that had their nodes alone (docs/sharing.md, "On machines").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from gridweave.site.explain import listed, span_text
+from gridweave.site.job import JobRecord, JobRequest
+from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.launch import NodeSharing
+from gridweave.site.times import run_time_ms
+
+_MOST_KINDS = 10_000
+
+
+class SharedTime(msgspec.Struct):
+    """How a running job has shared its nodes so far; instants and work in ms, work at rate 1."""
+
+    start_ms: int
+    since_ms: int  # since when it has its present partners and rate
+    rate: int = RATE_ONE
+    now: tuple[int, ...] = ()
+    ever: tuple[int, ...] = ()
+    worked: float = 0.0  # until then
+
+    def change(self, now_ms: int, rate: int, partners: tuple[int, ...]) -> bool:
+        """Go on at another rate, or beside others; return whether anything is other than before."""
+        if (rate, partners) == (self.rate, self.now):
+            return False
+        self.worked, self.since_ms = self._worked_at(now_ms), now_ms
+        self.ever += tuple(job_id for job_id in partners if job_id not in self.ever)
+        self.rate, self.now = rate, partners
+        return True
+
+    def _worked_at(self, now_ms: int) -> float:
+        return self.worked + max(0, now_ms - self.since_ms) * self.rate / RATE_ONE
+
+    def at_end(self, now_ms: int) -> NodeSharing:
+        """Return with whom it has shared its nodes in all, and what its whole run was expected to take longer."""
+        worked = self._worked_at(now_ms)
+        slowdown = max(1.0, (now_ms - self.start_ms) / worked) if worked > 0 else RATE_ONE / self.rate
+        text = f"beside {_jobs(self.ever)}: expected to take {slowdown:.2f} times as long as alone"
+        return NodeSharing(beside=self.ever, slowdown=slowdown, text=text)
+
+    def so_far(self, limit_ms: int) -> NodeSharing:
+        """Return with whom it shares its nodes now, and by which factor that makes it longer."""
+        slowdown = RATE_ONE / self.rate
+        text = beside_text(self.now, limit_ms, slowdown) if self.now else f"alone again, after {_jobs(self.ever)}"
+        return NodeSharing(beside=self.ever, now=self.now, slowdown=slowdown, text=text)
+
+
+def beside_text(jobs: Sequence[int], length_ms: int, slowdown: float) -> str:
+    """Return beside which jobs one runs that takes so long alone, and what that costs it.
+
+    Examples
+    --------
+    >>> beside_text([12], 600_000, 1.3)
+    'beside job 12: 13m instead of 10m (factor 1.30)'
+    """
+    lengths = f"{span_text(math.ceil(slowdown * length_ms))} instead of {span_text(length_ms)}"
+    return f"beside {_jobs(jobs)}: {lengths} (factor {slowdown:.2f})"
+
+
+def _jobs(jobs: Sequence[int]) -> str:
+    if not jobs:
+        return "other jobs"
+    return f"job {jobs[0]}" if len(jobs) == 1 else f"jobs {listed([str(job_id) for job_id in jobs])}"
+
+
+def partners_of(nodes: Mapping[int, Iterable[object]]) -> dict[int, tuple[int, ...]]:
+    """Return for each job those that have one of its nodes, too, in the order of their numbers.
+
+    Examples
+    --------
+    >>> partners_of({1: ["a", "b"], 2: ["b"], 3: ["c"]})
+    {1: (2,), 2: (1,), 3: ()}
+    """
+    on: dict[object, list[int]] = {}
+    for job_id, own in nodes.items():
+        for node in own:
+            on.setdefault(node, []).append(job_id)
+    return {
+        job_id: tuple(sorted({other for node in own for other in on[node]} - {job_id})) for job_id, own in nodes.items()
+    }
+
+
+class AloneRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """How long jobs of a kind took that had their nodes alone: so many runs, and the mean of ln(ms)."""
+
+    user: str
+    job_class: str
+    name: str
+    nodes: int
+    runs: int = 0
+    mean: float = 0.0
+
+
+class KnownAlone:
+    """How long jobs take that have their nodes alone, by kind; what sharing did to the others is measured by that."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str, str, int], AloneRuns] = {}
+
+    def state(self) -> list[AloneRuns]:
+        """Return what is known of past runs."""
+        return list(self._kinds.values())
+
+    def restore(self, state: Sequence[AloneRuns]) -> None:
+        """Take in what was known of past runs."""
+        self._kinds = {(kind.user, kind.job_class, kind.name, kind.nodes): kind for kind in state}
+
+    def ended(self, record: JobRecord) -> NodeSharing | None:
+        """Learn from a job that has ended; return what sharing its nodes really did to it, if it has."""
+        run_ms = _processes_ran_ms(record)
+        is_whole = record.outcome == "finished" and len(record.places) == 1
+        if record.request.resources is None or not (run_ms and is_whole):
+            return record.sharing
+        key = _key(record.request)
+        kind = self._kinds.get(key)
+        if record.sharing is not None:
+            if kind is None:
+                return record.sharing
+            alone_ms = math.exp(kind.mean)
+            measured = {"real": run_ms / alone_ms, "alone_ms": round(alone_ms), "alone_runs": kind.runs}
+            return msgspec.structs.replace(record.sharing, **measured)
+        if kind is None:
+            kind = AloneRuns(user=key[0], job_class=key[1], name=key[2], nodes=key[3])
+        mean = kind.mean + (math.log(run_ms) - kind.mean) / (kind.runs + 1)
+        self._kinds[key] = msgspec.structs.replace(kind, runs=kind.runs + 1, mean=mean)
+        if len(self._kinds) > _MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        return None
+
+
+def _processes_ran_ms(record: JobRecord) -> int | None:
+    """Return how long the processes of a job ran, without what it took to start them, if that is known."""
+    return run_time_ms(record) if record.ran_ms is None else record.ran_ms[1] - record.ran_ms[0]
+
+
+def _key(request: JobRequest) -> tuple[str, str, str, int]:
+    return request.user, request.job_class, request.name, request.nodes
