@@ -151,7 +151,7 @@ class LiveGrid:
 
     def __init__(self, settings: GridSettings) -> None:
         self.settings = settings
-        self.book = JobBook(1, can_hold=("held", "waiting", "starting"))
+        self.book = JobBook(1, can_hold=("held", "waiting", "starting"), needs=settings.needs)
         self.core = core_of(settings)
         self.measured = Measurements()
         self._traffic = traffic_of(settings)
@@ -406,6 +406,7 @@ class LiveGrid:
         self._changed = settings
         self.settings = settings_as(self.settings, settings, self.settings.changeable)
         self.core, self._traffic = core_of(self.settings), traffic_of(self.settings)
+        self.book.needs.change(self.settings.needs)
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
         """Go on with other settings, and think anew of what waits."""

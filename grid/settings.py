@@ -13,6 +13,7 @@ from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.traffic import KnownTraffic
 from gridweave.settings import Changeable
 from gridweave.site.contract import ALONE_MS
+from gridweave.site.needs.known import UsualNeeds
 
 
 def changeable_of(policy: GridPolicy) -> Changeable:
@@ -20,7 +21,7 @@ def changeable_of(policy: GridPolicy) -> Changeable:
 
     Not among them is what decides which state is kept: control, starts that are reserved, tuning, and chance.
     """
-    names = ("margin_ms", "retry_ms", "lease_ms", "alone_ms", "usual")
+    names = ("margin_ms", "retry_ms", "lease_ms", "alone_ms", "usual", "needs")
     links = ("earliest_end", "exact_up_to", "max_split_factor")
     options = ("mode", "head_reservation", "overhead", "lower_bound", "max_fragments", "reserve_after_s")
     order = {} if policy.tuning is not None or policy.backfill == "conservative" else {"policy.order": None}
@@ -46,6 +47,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int | None = None
     end_ms: int | None = None
     usual: UsualCommunication = UsualCommunication()  # what jobs send that say nothing of it
+    needs: UsualNeeds = UsualNeeds()  # what they need of the nodes that they share
 
     @property
     def changeable(self) -> Changeable:

@@ -22,6 +22,7 @@ from gridweave.site.job import (
     Noted,
     RecordEnded,
     RecordUsage,
+    Resources,
     State,
     request_problem,
 )
@@ -30,14 +31,15 @@ from gridweave.site.lines import Bound, lane_of
 from gridweave.site.maxima import node_s_of
 from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.needs.beside import AloneRuns, KnownAlone
+from gridweave.site.needs.known import KnownNeeds, NeedsExperience, UsualNeeds
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
 """So many ended jobs of users are known without the journal."""
 
 
-def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
-    """Build the core's job from a request; add a new user to `users` under the next number."""
+def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Resources | None = None) -> Job:
+    """Build the core's job from a request, and what such jobs need; add a new user to `users` under the next number."""
     return Job(
         job_id=job_id,
         width=request.nodes,
@@ -50,6 +52,7 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int]) -> Job:
         class_name=request.job_class,
         forms=request.forms,
         if_evicted=request.program.if_evicted,
+        assumed=None if request.resources else assumed,
     )
 
 
@@ -63,6 +66,7 @@ class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     users: dict[str, int]
     ended: list[int]
     alone: list[AloneRuns] = []  # how long jobs take that have their nodes alone
+    needs: list[NeedsExperience] = []  # what jobs of each class use
 
 
 class JobBook:
@@ -73,13 +77,15 @@ class JobBook:
     have ended, or were refused after they had waited.
     """
 
-    def __init__(self, first_id: int, *, site: str = "", can_hold: tuple[State, ...]) -> None:
+    def __init__(
+        self, first_id: int, *, site: str = "", can_hold: tuple[State, ...], needs: UsualNeeds | None = None
+    ) -> None:
         self.records: dict[int, JobRecord] = {}
         self.eligibility = Eligibility()
         self.out: list[Any] = []
         self.n_ended = 0
         self._site, self._can_hold = site, can_hold
-        self._alone = KnownAlone()
+        self._alone, self.needs = KnownAlone(), KnownNeeds(needs or UsualNeeds())
         self._now_ms = 0
         self._next_id = first_id
         self._users: dict[str, int] = {}
@@ -134,7 +140,7 @@ class JobBook:
         past = pasts_of(request, self.records, event.past)
         reason = request_problem(request) or self.eligibility.lines.refusal(request) or after_problem(request, past)
         if reason is None:
-            job = job_of(self._next_id, request, self._users)
+            job = job_of(self._next_id, request, self._users, self.needs.of(request).needs)
             reason = why_never(job)
         if reason is not None:
             self.out.append(Declined(event.key, reason))
@@ -248,11 +254,11 @@ class JobBook:
 
     def job(self, record: JobRecord) -> Job:
         """Return what a core knows of a job."""
-        return job_of(record.job_id, record.request, self._users)
+        return job_of(record.job_id, record.request, self._users, self.needs.of(record.request).needs)
 
     def next_job(self, request: JobRequest) -> Job:
         """Return what a core would know of a job that were handed in now; nothing changes by that."""
-        return job_of(self._next_id, request, dict(self._users))
+        return job_of(self._next_id, request, dict(self._users), self.needs.of(request).needs)
 
     # -- how jobs end -------------------------------------------------------------------------------------------------
 
@@ -290,9 +296,12 @@ class JobBook:
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:
         """Enter how a job has ended."""
         record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
-        run_ms = run_time_ms(record)
-        self.note_end(record.job_id, record.request, outcome, reason, run_ms, _nodes_of(record), record.used)
-        record.sharing = self._alone.ended(record)
+        request, nodes = record.request, _nodes_of(record)
+        self.note_end(record.job_id, request, outcome, reason, run_time_ms(record), nodes, record.used)
+        run_ms = _processes_ran_ms(record)
+        self.needs.ended(record, run_ms)
+        if self.needs.of(request).needs is not None:
+            record.sharing = self._alone.ended(record, run_ms)
         if record.sharing is not None and (took := took_text(record)):
             self.note(record.job_id, "took", f"{took}, {record.sharing.text}; {really_text(record.sharing)}")
         self._keep(record)
@@ -334,6 +343,7 @@ class JobBook:
             users=self._users,
             ended=self._ended,
             alone=self._alone.state(),
+            needs=self.needs.state(),
         )
 
     def restore(self, state: BookState) -> None:
@@ -343,6 +353,7 @@ class JobBook:
         self.n_ended, self._next_id = state.n_ended, state.next_id
         self._users, self._ended = state.users, state.ended
         self._alone.restore(state.alone)
+        self.needs.restore(state.needs)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if what is held is not what is kept from the queue."""
@@ -363,6 +374,13 @@ def _used_s(record: JobRecord, end_ms: int | None) -> int:
         end_ms = min(end_ms, record.start_ms + record.request.limit_ms)
     ended_ms = end_of_processes_ms(record.start_ms, record.ran_ms, end_ms)
     return node_s_of(_nodes_of(record), max(0, ended_ms - record.start_ms))
+
+
+def _processes_ran_ms(record: JobRecord) -> int:
+    """Return how long the processes of a job ran, without what it took to start them, if that is known; 0: not."""
+    if record.ran_ms is None:
+        return run_time_ms(record) or 0
+    return record.ran_ms[1] - record.ran_ms[0]
 
 
 def _nodes_of(record: JobRecord) -> int:

@@ -733,7 +733,10 @@ class ContractCore:
     def _quote(self, request: RequestQuote) -> Quoted:
         now_ms, width, length_ms, room = self._now_ms, request.width, request.length_ms, self._share.room
         free = min(room, self.site.startable(now_ms, length_ms))
-        untold = Job(job_id=0, width=width, estimate_ms=length_ms, resources=request.resources, user_name=request.user)
+        needs, assumed = request.resources, request.assumed
+        untold = Job(
+            job_id=0, width=width, estimate_ms=length_ms, user_name=request.user, resources=needs, assumed=assumed
+        )
         why_not, start_ms, expected = self._share.why_not(width), None, None
         if why_not is None and request.job is not None:
             expected = self.site.expected_run(now_ms, self._owner.as_delegated(request.job))
@@ -761,7 +764,8 @@ class ContractCore:
 
     def _slowdown_of(self, job: Job, room: int) -> float | None:
         """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
-        if job.resources is None or job.width > room or why_impossible(job) is not None:
+        is_known = job.resources is not None or job.assumed is not None
+        if not is_known or job.width > room or why_impossible(job) is not None:
             return None
         return self.site.slowdown_offered(self._now_ms, job)
 

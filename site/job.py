@@ -180,8 +180,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     behind : bool
         Whether it stands behind all jobs of which this is not said, whatever the order of the queue; among themselves
         such jobs stand in the order of submission.
-    resources : Resources, optional
-        A job of which they are not known shares its nodes with none.
+    resources, assumed : Resources, optional
+        What it says that it needs; what such jobs need, if it says nothing (for nodes shared by hardware threads).
     user_name, class_name : str
         Of the user and the class, where these have names; empty otherwise.
     forms : tuple of JobForm
@@ -210,6 +210,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     in_step: bool = False
     if_evicted: IfEvicted = ""
     evictions: int = 0
+    assumed: Resources | None = None
 
     @property
     def needs_telling(self) -> bool:

@@ -147,7 +147,7 @@ class LiveSite:
         moves = bool(getattr(deciding(settings.policy)[0], "moves_jobs", False))
         self._moves_jobs = moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
-        self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"))
+        self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"), needs=settings.needs)
         self.runs = Runs(settings, self.book)
         self._expected: dict[tuple[int, int], Expected] = {}
         self._now_ms = 0

@@ -263,6 +263,7 @@ class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
     # The job itself, for which the site then says how long it expects it to take, and when its nodes come free.
     job: Job | None = None
     wants_ready: bool = True  # whether, if it has the job, it is to say when its nodes come free
+    assumed: Resources | None = None  # as in `Job`
 
 
 class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_omit_defaults=True):

@@ -63,6 +63,7 @@ from gridweave.site.messages import (
     TellGrid,
 )
 from gridweave.site.needs.beside import SharedTime, partners_of
+from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 
@@ -86,6 +87,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     alone_ms: int = 1_500
     # As for `gridweave.site.kernels.limits.week_of`, on a clock of Unix time; empty where the policy has no windows.
     week: tuple[tuple[int, int], ...] = ()
+    needs: UsualNeeds = UsualNeeds()  # what jobs of its own users need that do not say it
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -660,13 +662,9 @@ class Runs:
 
     def change_sharing(self, now_ms: int) -> list[Run]:
         """Note who shares nodes with whom now; return the runs beside which somebody has come, or has left."""
-        shared = {job_id: run for job_id, run in self._runs.items() if run.shared is not None}
-        partners = partners_of({job_id: run.nodes for job_id, run in shared.items()})
-        return [
-            run
-            for job_id, run in shared.items()
-            if run.shared is not None and run.shared.change(now_ms, run.rate, partners[job_id])
-        ]
+        found = [(run, run.shared) for run in self._runs.values() if run.shared is not None]
+        partners = partners_of({run.job_id: run.nodes for run, _ in found})
+        return [run for run, shared in found if shared.change(now_ms, run.rate, partners[run.job_id])]
 
     # -- what machines tell -------------------------------------------------------------------------------------------
 

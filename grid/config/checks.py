@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,9 +17,12 @@ from gridweave.netmodel.communication import Communication, parse_communication
 from gridweave.netmodel.tables import KeyPath, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
 from gridweave.site.disciplines.protocol import Policy
-from gridweave.site.job import MAX_WIDTH
+from gridweave.site.job import MAX_WIDTH, Resources
+from gridweave.site.needs.known import DISK_BPS, UsualNeeds
+from gridweave.site.needs.text import parse_resources
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.service.zones import load_zone
+from gridweave.values import parse_bytes
 
 WITHOUT_NET = "is {!r}, and there is no network; add the table [net], or leave this out"
 GIVEN_WITHOUT_NET = "is given, but there is no network; add the table [net], or leave this out"
@@ -27,6 +30,7 @@ IDLE_NET = "is of no use under mode {}, which splits no job, with no data to mov
 IDLE_NET += "multi-site or adaptive"
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
 def site_policy(site: Site, grid: PolicyTable) -> Policy:
@@ -218,14 +222,40 @@ def usual_communication(grid: LiveGridTable, report: FileReport | None = None) -
     )
 
 
-def _communication(text: str, place: tuple[str, ...], report: FileReport | None) -> Communication:
+def usual_needs(grid: LiveGridTable, report: FileReport | None = None) -> UsualNeeds:
+    """Return what jobs need of shared nodes that do not say it; see `grid_policy`."""
+    table, place = grid.resources, ("grid", "resources")
+    if isinstance(table, str):
+        return UsualNeeds(default=_needs(table, place, report))
+    by_class = {name: _needs(text, (*place, "by_class", name), report) for name, text in table.by_class.items()}
+    by_user = {name: _needs(text, (*place, "by_user", name), report) for name, text in table.by_user.items()}
+    return UsualNeeds(
+        default=_needs(table.default, (*place, "default"), report),
+        by_class={name: needs for name, needs in by_class.items() if needs is not None},
+        by_user={name: needs for name, needs in by_user.items() if needs is not None},
+        disk_bps=_or_noted(DISK_BPS, (*place, "disk"), report, parse_bytes, table.disk, per_second=True),
+    )
+
+
+def _needs(text: str, place: tuple[str, ...], report: FileReport | None) -> Resources | None:
+    return _or_noted(None, place, report, parse_resources, text) if text else None
+
+
+def _or_noted(
+    otherwise: V, place: tuple[str, ...], report: FileReport | None, read: Callable[..., V], text: str, **more: Any
+) -> V:
+    """Return what a text of the file says; note its problem in the report, if there is one."""
     try:
-        return parse_communication(".".join(place), text)
+        return read(".".join(place), text, **more)
     except OptionError as error:
         if report is None:
             raise
         report.add(place, error.problem)
-        return Communication()
+        return otherwise
+
+
+def _communication(text: str, place: tuple[str, ...], report: FileReport | None) -> Communication:
+    return _or_noted(Communication(), place, report, parse_communication, text)
 
 
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:

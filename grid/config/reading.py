@@ -20,6 +20,7 @@ from gridweave.grid.config.checks import (
     grid_decides_all,
     grid_policy,
     usual_communication,
+    usual_needs,
 )
 from gridweave.grid.config.networks import ReadNetwork, read_network
 from gridweave.grid.config.tables import (
@@ -250,6 +251,7 @@ def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> No
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     usual_communication(grid, report)
+    usual_needs(grid, report)
     if policy.mode == "local":
         report.add(("grid", "mode"), "is 'local', where there is no grid; give sharing, multi-site or adaptive")
     for number, site in enumerate(sites):

@@ -308,11 +308,25 @@ class UsualCommunicationTable(Table, frozen=True, kw_only=True):
     by_user: dict[str, Annotated[str, _PROFILE]] = {}
 
 
+class UsualNeedsTable(Table, frozen=True, kw_only=True):
+    """The table ``[grid.resources]``: what jobs need of shared nodes that do not say it, by class and by user.
+
+    Each is a text such as ``cpu=0.6,network=0.3,disk=0.1,memory=0.5`` (docs/sharing.md); an empty one: nothing.
+    """
+
+    default: str = ""
+    by_class: dict[str, str] = {}
+    by_user: dict[str, str] = {}
+    disk: str = "200 MB/s"  # what the disk of a node reads or writes; by that it is learnt what jobs of a class need
+
+
 class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
     """The table ``[grid]`` of a live grid: as in a scenario, and what a live meta-scheduler has."""
 
     # What jobs are taken to send between their nodes that say nothing of it, with [net].
     communication: UsualCommunicationTable | Annotated[str, _PROFILE] = USUAL_PROFILE
+
+    resources: UsualNeedsTable | str = ""  # what jobs need of shared nodes that do not say it; empty: nothing is known
 
     # As for `gridweave.grid.service.cluster.GridPlan`.
     margin_ms: _Ms = 500

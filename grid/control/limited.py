@@ -328,7 +328,7 @@ class LimitedControl(DelegatingControl):
         self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
         job = delegation.job
         length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
-        asked = RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id)
+        asked = RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id, assumed=job.assumed)
         if self.policy.maps or job.needs_telling:
             told = msgspec.structs.replace(job, estimate_ms=length_ms)
             asked = msgspec.structs.replace(asked, job=told, wants_ready=self.policy.maps)

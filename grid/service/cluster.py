@@ -13,7 +13,7 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.client.requests import login_name
-from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy, usual_communication
+from gridweave.grid.config.checks import grid_policy, owner_policy, site_policy, usual_communication, usual_needs
 from gridweave.grid.config.journals import JournalSpec, grid_place, site_place
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable, LiveSiteTable, ServedGrid
@@ -38,6 +38,7 @@ from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
+from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
@@ -107,6 +108,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
     usual: UsualCommunication = UsualCommunication()
+    needs: UsualNeeds = UsualNeeds()  # also as for `SiteSettings`
     start_ms: int | None = None
     end_ms: int | None = None
     maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
@@ -134,6 +136,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             lease_ms=self.lease_ms,
             network=self.network,
             usual=self.usual,
+            needs=self.needs,
             start_ms=self.start_ms,
             end_ms=self.end_ms,
         )
@@ -166,6 +169,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             rendezvous_ms=self.rendezvous_ms,
             alone_ms=self.alone_ms,
             week=live_week(site.timezone) if asks_week(site.policy) else (),
+            needs=self.needs,
         )
 
 
@@ -352,6 +356,7 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         labelled=labelled,
         network=_network(read),
         usual=usual_communication(read.grid),
+        needs=usual_needs(read.grid),
         maxima=read.file.maxima,
         probes=_probes(read, secret),
         first_port=first_port,

@@ -12,6 +12,7 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.job import MAX_TIME_MS, Resources
 from gridweave.site.journal.records import JobUsage
+from gridweave.site.needs.known import time_parts
 
 KILL_CHANCE = 0.05
 """How likely the next job may be killed at a suggested limit, if nothing else is said."""
@@ -253,17 +254,7 @@ def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> fl
 
 
 def job_fractions(used: JobUsage, disk_bps: float) -> tuple[float, float, float] | None:
-    """Return in which parts of its run time a job used CPU, network and disk; None if what it used is not known.
-
-    CPU: the part of its run time that it computed. Disk: how long what it read and wrote takes at the full bandwidth of
-    the disks of all its nodes, but no longer than it did not compute. A job on several nodes spent the rest on
-    messages, as far as is known; of one on a single node the two parts are stretched to the whole.
-    """
+    """Return in which parts of its run time a job used CPU, network and disk; None if what it used is not known."""
     if used.cpu is None or used.read_bytes is None or used.write_bytes is None or used.run_ms <= 0:
         return None
-    cpu = min(max(used.cpu, 0.0), 1.0)
-    disk_s = (used.read_bytes + used.write_bytes) / (disk_bps * max(used.width, 1))
-    disk = min(1000.0 * disk_s / used.run_ms, 1.0 - cpu)
-    if used.width > 1:
-        return cpu, 1.0 - cpu - disk, disk
-    return (cpu / (cpu + disk), 0.0, disk / (cpu + disk)) if cpu + disk > 0 else None
+    return time_parts(used.run_ms, used.width, used.cpu, used.read_bytes + used.write_bytes, disk_bps)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gridweave.site.explain import listed, span_text
+from gridweave.site.explain import listed
 from gridweave.site.job import JobRecord, JobRequest
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.launch import NodeSharing
-from gridweave.site.times import run_time_ms
+from gridweave.site.times import span_text
 
 _MOST_KINDS = 10_000
 
@@ -116,11 +116,9 @@ class KnownAlone:
         """Take in what was known of past runs."""
         self._kinds = {(kind.user, kind.job_class, kind.name, kind.nodes): kind for kind in state}
 
-    def ended(self, record: JobRecord) -> NodeSharing | None:
+    def ended(self, record: JobRecord, run_ms: int) -> NodeSharing | None:
         """Learn from a job that has ended; return what sharing its nodes really did to it, if it has."""
-        run_ms = _processes_ran_ms(record)
-        is_whole = record.outcome == "finished" and len(record.places) == 1
-        if record.request.resources is None or not (run_ms and is_whole):
+        if record.outcome != "finished" or len(record.places) != 1 or run_ms <= 0:
             return record.sharing
         key = _key(record.request)
         kind = self._kinds.get(key)
@@ -137,11 +135,6 @@ class KnownAlone:
         if len(self._kinds) > _MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
         return None
-
-
-def _processes_ran_ms(record: JobRecord) -> int | None:
-    """Return how long the processes of a job ran, without what it took to start them, if that is known."""
-    return run_time_ms(record) if record.ran_ms is None else record.ran_ms[1] - record.ran_ms[0]
 
 
 def _key(request: JobRequest) -> tuple[str, str, str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gridweave.site.disciplines.sharing.policy import SharedNodes
@@ -12,6 +13,7 @@ from gridweave.site.launch import NodeSharing
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import Machine, PaceRun, RunEnded, RunStarted, StartRun
 from gridweave.site.messages import UserSubmitted as Submitted
+from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.runs import SiteSettings
 from stepping import do
 
@@ -116,6 +118,18 @@ def test_machines_are_told_how_fast_a_job_works_beside_others() -> None:
     assert all(pace.runs and pace.speed == pytest.approx(1 / SLOWDOWN, abs=1e-4) for pace in paces)
     paces = of(do(north, 10, RunEnded("a", OWN + 1, 1, "finished")), PaceRun)
     assert {(pace.machine, pace.job_id, pace.speed) for pace in paces} == {("a", OWN, 1.0), ("b", OWN, 1.0)}
+
+
+@pytest.mark.parametrize(("job_class", "started"), [("io", [OWN + 1]), ("other", [])])
+def test_who_says_nothing_has_what_is_known_of_its_class(job_class: str, started: list[int]) -> None:
+    """A job of a class in the file of the grid shares nodes; one of another class does not."""
+    machines = (Machine(name="a", nodes=2),)
+    needs = UsualNeeds(by_class={"io": ON_DISK})
+    north = LiveSite(SiteSettings(name="north", number=0, machines=machines, policy=SharedNodes(), needs=needs))
+    do(north, 0, job("a", ON_CPU))
+    silent = msgspec.structs.replace(job("b", None).request, job_class=job_class)
+    commands = do(north, 1, Submitted("b", silent))
+    assert [start.launch.job_id for start in of(commands, StartRun)] == started
 
 
 def test_who_says_nothing_of_its_needs_is_alone() -> None:

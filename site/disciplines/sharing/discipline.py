@@ -130,7 +130,7 @@ class SharedDiscipline:
         for name, values in self._model.sorts_of(_columns(needs)).items():
             row[name] = values[0]
         row["job_class"] = self._policy.classes([job.estimate_ms])[0]
-        if job.resources is None:
+        if job.resources is None and job.assumed is None:
             row["row"] = UNKNOWN_ROW
 
     def ended(self, now_ms: int, job_id: int) -> None:
@@ -291,7 +291,7 @@ class SharedDiscipline:
 
 def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
     """Return what a job needs; all of a node where nothing is known, so that nobody shares it."""
-    return job.resources or Resources(memory=max(kind.memory for kind in kinds))
+    return job.resources or job.assumed or Resources(memory=max(kind.memory for kind in kinds))
 
 
 def _columns(needs: Resources) -> dict[str, np.ndarray[tuple[int], np.dtype[Any]]]:
