@@ -85,6 +85,8 @@ class MetaCore:
         place of the policy's own and of the sensitivities.
     names : sequence of str, optional
         Of the sites, for forecasts; left out: ``site 0`` and so on.
+    shared : sequence of int, optional
+        The sites whose nodes jobs share by hardware threads. Under full control they are asked what they offer.
 
     Raises
     ------
@@ -110,6 +112,7 @@ class MetaCore:
         lease_ms: int = LEASE_MS,
         network: GridNetwork | None = None,
         names: Sequence[str] = (),
+        shared: Sequence[int] = (),
     ) -> None:
         if not len(nodes) or min(nodes) < 0 or sum(nodes) < 1:
             raise OptionError("nodes", f"is {list(nodes)}; one number per site, from 0 up, at least 1 in all")
@@ -122,7 +125,7 @@ class MetaCore:
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
         self._names = tuple(names) or tuple(f"site {site}" for site in self._sites)
-        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, self._names)
+        options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, self._names, tuple(shared))
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
         # Of jobs that are not over, those that sites have evicted.

@@ -66,6 +66,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.needs.offers import new_rate, offered, why_not_placed
 from gridweave.site.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import span_text
@@ -458,6 +459,12 @@ class ContractCore:
             evictions=request.evictions,
         )
         reason = self._why_refused(job, start_ms, ahead=request.ahead)
+        if reason is None and request.job is not None and self.site.lanes != (1, 1):
+            # By what it is when all that came before has happened: a job that has ended has left its nodes.
+            before = self._inner.copy()
+            self._inner.clear()
+            self._run_site(before)
+            reason = why_not_placed(self.site, self._now_ms, job, request.beside)
         if reason is not None:
             is_never = is_shared and not self.site.takes_parts
             self._answer(Refused(job_id, request.attempt, reason, "never" if is_never else ""))
@@ -645,6 +652,7 @@ class ContractCore:
                 part.rate = command.rate
                 if part.state == RUNNING:
                     self._out.append(command)
+                    self._out += new_rate(self.site, self._now_ms, job_id, part)
             elif isinstance(command, RefuseJob):
                 self._forget(job_id)
                 # What a part cannot have, as that is wide, the whole may, or a part of another width.
@@ -749,7 +757,9 @@ class ContractCore:
             reason, cause, takes_parts = self.site.why_no_start(request.job or untold)
         if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(now_ms)):
             reason = f"{reason}; {note}"
-        quoted = Quoted(request.quote_id, free, start_ms, reason, self._slowdown_of(untold, room), cause, takes_parts)
+        quoted = Quoted(
+            request.quote_id, free, start_ms, reason, offered(self.site, now_ms, untold, room), cause, takes_parts
+        )
         if self.site.asks is not None:
             coming, coming_ms = self.site.asks.coming(now_ms, length_ms)
             if coming_ms is not None and min(coming, room) > free:
@@ -761,13 +771,6 @@ class ContractCore:
             return quoted
         nodes, evicts = expected.nodes, expected.evicts
         return msgspec.structs.replace(quoted, length_ms=expected.length_ms, nodes=nodes, evicts=evicts)
-
-    def _slowdown_of(self, job: Job, room: int) -> float | None:
-        """Return at which slowdown a job could share nodes now, if it says what it needs, and the site shares any."""
-        is_known = job.resources is not None or job.assumed is not None
-        if not is_known or job.width > room or why_impossible(job) is not None:
-            return None
-        return self.site.slowdown_offered(self._now_ms, job)
 
     def _tell_enqueued(self, job_id: int, attempt: int, start_ms: int | None = None) -> None:
         """Tell the grid that a delegated job waits, unless more has become of it at this instant."""

@@ -280,6 +280,8 @@ class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_om
     # Not now or never: the fragment waits in the queue of the site, and keeps the nodes that it gets there until all
     # other sites have theirs. ``start_ms`` is when that lease ends, if it is not renewed.
     ahead: bool = False
+    # Now, on nodes that others use, if the job takes at most so many times as long as alone; None: on nodes of its own.
+    beside: float | None = None
 
 
 class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):

@@ -184,7 +184,9 @@ class CoAllocator:
             for site, width in fragments
         ]
 
-    def begin(self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int) -> list[GridCommand]:
+    def begin(
+        self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int, *, is_told: bool = False
+    ) -> list[GridCommand]:
         """Ask for the nodes of a job.
 
         Parameters
@@ -193,13 +195,26 @@ class CoAllocator:
             Of the attempt; higher than of any before.
         length_ms : int
             How long the job takes at most when it is placed like that.
+        is_told : bool
+            Whether a single site is told what the job needs of its nodes: then others may share them.
         """
         if len(fragments) == 1:
             ((site, width),) = fragments
             job_id = job.job_id
             self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
-            return [ToSite(site, ReserveNodes(job_id, number, width, length_ms, evictions=job.evictions))]
+            told = job if is_told else None
+            asked = ReserveNodes(job_id, number, width, length_ms, job=told, evictions=job.evictions)
+            return [ToSite(site, asked)]
         return self._ask_all(job, number, fragments, length_ms, now_ms + self.margin_ms)
+
+    def begin_beside(
+        self, now_ms: int, job: Job, number: int, site: int, work_ms: int, slowdown: float, end_ms: int
+    ) -> list[GridCommand]:
+        """Ask a site to start a job beside others, at most so many times as long as its work takes alone."""
+        fragments = ((site, job.width),)
+        self.attempts[job.job_id] = Attempt(job, number, fragments, end_ms - now_ms, now_ms, COMMITTED, set())
+        asked = ReserveNodes(job.job_id, number, job.width, work_ms, job=job, evictions=job.evictions, beside=slowdown)
+        return [ToSite(site, asked)]
 
     def _ask_all(self, job: Job, number: int, fragments: Fragments, length_ms: int, start_ms: int) -> list[GridCommand]:
         missing = {site for site, _ in fragments}

@@ -49,6 +49,7 @@ class ControlOptions(NamedTuple):
     lease_ms: int  # how long a delegated job may wait at a site that hears nothing of the grid
     network: GridNetwork | None  # the links between the sites
     names: tuple[str, ...]  # of the sites, for forecasts
+    shared: tuple[int, ...] = ()  # the sites whose nodes jobs share by hardware threads
 
 
 class ControlState(CoreState, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, Cont
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue, QueueState
+from gridweave.grid.control.sharing import SharedOffers, SharedOffersState
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.explain.delegated import apart_forecast
 from gridweave.grid.explain.play import QueueForecasts, attempt_forecast, quoted_forecast
@@ -38,7 +39,18 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, Planner, settled
 from gridweave.site.job import Job
-from gridweave.site.messages import Answer, Ended, LeaseEnded, Quoted, Reserved, RunsLate, SiteChanged, Started
+from gridweave.site.messages import (
+    Answer,
+    Ended,
+    Enqueued,
+    LeaseEnded,
+    Quoted,
+    Refused,
+    Reserved,
+    RunsLate,
+    SiteChanged,
+    Started,
+)
 
 
 class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl 1"):
@@ -59,6 +71,7 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     refusals: dict[int, str] = msgspec.field(default_factory=dict)
     # Of the nodes of each site, those that are not the grid's to have, as it has said.
     others: dict[int, int] = msgspec.field(default_factory=dict)
+    offers: SharedOffersState | None = None
 
 
 class FullControl(Control):
@@ -72,7 +85,8 @@ class FullControl(Control):
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
-        self._queue = GridQueue(nodes, policy, options.network)
+        self._queue = GridQueue(nodes, policy, options.network, shares=bool(options.shared))
+        self._offers = SharedOffers(options.shared, nodes, options.retry_ms) if options.shared else None
         self._attempts = CoAllocator(options.margin_ms)
         self._number: dict[int, int] = {}
         # Jobs that are under way, and are to be taken out if they come back; or could be placed no more then, and why.
@@ -110,6 +124,7 @@ class FullControl(Control):
             never=self._never,
             refusals=self._refusals,
             others=self._others,
+            offers=None if self._offers is None else self._offers.state(),
         )
 
     def restore(self, state: FullControlState) -> None:
@@ -124,6 +139,8 @@ class FullControl(Control):
         if state.apart is not None:
             self._those_apart().restore(state.apart)
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
+        if self._offers is not None and state.offers is not None:
+            self._offers.restore(state.offers)
         # A journal of an older release does not have it in the queue.
         for site in self._shut:
             self._queue.set_shut(site, True)
@@ -150,8 +167,8 @@ class FullControl(Control):
         twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
         twin._never, twin._shut, twin._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
         twin._others = self._others.copy()
-        # What jobs apart have they keep in the twin.
-        twin._apart = None
+        # What jobs apart have they keep in the twin; what sites offer they offer now, and not in a play.
+        twin._apart = twin._offers = None
         return twin
 
     def queue_copy(self) -> GridQueue:
@@ -347,6 +364,8 @@ class FullControl(Control):
             if attempt is not None and attempt.number == answer.attempt:
                 self._queue.runs_late(answer)
             return []
+        if self._offers is not None and self._heard(self._offers, site, answer):
+            return []
         if type(answer) is SiteChanged:
             self._open(site)
             self._others[site] = answer.others
@@ -365,6 +384,18 @@ class FullControl(Control):
     def _nodes_apart(self, site: int) -> int:
         """Return how many nodes of a site jobs have that are apart."""
         return sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
+
+    def _heard(self, offers: SharedOffers, site: int, answer: Answer) -> bool:
+        """Take in what a site offers, or that its offers hold no more; return whether that is all that it says."""
+        if type(answer) is Quoted and answer.quote_id < 0:
+            self._changed = offers.answered(answer) or self._changed
+            return True
+        if type(answer) is Refused:
+            offers.refused(answer.job_id, site)
+        elif not isinstance(answer, (Quoted, RunsLate, Enqueued)):
+            offers.changed(site)
+            self._changed = True
+        return False
 
     def _note_apart(self, apart: LimitedControl, site: int, answer: Answer) -> None:
         """Take note of the nodes that a job has which is apart, or was; the queue cannot have these."""
@@ -491,16 +522,39 @@ class FullControl(Control):
                 if until_ms <= now_ms:
                     self._open(site)
                     self._changed = True
+        offers = self._offers
+        if offers is not None and offers.expire(now_ms):
+            self._changed = True
         if self._changed or self._is_due(now_ms):
             self._changed = False
-            for placement in self._queue.run_pass(now_ms):
-                job, fragments, length_ms = placement.job, placement.fragments, placement.length_ms
-                job_id = job.job_id
-                self._number[job_id] = number = self._number[job_id] + 1
-                commands += self._attempts.begin(now_ms, job, number, fragments, length_ms)
-                if len(fragments) > 1 and self.margin_ms:
-                    self._queue.expect_end(now_ms, job_id, now_ms + self.margin_ms + length_ms)
+            if offers is not None:
+                self._queue.offer(offers.ends(now_ms, self._queue))
+            commands += self._place(now_ms)
+            if offers is not None:
+                commands += self._share(now_ms, offers)
         return commands
+
+    def _place(self, now_ms: int) -> list[GridCommand]:
+        """Run the pass of this instant, and ask for the nodes of what it starts."""
+        commands: list[GridCommand] = []
+        shared = () if self._offers is None else self._offers.sites
+        for placement in self._queue.run_pass(now_ms):
+            job, fragments, length_ms = placement.job, placement.fragments, placement.length_ms
+            job_id = job.job_id
+            self._number[job_id] = number = self._number[job_id] + 1
+            is_told = fragments[0][0] in shared
+            commands += self._attempts.begin(now_ms, job, number, fragments, length_ms, is_told=is_told)
+            if len(fragments) > 1 and self.margin_ms:
+                self._queue.expect_end(now_ms, job_id, now_ms + self.margin_ms + length_ms)
+        return commands
+
+    def _share(self, now_ms: int, offers: SharedOffers) -> list[GridCommand]:
+        """Have jobs that wait start beside others where that pays, and ask for offers to those that go on waiting."""
+        commands: list[GridCommand] = []
+        for job, site, slowdown, work_ms, end_ms in offers.take(now_ms, self._queue):
+            self._number[job.job_id] = number = self._number[job.job_id] + 1
+            commands += self._attempts.begin_beside(now_ms, job, number, site, work_ms, slowdown, end_ms)
+        return commands + offers.ask(now_ms, self._queue)
 
     def _is_due(self, now_ms: int) -> bool:
         start_ms = self._queue.next_start_ms()
@@ -515,9 +569,10 @@ class FullControl(Control):
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
         apart_ms = None if self._apart is None else self._apart.next_wakeup_ms()
-        if not (self._attempts.asking or self._closed or self._queue.reserves_starts):
+        offers_ms = None if self._offers is None else self._offers.next_wakeup_ms()
+        if offers_ms is None and not (self._attempts.asking or self._closed or self._queue.reserves_starts):
             return apart_ms
-        instants = [apart_ms, self._attempts.next_wakeup_ms(), self._queue.next_start_ms()]
+        instants = [apart_ms, offers_ms, self._attempts.next_wakeup_ms(), self._queue.next_start_ms()]
         instants += [until_ms for _, until_ms in self._closed.values()]
         return min((instant for instant in instants if instant is not None), default=None)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from gridweave.grid.control.coallocation import (
     ENDED,
@@ -37,6 +37,7 @@ from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, Site
 from gridweave.grid.control.placing import OneJob, awaited
 from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
+from gridweave.grid.kernels.sharing import shared_end_ms
 from gridweave.grid.messages import (
     GridCommand,
     GridJobSubmitted,
@@ -612,7 +613,8 @@ class LimitedControl(DelegatingControl):
                 end_ms = self._end_at(delegation, site, start_ms, delay)
                 ends.append((end_ms, 0, start_ms, quotes[site].free, site))
             if slowdown is not None:
-                ends.append((now_ms + math.ceil(slowdown * (delay + estimate_ms)), 1, now_ms, 0, site))
+                end_ms = int(shared_end_ms(slowdown, np.int64(delay + estimate_ms), np.int64(now_ms)))
+                ends.append((end_ms, 1, now_ms, 0, site))
         if not ends:
             return None, None
         end_ms, *_, site = min(ends)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import msgspec
@@ -35,6 +35,7 @@ from gridweave.grid.kernels.grid_queue import (
 from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
 from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, occupy_reserved
 from gridweave.grid.kernels.running import join_blocks, running_slots
+from gridweave.grid.kernels.sharing import is_first, shares_now
 from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
 from gridweave.grid.messages import LinksChanged, PathsMeasured
 from gridweave.grid.policy import GridPolicy
@@ -85,7 +86,9 @@ class GridQueue:
     `reserves_starts`: every waiting job is given a start, rather than the head alone.
     """
 
-    def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
+    def __init__(
+        self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None, *, shares: bool = False
+    ) -> None:
         self.reserves_starts = policy.backfill == "conservative"
         self._nodes = np.array(nodes, np.int64)
         self._total = int(self._nodes.sum())
@@ -94,6 +97,8 @@ class GridQueue:
         if network is not None:
             self._links = KnownLinks(network, slots=FIRST_SLOTS, widest=max(1, self._total))
             self._codes = self._codes._replace(net=self._links.arrays)
+        self._weighs = shares and self._codes.adaptive
+        self._no_offers(FIRST_SLOTS)
         # What is left of the jobs that have not ended by their end by estimate.
         self._late: dict[int, RunsLate] = {}
         self._state = empty_grid(self._nodes, slots=FIRST_SLOTS)
@@ -164,9 +169,10 @@ class GridQueue:
         twin._others, twin._slots, twin._late = self._others.copy(), self._slots.copy(), self._late.copy()
         twin._shut = self._shut.copy()
         twin.tuning = None if self.tuning is None else self.tuning.copy()
+        twin._no_offers(self._slots.count)
         if self._links is not None:
             twin._links = self._links.copy()
-            twin._codes = self._codes._replace(net=twin._links.arrays)
+            twin._codes = twin._codes._replace(net=twin._links.arrays)
         twin._name_numbers()
         return twin
 
@@ -319,6 +325,42 @@ class GridQueue:
         self.n_waiting += 1
         if self.tuning is not None:
             self.tuning.submitted()
+
+    def _no_offers(self, slots: int) -> None:
+        """Know of no job that it could start on nodes that others use."""
+        if self._weighs:
+            self._codes = self._codes._replace(offers=np.full(slots, NEVER_MS))
+
+    def offer(self, ends: Mapping[int, int]) -> None:
+        """Note when waiting jobs would end that start now on nodes that others use; 0: this is not known yet."""
+        if self._weighs:
+            offers = self._codes.offers
+            assert offers is not None, "there are no offers"
+            offers.fill(NEVER_MS)
+            for job_id, end_ms in ends.items():
+                offers[self._slots.of[job_id]] = end_ms
+            # What was found of splits holds no more.
+            self._state.counters["first_new"] = HEAD
+            self._state.counters["settled"] = UNKNOWN
+
+    def kept_sites(self) -> dict[int, set[int]]:
+        """Return on which sites nodes are reserved for waiting jobs, by job."""
+        if not self.n_waiting:
+            return {}
+        if self._plan is None:
+            _, fragments, _ = self.kept_for_head()
+            return {next(self.waiting).job_id: {site for site, _ in fragments}}
+        found = {job.job_id: self.reserved(job.job_id) for job in self.waiting}
+        return {job_id: {site for site, _ in reserved[1].fragments} for job_id, reserved in found.items() if reserved}
+
+    def shares_now(self, job_id: int, now_ms: int, end_ms: int) -> bool:
+        """Return whether a waiting job that would end then on nodes that others use had better start there now."""
+        reserved = None if self._plan is None else self.reserved(job_id)
+        if reserved is not None:
+            start_ms, placed = reserved
+            return bool(is_first(np.int64(end_ms), np.int64(start_ms + placed.length_ms)))
+        slot = np.int64(self._slots.of[job_id])
+        return bool(shares_now(self._state, self._codes, slot, np.int64(now_ms), np.int64(end_ms)))
 
     def take_over(self, job_id: int, fragments: Fragments, end_ms: int) -> None:
         """Have a waiting job run on these nodes until an instant, as it does in another queue."""
@@ -595,6 +637,7 @@ class GridQueue:
             rows = np.zeros(slots, np.int64)
             rows[: len(self._plan.row)] = self._plan.row
             self._plan = self._plan._replace(row=rows)
+        self._no_offers(slots)
         if self._links is not None:
             self._links.grow(slots)
             self._codes = self._codes._replace(net=self._links.arrays)

@@ -6,6 +6,7 @@ A meta-scheduler plays it step by step: jobs come one by one, nodes go and come,
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from gridweave.grid.kernels.candidates import drop_started, limits_now, next_candidate, note_wants
 from gridweave.grid.kernels.links import note_taken
@@ -138,8 +139,22 @@ def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> 
 
 @kernel_part
 def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_ms: Int) -> bool:
-    """Whether a split of this length is to be made at an instant: adaptive, only if it ends before any single site."""
-    return not codes.adaptive or not ends_on_one_site_by(state, codes.net, slot, when_ms, when_ms + length_ms)
+    """Whether a split of this length is to be made at an instant: adaptive, only if it ends before any single site.
+
+    It ends before the job would on nodes that others use as well, where a site offers these.
+    """
+    if not codes.adaptive:
+        return True
+    end_ms = when_ms + length_ms
+    return not (
+        _is_offered_by(codes.offers, slot, end_ms) or ends_on_one_site_by(state, codes.net, slot, when_ms, end_ms)
+    )
+
+
+@kernel_part
+def _is_offered_by(offers: npt.NDArray[np.int64] | None, slot: Slot, end_ms: Int) -> bool:
+    """Whether a job would end by an instant on nodes that others use, or it is not known yet whether it would."""
+    return offers is not None and offers[slot] <= end_ms
 
 
 @kernel_part

@@ -54,6 +54,9 @@ class GridCodes(NamedTuple):
         By which part of itself a job takes longer in 2, 3, ... fragments; the last one holds for more.
     net : GridLinks or None
         The links between the sites, and what the jobs send over them; None where the overhead is a number.
+    offers : numpy.ndarray of int64, shape (slots,), or None
+        When each job would end that starts now on nodes that others use: ``NEVER_MS`` if no site offers that, 0 if it
+        is not known yet. None where no site shares nodes, or splits do not go by such ends.
     """
 
     splits: bool
@@ -66,6 +69,7 @@ class GridCodes(NamedTuple):
     fragments: npt.NDArray[np.int64]
     overhead: npt.NDArray[np.float64]
     net: GridLinks | None = None
+    offers: npt.NDArray[np.int64] | None = None
 
 
 @kernel_part

@@ -123,7 +123,8 @@ def simulate_world(
     known = None if links is None else links.network
     live, played = live or LiveTimes(), faults or Faults()
     margin_ms = max(routes.margin_ms, live.margin_ms)
-    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=known)
+    shared = [number for number, site in enumerate(sites) if site.site.lanes != (1, 1)]
+    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=known, shared=shared)
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
     world = World(sites, meta, lengths, routes, played, rng, check=check, channels=channels, links=links)
     sensitivities = checked_sensitivity(sensitivity, len(workload))

@@ -1,0 +1,172 @@
+"""Under full control: what sites with hyperthreaded nodes offer the jobs that wait, and which of them take it.
+
+The grid asks for the first jobs of its queue, whenever such a site has changed. By which rule an offer is weighed
+against waiting and against a split is in `gridweave.grid.kernels.sharing` (docs/control.md, "Shared nodes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from gridweave.grid.control.queue import GridQueue
+from gridweave.grid.kernels.sharing import shared_end_ms
+from gridweave.grid.messages import GridCommand, ToSite
+from gridweave.site.job import Job
+from gridweave.site.messages import Quoted, RequestQuote
+
+LOOKS = 16
+"""The jobs of the queue that are thought of, from the first on."""
+
+NONE = 0.0
+"""Stands for the slowdown of a site that offers nothing."""
+
+
+class AskedOffer(msgspec.Struct, frozen=True):
+    """A question to a site that it has not answered."""
+
+    job_id: int
+    site: int
+    asked_ms: int
+
+
+class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What sites have offered, by job and site, and what they were asked, by the number of the question."""
+
+    said: dict[int, dict[int, float]]
+    asked: dict[int, AskedOffer]
+    last: int
+
+
+class TakenOffer(NamedTuple):
+    """A job that starts beside others: where, how long its work takes alone, and when it ends there."""
+
+    job: Job
+    site: int
+    slowdown: float
+    work_ms: int
+    end_ms: int
+
+
+class SharedOffers:
+    """The offers of the sites whose nodes jobs share."""
+
+    def __init__(self, sites: Sequence[int], nodes: Sequence[int], retry_ms: int) -> None:
+        self.sites = tuple(sites)
+        self._nodes, self._retry_ms = list(nodes), retry_ms
+        self._said: dict[int, dict[int, float]] = {}
+        self._asked: dict[int, AskedOffer] = {}
+        # Numbers of questions go down from -1: those of jobs that are apart from the queue go up.
+        self._last = 0
+
+    def state(self) -> SharedOffersState:
+        """Return what is known between two instants."""
+        return SharedOffersState(self._said, self._asked, self._last)
+
+    def restore(self, state: SharedOffersState) -> None:
+        """Take in what was known."""
+        self._said, self._asked, self._last = state.said, state.asked, state.last
+
+    def changed(self, site: int) -> None:
+        """Forget what a site has offered, as it has changed since."""
+        if site in self.sites:
+            self._said = {job: {at: one for at, one in said.items() if at != site} for job, said in self._said.items()}
+            self._asked = {number: asked for number, asked in self._asked.items() if asked.site != site}
+
+    def refused(self, job_id: int, site: int) -> None:
+        """Count on no offer of a site to a job that it has refused, until it changes: it may quote what it refuses."""
+        if site in self.sites:
+            self._said.setdefault(job_id, {})[site] = NONE
+
+    def answered(self, quoted: Quoted) -> bool:
+        """Take in what a site offers; return whether that was asked for the job as it is now."""
+        asked = self._asked.pop(quoted.quote_id, None)
+        if asked is None:
+            return False
+        self._said.setdefault(asked.job_id, {})[asked.site] = quoted.slowdown or NONE
+        return True
+
+    def expire(self, now_ms: int) -> bool:
+        """Count on no answer of sites that have been silent for long; return whether there are any."""
+        silent = [number for number, asked in self._asked.items() if asked.asked_ms + self._retry_ms <= now_ms]
+        for number in silent:
+            asked = self._asked.pop(number)
+            self._said.setdefault(asked.job_id, {})[asked.site] = NONE
+        return bool(silent)
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return when `expire` may have something to do."""
+        return min((asked.asked_ms + self._retry_ms for asked in self._asked.values()), default=None)
+
+    def ask(self, now_ms: int, queue: GridQueue) -> list[GridCommand]:
+        """Ask the sites for the first jobs that wait, as far as they have not said what they offer."""
+        asked = {(each.job_id, each.site) for each in self._asked.values()}
+        commands: list[GridCommand] = []
+        for job in self._thought_of(queue):
+            for site in self._lacking(job):
+                if (job.job_id, site) not in asked:
+                    length_ms = job.estimate_ms + (queue.delay_ms(job.job_id, site, now_ms) or 0)
+                    self._last -= 1
+                    self._asked[self._last] = AskedOffer(job.job_id, site, now_ms)
+                    told = self._last, job.width, length_ms, job.resources, job.job_id
+                    commands.append(ToSite(site, RequestQuote(*told, assumed=job.assumed)))
+        return commands
+
+    def _thought_of(self, queue: GridQueue) -> list[Job]:
+        """Return those of the first jobs of the queue that could share nodes; nothing is kept of the others."""
+        first = [job for job in islice(queue.waiting, LOOKS) if job.resources or job.assumed]
+        here = {job.job_id for job in first}
+        self._said = {job_id: said for job_id, said in self._said.items() if job_id in here}
+        self._asked = {number: asked for number, asked in self._asked.items() if asked.job_id in here}
+        return first
+
+    def _lacking(self, job: Job) -> Iterator[int]:
+        """Yield the sites that could have a job and have not said whether they offer it shared nodes."""
+        said = self._said.get(job.job_id, {})
+        return (site for site in self.sites if self._nodes[site] >= job.width and site not in said)
+
+    def ends(self, now_ms: int, queue: GridQueue) -> dict[int, int]:
+        """Return when jobs would end that took the best offer now, by job; 0 where it is not known yet."""
+        found: dict[int, int] = {}
+        for job in self._thought_of(queue):
+            best = self._best(now_ms, queue, job)
+            if next(self._lacking(job), None) is not None:
+                found[job.job_id] = 0
+            elif best is not None:
+                found[job.job_id] = best.end_ms
+        return found
+
+    def _best(self, now_ms: int, queue: GridQueue, job: Job) -> TakenOffer | None:
+        """Return the offer with which a job ends first; of several the first site."""
+        best: TakenOffer | None = None
+        for site, slowdown in sorted(self._said.get(job.job_id, {}).items()):
+            delay_ms = None if slowdown == NONE else queue.delay_ms(job.job_id, site, now_ms)
+            if delay_ms is None or site in queue.shut:
+                continue
+            work_ms = job.estimate_ms + delay_ms
+            end_ms = int(shared_end_ms(slowdown, np.int64(work_ms), np.int64(now_ms)))
+            if best is None or end_ms < best.end_ms:
+                best = TakenOffer(job, site, slowdown, work_ms, end_ms)
+        return best
+
+    def take(self, now_ms: int, queue: GridQueue) -> Iterator[TakenOffer]:
+        """Yield the waiting jobs that start beside others now, which the queue has running then.
+
+        A site starts one at an instant, and none where nodes are reserved for another job: who joins a job has it end
+        later.
+        """
+        kept: dict[int, set[int]] | None = None
+        for job in self._thought_of(queue):
+            best = None if next(self._lacking(job), None) is not None else self._best(now_ms, queue, job)
+            if best is None or not queue.shares_now(job.job_id, now_ms, best.end_ms):
+                continue
+            kept = queue.kept_sites() if kept is None else kept
+            if any(best.site in sites for other, sites in kept.items() if other != job.job_id):
+                continue
+            queue.take_over(job.job_id, ((best.site, job.width),), best.end_ms)
+            self.changed(best.site)
+            yield best

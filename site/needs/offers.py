@@ -1,0 +1,44 @@
+"""What a site whose nodes jobs share by hardware threads offers the grid, and whether that still holds."""
+
+from __future__ import annotations
+
+from gridweave.site.core import SiteCore
+from gridweave.site.job import Job, why_impossible
+from gridweave.site.messages import RunsLate, ToGrid
+from gridweave.site.owner import GridJob
+
+
+def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> float | None:
+    """Return at which slowdown a job could share nodes now, if it is known what it needs, and the site shares any."""
+    is_known = job.resources is not None or job.assumed is not None
+    if not is_known or job.width > room or why_impossible(job) is not None:
+        return None
+    return site.slowdown_offered(now_ms, job)
+
+
+def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:
+    """Return what a grid that has placed a job itself is told when others on its nodes slow it, or do so no more.
+
+    Such a grid counts on the end of the job. One that has delegated it leaves that to the site.
+    """
+    is_placed = part.lease_until_ms == 0 and not part.shared
+    if not is_placed or site.lanes == (1, 1):
+        return []
+    left = site.limit_left_ms(now_ms, job_id) * part.rate
+    return [ToGrid(RunsLate(job_id, part.attempt, left, part.rate, now_ms))]
+
+
+def why_not_placed(site: SiteCore, now_ms: int, job: Job, beside: float | None) -> str | None:
+    """Return why a job cannot start as the grid has placed it, on its own nodes or beside others, or None.
+
+    The site would start it either way. What the other way costs the grid has not weighed. `beside` is how many times as
+    long as alone the job may take beside others; None: it is to have its nodes alone.
+    """
+    if beside is None:
+        left = site.startable(now_ms, job.estimate_ms)
+        return f"it needs {job.width} nodes of its own now; {left} are left for it" if left < job.width else None
+    slowdown = offered(site, now_ms, job, job.width)
+    if slowdown is None:
+        return "no running job matches it now"
+    dear = f"beside others it would take {slowdown:.2f} times as long now, and not {beside:.2f}"
+    return dear if slowdown > beside * (1 + 1e-9) else None
