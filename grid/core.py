@@ -36,6 +36,7 @@ from gridweave.grid.messages import (
     ReportDone,
     ReportRefused,
     SiteCutOff,
+    SiteShares,
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import Sends, why_not_sent
@@ -196,6 +197,8 @@ class MetaCore:
         if type(event) is SiteCutOff:
             control.cut_off(now_ms, event.site, event.reason)
             return ()
+        if type(event) is SiteShares:
+            control.site_shares(event.site)
         if isinstance(event, GridJobHopeless):
             return control.hopeless(now_ms, event.job_id, event.reason)
         if type(event) is GridJobReleased:
@@ -327,7 +330,7 @@ class MetaCore:
             )
         news: list[GridEvent] = []
         for event in events:
-            if type(event) is FromSite:
+            if isinstance(event, (FromSite, SiteShares)):
                 if event.site not in self._sites:
                     raise InputError(f"site {event.site} is not one of the {len(self._sites)} sites")
             elif type(event) is GridJobSubmitted:
@@ -363,6 +366,7 @@ _ORDER: dict[type, int] = {
     PathsMeasured: MAX_ID + 2,
     # What sites refuse at this instant is placed by it.
     GridJobBarred: -1,
+    SiteShares: -1,
     GridJobCancelled: MAX_ID + 3,
     GridJobHeld: MAX_ID + 4,
     GridJobReleased: MAX_ID + 4,

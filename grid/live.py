@@ -35,6 +35,7 @@ from gridweave.grid.messages import (
     ReportRefusal,
     ReportRefused,
     SiteCutOff,
+    SiteShares,
     TellSite,
     ToSite,
 )
@@ -86,6 +87,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
+from gridweave.site.needs.beside import beside_text
 from gridweave.site.state import CoreState, hand_over, with_parts
 from gridweave.site.times import run_time_ms
 
@@ -619,6 +621,8 @@ class LiveGrid:
         if isinstance(message, FragmentReport):
             self._reported(site, message)
         elif isinstance(message, TakesUsers):
+            if message.users.shares and not self._takes.get(site, ANYONE).shares:
+                self._inner.append(SiteShares(site))
             self._takes[site] = message.users
             self._denied = {(other, user) for other, user in self._denied if other != site}
             self._new_users.add(None)
@@ -729,6 +733,8 @@ class LiveGrid:
                     if request.ahead:
                         # It waits in the queues of sites, until all have its nodes.
                         self.book.records[request.job_id].state = "waiting"
+                    if request.beside is not None:
+                        self._note_beside(site, request, request.beside)
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
                     self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
@@ -756,6 +762,11 @@ class LiveGrid:
                     self._waits_again(record)
                     record.reason = ""
                     self.book.take_out(record, attempt)
+
+    def _note_beside(self, site: int, request: ReserveNodes, slowdown: float) -> None:
+        """Note that a job is to start beside others, as that ends before it would end alone, or split."""
+        text = beside_text((), request.length_ms, slowdown)
+        self.book.note(request.job_id, "beside", f"{text} at {self._names[site]}, rather than wait or be split")
 
     def _describe(self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
         """Tell a site what it will run, and for how long at most, and enter where the job is to be."""

@@ -81,6 +81,12 @@ class PathsMeasured(msgspec.Struct, frozen=True, tag="PathsMeasured", gc=False):
     pairs: tuple[PairMeasured, ...]
 
 
+class SiteShares(msgspec.Struct, frozen=True, tag="SiteShares", gc=False):
+    """Jobs share the nodes of a site by hardware threads: it can be asked what it offers."""
+
+    site: int
+
+
 class FromSite(msgspec.Struct, frozen=True, tag="FromSite", gc=False):
     """A site has answered, or told something by itself."""
 
@@ -98,6 +104,7 @@ GridEvent = (
     | SiteCutOff
     | LinksChanged
     | PathsMeasured
+    | SiteShares
     | FromSite
 )
 

@@ -246,6 +246,8 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         The names of the options for a batch system that jobs may have, as they are passed on to it.
     forms : bool
         Whether jobs may have forms, as the machines of the site differ.
+    shares : bool
+        Whether jobs share its nodes by hardware threads.
     """
 
     anyone: bool = True
@@ -253,6 +255,7 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
     is_mapped: bool = False
     options: tuple[str, ...] = ()
     forms: bool = False
+    shares: bool = False
 
     def refusal(self, user: str, options: Iterable[str] = (), *, has_forms: bool = False) -> str | None:
         """Return why a job of a user with such options (``name=value``) is not taken, in one line, or None.

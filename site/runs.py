@@ -425,6 +425,7 @@ class Runs:
         self._book = book
         policy, entry = deciding(settings.policy)
         self._n_machines, self._has_forms = len(settings.machines), entry.has_forms
+        self._shares_nodes = entry.uses_resources
         self._pauses = bool(getattr(policy, "pauses_jobs", False))
         self._runs: dict[int, Run] = {}
         # Machines that cannot start anything, and why; and whom each that has said so takes.
@@ -461,7 +462,7 @@ class Runs:
     def users(self) -> TakenUsers:
         """Whom the site takes: whom all of its machines take that have said so."""
         taken = functools.reduce(TakenUsers.both, self._users.values()) if self._users else ANYONE
-        return msgspec.structs.replace(taken, forms=self._has_forms)
+        return msgspec.structs.replace(taken, forms=self._has_forms, shares=self._shares_nodes)
 
     def orders(self, *machines: str) -> Iterator[Order]:
         """Yield what machines should do now and have not said that they have: safe to repeat."""

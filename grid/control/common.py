@@ -151,6 +151,10 @@ class Control(ABC):
         if change.longest_ms is not None:
             self._longest_ms[site] = change.longest_ms
 
+    @abstractmethod
+    def site_shares(self, site: int) -> None:
+        """Note that jobs share the nodes of a site by hardware threads."""
+
     def _too_long(self, job: Job) -> dict[int, str]:
         """Return the sites that can never run a job for its estimate, and why."""
         sites = sorted(site for site, longest_ms in self._longest_ms.items() if job.estimate_ms > longest_ms)
@@ -352,6 +356,9 @@ class DelegatingControl(Control):
         self._jobs: dict[int, Delegation] = {}
         # When the sites are asked again for the jobs that none of them takes.
         self._retry_at_ms: int | None = None
+
+    def site_shares(self, site: int) -> None:
+        """Do nothing: at these levels a site says what it offers with each quote."""
 
     def restore(self, state: Any) -> None:
         """Take in all that another of the same settings knew; this one is fresh."""

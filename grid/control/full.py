@@ -85,8 +85,8 @@ class FullControl(Control):
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
-        self._queue = GridQueue(nodes, policy, options.network, shares=bool(options.shared))
-        self._offers = SharedOffers(options.shared, nodes, options.retry_ms) if options.shared else None
+        self._queue = GridQueue(nodes, policy, options.network)
+        self._offers = SharedOffers(options.shared, nodes, options.retry_ms)
         self._attempts = CoAllocator(options.margin_ms)
         self._number: dict[int, int] = {}
         # Jobs that are under way, and are to be taken out if they come back; or could be placed no more then, and why.
@@ -124,7 +124,7 @@ class FullControl(Control):
             never=self._never,
             refusals=self._refusals,
             others=self._others,
-            offers=None if self._offers is None else self._offers.state(),
+            offers=self._offers.state(),
         )
 
     def restore(self, state: FullControlState) -> None:
@@ -139,7 +139,7 @@ class FullControl(Control):
         if state.apart is not None:
             self._those_apart().restore(state.apart)
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
-        if self._offers is not None and state.offers is not None:
+        if state.offers is not None:
             self._offers.restore(state.offers)
         # A journal of an older release does not have it in the queue.
         for site in self._shut:
@@ -168,7 +168,7 @@ class FullControl(Control):
         twin._never, twin._shut, twin._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
         twin._others = self._others.copy()
         # What jobs apart have they keep in the twin; what sites offer they offer now, and not in a play.
-        twin._apart = twin._offers = None
+        twin._apart, twin._offers = None, SharedOffers((), self._nodes, self._retry_ms)
         return twin
 
     def queue_copy(self) -> GridQueue:
@@ -261,6 +261,11 @@ class FullControl(Control):
         self._changed = True
         if self._apart is not None:
             self._apart.cut_off(now_ms, site, why)
+
+    def site_shares(self, site: int) -> None:
+        """See `Control`; the first jobs of the queue are asked for."""
+        self._offers.add(site)
+        self._changed = True
 
     @property
     def shut(self) -> dict[int, str]:
@@ -364,7 +369,7 @@ class FullControl(Control):
             if attempt is not None and attempt.number == answer.attempt:
                 self._queue.runs_late(answer)
             return []
-        if self._offers is not None and self._heard(self._offers, site, answer):
+        if self._offers.sites and self._heard(self._offers, site, answer):
             return []
         if type(answer) is SiteChanged:
             self._open(site)
@@ -523,26 +528,25 @@ class FullControl(Control):
                     self._open(site)
                     self._changed = True
         offers = self._offers
-        if offers is not None and offers.expire(now_ms):
+        if offers.expire(now_ms):
             self._changed = True
         if self._changed or self._is_due(now_ms):
             self._changed = False
-            if offers is not None:
+            if offers.sites:
                 self._queue.offer(offers.ends(now_ms, self._queue))
             commands += self._place(now_ms)
-            if offers is not None:
+            if offers.sites:
                 commands += self._share(now_ms, offers)
         return commands
 
     def _place(self, now_ms: int) -> list[GridCommand]:
         """Run the pass of this instant, and ask for the nodes of what it starts."""
         commands: list[GridCommand] = []
-        shared = () if self._offers is None else self._offers.sites
         for placement in self._queue.run_pass(now_ms):
             job, fragments, length_ms = placement.job, placement.fragments, placement.length_ms
             job_id = job.job_id
             self._number[job_id] = number = self._number[job_id] + 1
-            is_told = fragments[0][0] in shared
+            is_told = fragments[0][0] in self._offers.sites
             commands += self._attempts.begin(now_ms, job, number, fragments, length_ms, is_told=is_told)
             if len(fragments) > 1 and self.margin_ms:
                 self._queue.expect_end(now_ms, job_id, now_ms + self.margin_ms + length_ms)
@@ -569,7 +573,7 @@ class FullControl(Control):
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` is to be called though nothing is heard."""
         apart_ms = None if self._apart is None else self._apart.next_wakeup_ms()
-        offers_ms = None if self._offers is None else self._offers.next_wakeup_ms()
+        offers_ms = self._offers.next_wakeup_ms()
         if offers_ms is None and not (self._attempts.asking or self._closed or self._queue.reserves_starts):
             return apart_ms
         instants = [apart_ms, offers_ms, self._attempts.next_wakeup_ms(), self._queue.next_start_ms()]

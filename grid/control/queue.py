@@ -86,9 +86,7 @@ class GridQueue:
     `reserves_starts`: every waiting job is given a start, rather than the head alone.
     """
 
-    def __init__(
-        self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None, *, shares: bool = False
-    ) -> None:
+    def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
         self.reserves_starts = policy.backfill == "conservative"
         self._nodes = np.array(nodes, np.int64)
         self._total = int(self._nodes.sum())
@@ -97,7 +95,7 @@ class GridQueue:
         if network is not None:
             self._links = KnownLinks(network, slots=FIRST_SLOTS, widest=max(1, self._total))
             self._codes = self._codes._replace(net=self._links.arrays)
-        self._weighs = shares and self._codes.adaptive
+        self._weighs = self._codes.adaptive
         self._no_offers(FIRST_SLOTS)
         # What is left of the jobs that have not ended by their end by estimate.
         self._late: dict[int, RunsLate] = {}

@@ -40,6 +40,7 @@ class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     said: dict[int, dict[int, float]]
     asked: dict[int, AskedOffer]
     last: int
+    sites: tuple[int, ...]
 
 
 class TakenOffer(NamedTuple):
@@ -65,11 +66,15 @@ class SharedOffers:
 
     def state(self) -> SharedOffersState:
         """Return what is known between two instants."""
-        return SharedOffersState(self._said, self._asked, self._last)
+        return SharedOffersState(self._said, self._asked, self._last, self.sites)
 
     def restore(self, state: SharedOffersState) -> None:
         """Take in what was known."""
-        self._said, self._asked, self._last = state.said, state.asked, state.last
+        self._said, self._asked, self._last, self.sites = state.said, state.asked, state.last, state.sites
+
+    def add(self, site: int) -> None:
+        """Ask a site, too."""
+        self.sites = tuple(sorted({*self.sites, site}))
 
     def changed(self, site: int) -> None:
         """Forget what a site has offered, as it has changed since."""
