@@ -365,7 +365,10 @@ class GridQueue:
         if self._n_fragments > self._most_fragments:
             self._compact()
         state, slot, first = self._state, self._slots.of[job_id], self._n_fragments
-        withdraw(state, self._place_of(job_id))
+        if self._plan is None:
+            withdraw(state, self._place_of(job_id))
+        else:
+            planned_job_withdrawn(state, self._plan, self._place_of(job_id))
         self.n_waiting -= 1
         state.end_ms[slot], state.first_fragment[slot], state.n_fragments[slot] = end_ms, first, len(fragments)
         state.fragments[first : first + len(fragments)] = list(fragments)
