@@ -66,7 +66,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.needs.offers import new_rate, offered, why_not_placed
+from gridweave.site.needs.offers import new_rate, why_not_placed, with_offer
 from gridweave.site.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import span_text
@@ -757,9 +757,8 @@ class ContractCore:
             reason, cause, takes_parts = self.site.why_no_start(request.job or untold)
         if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(now_ms)):
             reason = f"{reason}; {note}"
-        quoted = Quoted(
-            request.quote_id, free, start_ms, reason, offered(self.site, now_ms, untold, room), cause, takes_parts
-        )
+        quoted = Quoted(request.quote_id, free, start_ms, reason, None, cause, takes_parts)
+        quoted = with_offer(quoted, self.site, now_ms, untold, room)
         if self.site.asks is not None:
             coming, coming_ms = self.site.asks.coming(now_ms, length_ms)
             if coming_ms is not None and min(coming, room) > free:

@@ -36,10 +36,11 @@ from gridweave.site.disciplines.protocol import (
     MovesJobs,
     MovesStarts,
     Policy,
+    SharedOffer,
     TellsAtEnd,
     TellsSwitches,
 )
-from gridweave.site.explain import SiteReason, free_text, nodes_text
+from gridweave.site.explain import SiteReason, free_text, nodes_text, offer_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.work import RATE_ONE
@@ -425,6 +426,9 @@ class SiteCore:
             waits_for=() if start_ms in (None, now_ms) else tuple(running.job.job_id for running in ends),
             reason=reason,
         )
+        offer = self.sharing_offered(now_ms, job) if run is not None and run.start_ms != now_ms else None
+        if offer is not None:
+            said = msgspec.structs.replace(said, reason=f"{said.reason}; {offer_text(offer.slowdown, offer.beside)}")
         return said, run
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:
@@ -469,8 +473,8 @@ class SiteCore:
         """
         return min(self.free, self._discipline.startable(now_ms, length_ms))
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
-        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it.
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
+        """Return how a job could start now on nodes that others use; None if there are none for it.
 
         Parameters
         ----------
@@ -479,7 +483,7 @@ class SiteCore:
         job : Job
             One that is not here; what it needs of the nodes counts.
         """
-        return None if self._places is None else self._places.slowdown_offered(now_ms, job)
+        return None if self._places is None else self._places.sharing_offered(now_ms, job)
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not run on the idle site, in one line, or None."""

@@ -186,6 +186,18 @@ def took_text(record: JobRecord, now_ms: int | None = None) -> str:
     return f"it took {span_text(max(0, end_ms - record.start_ms))}"
 
 
+def offer_text(slowdown: float, beside: Sequence[int]) -> str:
+    """Return that a job could start now beside others, and how much longer it would take.
+
+    Examples
+    --------
+    >>> offer_text(1.28, [12])
+    'or it could start now beside job 12, and take 1.28 times as long'
+    """
+    jobs = f"job{'s' * (len(beside) > 1)} {listed([str(job_id) for job_id in beside])}" if beside else "others"
+    return f"or it could start now beside {jobs}, and take {slowdown:.2f} times as long"
+
+
 def really_text(sharing: NodeSharing) -> str:
     """Return what sharing nodes really did to a job that has ended.
 

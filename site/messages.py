@@ -369,6 +369,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     ready: tuple[tuple[int, int], ...] = ()
     queued: int = 0
     evicts: bool = False  # whether it would start now on nodes of jobs that are evicted for it
+    beside: tuple[int, ...] = ()  # which jobs are on the nodes that it could share
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):

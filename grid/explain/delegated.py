@@ -9,7 +9,16 @@ import msgspec
 from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WAITING, WITHDRAWING, Delegation
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.placing import Awaited
-from gridweave.site.explain import Forecast, Forecaster, SiteReason, SplitReason, nodes_text, shut_text, too_small_text
+from gridweave.site.explain import (
+    Forecast,
+    Forecaster,
+    SiteReason,
+    SplitReason,
+    nodes_text,
+    offer_text,
+    shut_text,
+    too_small_text,
+)
 from gridweave.site.job import Job
 from gridweave.site.times import span_text, when_text
 
@@ -110,6 +119,8 @@ def _quoted(
     else:
         start = "at once" if quote.start_ms <= asked_ms else when_text(quote.start_ms, now_ms)
         reason += f"a start {start}, {nodes_text(quote.free)} free now"
+    if quote.slowdown is not None:
+        reason += f"; {offer_text(quote.slowdown, quote.beside)}"
     if refusals is not None:
         reason += f"; {_refused(asked_ms, delegation, site)}"
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)

@@ -88,6 +88,13 @@ class KeepsReservations(Protocol):
         """Give back a reservation, or what is left of it."""
 
 
+class SharedOffer(NamedTuple):
+    """How many times as long as alone a job would take that starts now on nodes of others, and which jobs these are."""
+
+    slowdown: float
+    beside: tuple[int, ...] = ()  # none: the discipline does not say
+
+
 @runtime_checkable
 class ChoosesNodes(Protocol):
     """What `SiteCore` asks besides of a discipline that says on which nodes a job runs.
@@ -106,8 +113,8 @@ class ChoosesNodes(Protocol):
     def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes and the hardware threads of a running job."""
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
-        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
+        """Return how a job could start now on nodes that others use; None if there are none for it."""
 
 
 @runtime_checkable

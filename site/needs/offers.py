@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gridweave.site.core import SiteCore
+from gridweave.site.disciplines.protocol import SharedOffer
 from gridweave.site.job import Job, why_impossible
-from gridweave.site.messages import RunsLate, ToGrid
+from gridweave.site.messages import Quoted, RunsLate, ToGrid
 from gridweave.site.owner import GridJob
 
 
-def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> float | None:
-    """Return at which slowdown a job could share nodes now, if it is known what it needs, and the site shares any."""
+def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> SharedOffer | None:
+    """Return how a job could share nodes now, if it is known what it needs, and the site shares any."""
     is_known = job.resources is not None or job.assumed is not None
     if not is_known or job.width > room or why_impossible(job) is not None:
         return None
-    return site.slowdown_offered(now_ms, job)
+    return site.sharing_offered(now_ms, job)
+
+
+def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, room: int) -> Quoted:
+    """Return a quote with how a job could share nodes now, if it could."""
+    offer = offered(site, now_ms, job, room)
+    return quoted if offer is None else msgspec.structs.replace(quoted, slowdown=offer.slowdown, beside=offer.beside)
 
 
 def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:
@@ -37,8 +46,8 @@ def why_not_placed(site: SiteCore, now_ms: int, job: Job, beside: float | None) 
     if beside is None:
         left = site.startable(now_ms, job.estimate_ms)
         return f"it needs {job.width} nodes of its own now; {left} are left for it" if left < job.width else None
-    slowdown = offered(site, now_ms, job, job.width)
-    if slowdown is None:
+    offer = offered(site, now_ms, job, job.width)
+    if offer is None:
         return "no running job matches it now"
-    dear = f"beside others it would take {slowdown:.2f} times as long now, and not {beside:.2f}"
-    return dear if slowdown > beside * (1 + 1e-9) else None
+    dear = f"beside others it would take {offer.slowdown:.2f} times as long now, and not {beside:.2f}"
+    return dear if offer.slowdown > beside * (1 + 1e-9) else None

@@ -83,6 +83,16 @@ def test_a_pair_is_named_with_its_slowdown_and_what_it_came_to() -> None:
     assert (alone.now, alone.slowdown, alone.text) == ((), 1.0, f"alone again, after job {OWN}")
 
 
+def test_a_quote_names_the_partner_and_what_it_would_cost() -> None:
+    """A job that could share nodes hears beside whom, before it is submitted; one that says nothing does not."""
+    north = site(2)
+    do(north, 0, job("a", ON_CPU))
+    found = north.quote(MINUTE_MS, job("b", ON_DISK).request)
+    assert found.start_ms == 10 * MINUTE_MS
+    assert found.reason.endswith(f"; or it could start now beside job {OWN}, and take 1.28 times as long")
+    assert "beside" not in north.quote(MINUTE_MS, job("b", None).request).reason
+
+
 def test_what_sharing_really_did_is_measured_by_runs_alone() -> None:
     """A run is compared with those of such jobs, by user, class, name and width, that had their nodes alone."""
     north = site(2)

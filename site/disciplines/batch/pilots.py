@@ -19,7 +19,7 @@ from gridweave.site.allocation import NodePool, bits_of, intervals_of
 from gridweave.site.batch.outlook import earliest_start
 from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import PILOT, Discipline, NodesAsked, ServesNodes
+from gridweave.site.disciplines.protocol import PILOT, Discipline, NodesAsked, ServesNodes, SharedOffer
 from gridweave.site.disciplines.queue import ArrayDiscipline
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running
@@ -104,7 +104,7 @@ class CountedPlaces:
         """Return the nodes of a running job."""
         return intervals_of(self._nodes_of[job_id]), ()
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         """Return None: no node is shared."""
         return None
 
@@ -501,9 +501,9 @@ class PilotDiscipline:
         """Return the nodes and the hardware threads of a running job."""
         return self._places.place_of(job_id)
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
-        return None if job.estimate_ms > self._job_ms else self._places.slowdown_offered(now_ms, job)
+        return None if job.estimate_ms > self._job_ms else self._places.sharing_offered(now_ms, job)
 
     # -- what is asked of it ------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from gridweave.site.disciplines.fractional.kernels.state import (
     fractional_submitted,
 )
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.disciplines.protocol import SharedOffer
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into, rates_to_tell
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, TaskGroup, task_groups
@@ -233,10 +234,10 @@ class Fractional:
         twin.run_pass(now_ms)
         return int(twin._state.jobs["yield_"][twin._slots.of[job.job_id]]) / RATE_ONE
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
-        """Return at which slowdown a job could start now; None if there is no room for it."""
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
+        """Return how a job could start now; None if there is no room for it."""
         offered = self.yield_offered(now_ms, job)
-        return 1 / offered if offered > 0 else None
+        return SharedOffer(1 / offered) if offered > 0 else None
 
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes of its own a job could have at once."""

@@ -37,7 +37,7 @@ from gridweave.site.disciplines.gang.matrix import (
     matrix_of,
 )
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.protocol import must_end_by
+from gridweave.site.disciplines.protocol import SharedOffer, must_end_by
 from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, NodeIntervals, Running
@@ -125,7 +125,7 @@ class GangDiscipline:
         """Return the nodes of a running job; while it works it has all their hardware threads."""
         return ranges_of(columns_of(self._state, self._slots.of[job_id])), ()
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         """Return None: a job that shares nodes in time is not told at which slowdown."""
         return None
 

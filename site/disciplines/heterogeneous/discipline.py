@@ -39,7 +39,7 @@ from gridweave.site.disciplines.heterogeneous.running import (
 )
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
-from gridweave.site.disciplines.protocol import Eviction, ExpectedRun
+from gridweave.site.disciplines.protocol import Eviction, ExpectedRun, SharedOffer
 from gridweave.site.explain import SiteReason, ahead_text, evicted_text, with_evictions
 from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
@@ -434,7 +434,7 @@ class Heterogeneous:
         """Return at which rate a running job works on its machines, unless it is paused."""
         return self._runs[job_id].rate
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         """Return None: no two jobs share a machine."""
         return None
 

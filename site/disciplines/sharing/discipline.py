@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from gridweave.ranges import ranges_of
-from gridweave.site.disciplines.protocol import must_end_by
+from gridweave.site.disciplines.protocol import SharedOffer, must_end_by
 from gridweave.site.disciplines.sharing.kernels.nodes import close_nodes
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import (
     idle_to_spare,
@@ -188,16 +188,17 @@ class SharedDiscipline:
         start_ms = int(start_behind_queue(self._state, self._codes, *times))
         return None if start_ms == NEVER_MS else start_ms
 
-    def slowdown_offered(self, now_ms: int, job: Job) -> float | None:
-        """Return at which slowdown a job could start now on nodes that others use; None if there are none for it."""
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
+        """Return how a job could start now on nodes that others use; None if there are none for it."""
         if self.why_never(job) is not None:
             return None
         if self._slots.is_full:
             self._grow()
         slot = self._slots.next_free
         self._fill(slot, now_ms, job)
-        slowdown = float(slowdown_offered(self._state, self._arrays, self._codes, np.int64(slot), np.int64(now_ms)))
-        return slowdown if slowdown > 0 else None
+        asked = np.int64(slot), np.int64(now_ms)
+        slowdown, host = slowdown_offered(self._state, self._arrays, self._codes, *asked)
+        return SharedOffer(float(slowdown), (self._slots.jobs[int(host)].job_id,)) if slowdown > 0 else None
 
     def next_wakeup_ms(self) -> int | None:
         """Return None: nothing starts here but when something happens."""

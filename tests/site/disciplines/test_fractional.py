@@ -379,8 +379,8 @@ def test_what_a_site_says_of_its_jobs() -> None:
     assert (why.ahead, why.start_ms) == (0, None)
     assert "1 task that needs 60% of a node's memory, and there is room for 0 such tasks" in why.reason
     third = Job(job_id=3, width=1, estimate_ms=60_000, resources=small)
-    assert core.slowdown_offered(1_000, third) == 2.0
-    assert core.slowdown_offered(1_000, Job(job_id=3, width=1, estimate_ms=60_000, resources=large)) is None
+    assert core.sharing_offered(1_000, third) == (2.0, ())
+    assert core.sharing_offered(1_000, Job(job_id=3, width=1, estimate_ms=60_000, resources=large)) is None
     core.handle(1_000, JobSubmitted(third))
     discipline = core._discipline
     assert isinstance(discipline, Fractional)
@@ -394,7 +394,7 @@ def test_a_question_leaves_no_trace() -> None:
     core.handle(0, JobSubmitted(Job(job_id=1, width=1, estimate_ms=600_000, resources=large)))
     core.handle(10_000)
     before = dump_state(core)
-    assert core.slowdown_offered(20_000, Job(job_id=9, width=1, estimate_ms=600_000, resources=large)) == 1.0
+    assert core.sharing_offered(20_000, Job(job_id=9, width=1, estimate_ms=600_000, resources=large)) == (1.0, ())
     assert dump_state(core) == before
     assert core.handle(30_000) == []
 

@@ -218,7 +218,7 @@ class Play:
         job = self.job(999_999)
         twin.quote(self.now_ms, job)
         assert 0 <= twin.startable(self.now_ms, job.estimate_ms) <= NODES
-        twin.slowdown_offered(self.now_ms, job)
+        twin.sharing_offered(self.now_ms, job)
         assert msgspec.msgpack.encode(self.core.state()) == before
 
 

@@ -141,7 +141,7 @@ class Play:
         """Ask a copy of the site what can be asked; that leaves no trace."""
         before, twin, job = dump_state(self.core), self.core.aside(), self.job(0)
         twin.quote(self.now_ms, job)
-        twin.slowdown_offered(self.now_ms, job)
+        twin.sharing_offered(self.now_ms, job)
         assert dump_state(self.core) == before
 
 

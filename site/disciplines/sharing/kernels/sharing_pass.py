@@ -281,8 +281,12 @@ def start_behind_queue(state: SharedSite, codes: SharingCodes, now_ms: Int, widt
 
 
 @kernel
-def slowdown_offered(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, slot: Int, now_ms: Int) -> float:
-    """Return at which slowdown the job of a slot, which is filled in, could join a running one now; 0 if it could not.
+def slowdown_offered(
+    state: SharedSite, model: SlowdownArrays, codes: SharingCodes, slot: Int, now_ms: Int
+) -> tuple[float, Int]:
+    """Return at which slowdown the job of a slot, which is filled in, could join a running one now, and whom.
+
+    The slowdown is 0 if it could not.
 
     It is matched as a job at the end of the queue would be.
     """
@@ -291,10 +295,10 @@ def slowdown_offered(state: SharedSite, model: SlowdownArrays, codes: SharingCod
     state.jobs[slot].tested = 0
     mode = BEHIND if counters.n_queue > 0 else FREELY
     if not may_join(state, codes, state.jobs[slot], mode):
-        return 0.0
+        return 0.0, NO_HOST
     if mode == BEHIND:
         if codes.backfill != EASY:
-            return 0.0
+            return 0.0, NO_HOST
         reserve(state, state.queue[0], now_ms)
     counters.packed_running = 0
     place = counters.n_queue
@@ -309,7 +313,7 @@ def slowdown_offered(state: SharedSite, model: SlowdownArrays, codes: SharingCod
         slowdown = state.jobs[slot].trial_slowdown
     counters.n_queue -= 1
     counters.packed_running = 0
-    return slowdown
+    return slowdown, host
 
 
 @kernel
