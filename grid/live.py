@@ -733,8 +733,7 @@ class LiveGrid:
                     if request.ahead:
                         # It waits in the queues of sites, until all have its nodes.
                         self.book.records[request.job_id].state = "waiting"
-                    if request.beside is not None:
-                        self._note_beside(site, request, request.beside)
+                    self._note_beside(site, request)
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
                     self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
@@ -763,9 +762,11 @@ class LiveGrid:
                     record.reason = ""
                     self.book.take_out(record, attempt)
 
-    def _note_beside(self, site: int, request: ReserveNodes, slowdown: float) -> None:
-        """Note that a job is to start beside others, as that ends before it would end alone, or split."""
-        text = beside_text((), request.length_ms, slowdown)
+    def _note_beside(self, site: int, request: ReserveNodes) -> None:
+        """Note if a job is to start beside others, as that ends before it would end alone, or split."""
+        if request.beside is None:
+            return
+        text = beside_text((), request.length_ms, request.beside)
         self.book.note(request.job_id, "beside", f"{text} at {self._names[site]}, rather than wait or be split")
 
     def _describe(self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
