@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, Cont
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue, QueueState
-from gridweave.grid.control.sharing import SharedOffers, SharedOffersState
+from gridweave.grid.control.sharing import KnownOffer, SharedOffers, SharedOffersState
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.explain.delegated import apart_forecast
 from gridweave.grid.explain.play import QueueForecasts, attempt_forecast, quoted_forecast
@@ -37,7 +37,7 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.explain import Forecaster, Planner, settled
+from gridweave.site.explain import Forecast, Forecaster, Planner, offer_text, settled
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
@@ -219,7 +219,9 @@ class FullControl(Control):
                 found.append(settled(attempt_forecast(now_ms, self._attempts.attempts[job_id], self._names)))
             else:
                 shared = shared or QueueForecasts(self.copy(), now_ms, self._names, end_ms)
-                found.append(partial(shared.forecast, job_id))
+                forecast = partial(shared.forecast, job_id)
+                offers = {self._names[site]: offer for site, offer in self._offers.said(job_id).items()}
+                found.append(partial(_with_offers, forecast, offers) if offers else forecast)
         return found
 
     def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
@@ -610,3 +612,14 @@ class FullControl(Control):
         assert self._held | set(self._hopeless) <= set(self._attempts.attempts), (
             "a job is to be taken out, and is nowhere"
         )
+
+
+def _with_offers(forecaster: Forecaster, offers: Mapping[str, KnownOffer]) -> Forecast:
+    """Return the forecast of a job that waits, with the shared nodes that sites offer it, which it has not taken."""
+    found = forecaster()
+    texts = {site: offer_text(offer.slowdown, offer.beside) for site, offer in offers.items()}
+    rows = [
+        msgspec.structs.replace(row, reason=f"{row.reason}; {texts[row.site]}") if row.site in texts else row
+        for row in found.sites
+    ]
+    return msgspec.structs.replace(found, sites=tuple(rows))

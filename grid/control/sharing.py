@@ -22,8 +22,15 @@ from gridweave.site.messages import Quoted, RequestQuote
 LOOKS = 16
 """The jobs of the queue that are thought of, from the first on."""
 
-NONE = 0.0
-"""Stands for the slowdown of a site that offers nothing."""
+
+class KnownOffer(msgspec.Struct, frozen=True):
+    """How many times as long as alone a job would take that starts now beside others, and which these are."""
+
+    slowdown: float = 0.0  # 0: the site offers nothing
+    beside: tuple[int, ...] = ()
+
+
+NOTHING = KnownOffer()
 
 
 class AskedOffer(msgspec.Struct, frozen=True):
@@ -37,7 +44,7 @@ class AskedOffer(msgspec.Struct, frozen=True):
 class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What sites have offered, by job and site, and what they were asked, by the number of the question."""
 
-    said: dict[int, dict[int, float]]
+    said: dict[int, dict[int, KnownOffer]]
     asked: dict[int, AskedOffer]
     last: int
     sites: tuple[int, ...]
@@ -59,7 +66,7 @@ class SharedOffers:
     def __init__(self, sites: Sequence[int], nodes: Sequence[int], retry_ms: int) -> None:
         self.sites = tuple(sites)
         self._nodes, self._retry_ms = list(nodes), retry_ms
-        self._said: dict[int, dict[int, float]] = {}
+        self._said: dict[int, dict[int, KnownOffer]] = {}
         self._asked: dict[int, AskedOffer] = {}
         # Numbers of questions go down from -1: those of jobs that are apart from the queue go up.
         self._last = 0
@@ -76,6 +83,10 @@ class SharedOffers:
         """Ask a site, too."""
         self.sites = tuple(sorted({*self.sites, site}))
 
+    def said(self, job_id: int) -> dict[int, KnownOffer]:
+        """Return what sites offer a waiting job now, by site."""
+        return {site: offer for site, offer in self._said.get(job_id, {}).items() if offer.slowdown}
+
     def changed(self, site: int) -> None:
         """Forget what a site has offered, as it has changed since."""
         if site in self.sites:
@@ -85,14 +96,14 @@ class SharedOffers:
     def refused(self, job_id: int, site: int) -> None:
         """Count on no offer of a site to a job that it has refused, until it changes: it may quote what it refuses."""
         if site in self.sites:
-            self._said.setdefault(job_id, {})[site] = NONE
+            self._said.setdefault(job_id, {})[site] = NOTHING
 
     def answered(self, quoted: Quoted) -> bool:
         """Take in what a site offers; return whether that was asked for the job as it is now."""
         asked = self._asked.pop(quoted.quote_id, None)
         if asked is None:
             return False
-        self._said.setdefault(asked.job_id, {})[asked.site] = quoted.slowdown or NONE
+        self._said.setdefault(asked.job_id, {})[asked.site] = KnownOffer(quoted.slowdown or 0.0, quoted.beside)
         return True
 
     def expire(self, now_ms: int) -> bool:
@@ -100,7 +111,7 @@ class SharedOffers:
         silent = [number for number, asked in self._asked.items() if asked.asked_ms + self._retry_ms <= now_ms]
         for number in silent:
             asked = self._asked.pop(number)
-            self._said.setdefault(asked.job_id, {})[asked.site] = NONE
+            self._said.setdefault(asked.job_id, {})[asked.site] = NOTHING
         return bool(silent)
 
     def next_wakeup_ms(self) -> int | None:
@@ -148,14 +159,14 @@ class SharedOffers:
     def _best(self, now_ms: int, queue: GridQueue, job: Job) -> TakenOffer | None:
         """Return the offer with which a job ends first; of several the first site."""
         best: TakenOffer | None = None
-        for site, slowdown in sorted(self._said.get(job.job_id, {}).items()):
-            delay_ms = None if slowdown == NONE else queue.delay_ms(job.job_id, site, now_ms)
+        for site, offer in sorted(self._said.get(job.job_id, {}).items()):
+            delay_ms = queue.delay_ms(job.job_id, site, now_ms) if offer.slowdown else None
             if delay_ms is None or site in queue.shut:
                 continue
             work_ms = job.estimate_ms + delay_ms
-            end_ms = int(shared_end_ms(slowdown, np.int64(work_ms), np.int64(now_ms)))
+            end_ms = int(shared_end_ms(offer.slowdown, np.int64(work_ms), np.int64(now_ms)))
             if best is None or end_ms < best.end_ms:
-                best = TakenOffer(job, site, slowdown, work_ms, end_ms)
+                best = TakenOffer(job, site, offer.slowdown, work_ms, end_ms)
         return best
 
     def take(self, now_ms: int, queue: GridQueue) -> Iterator[TakenOffer]:

@@ -141,6 +141,23 @@ def test_an_offer_that_is_refused_is_not_taken_again_before_the_site_changes() -
     assert reserved(core.handle(3, FromSite(0, Quoted(again.quote_id, 0, None, slowdown=1.2))))[0].attempt == 2
 
 
+def test_an_offer_that_is_not_taken_is_explained() -> None:
+    """Beside the job of an hour it would take longer than it has to wait for the other site; explain says both."""
+    core = MetaCore([4, 4], GridPolicy(mode="sharing"), names=["north", "south"], shared=[0])
+    lengths = {1: 60, 2: 2}
+    jobs = [Job(job_id=number, width=4, estimate_ms=lengths[number] * MINUTE) for number in lengths]
+    core.handle(0, *(GridJobSubmitted(each) for each in jobs))
+    core.handle(0, *(FromSite(site, Started(site + 1, 1, 0)) for site in (0, 1)))
+    (asked,) = asked_for(core.handle(1, WAITS))
+    assert reserved(core.handle(1, FromSite(0, Quoted(asked.quote_id, 0, None, slowdown=1.3, beside=(1,))))) == []
+    found = core.forecast(1, 3)
+    assert found is not None
+    assert found.start_ms == 2 * MINUTE
+    north, south = found.sites
+    assert north.reason.endswith("; or it could start now beside job 1, and take 1.30 times as long")
+    assert "beside" not in south.reason
+
+
 def test_a_site_that_is_silent_keeps_no_job_from_its_split() -> None:
     """Until it is known what sites offer, a job is not split; after a while it is all the same."""
     core = busy_core(mode="adaptive", overhead=0.1)
@@ -215,7 +232,10 @@ def checked_take(real: Any, seen: list[bool]) -> Any:
     """Return `SharedOffers.take`, which compares what it yields with the slow reference."""
 
     def take(self: SharedOffers, now_ms: int, queue: GridQueue) -> Iterator[TakenOffer]:
-        known = {job.job_id: self._said.get(job.job_id, {}) for job in self._thought_of(queue)}
+        known = {
+            job.job_id: {site: offer.slowdown for site, offer in self._said.get(job.job_id, {}).items()}
+            for job in self._thought_of(queue)
+        }
         waiting = [
             Waiting(each.job_id, each.width, each.estimate_ms, known[each.job_id])
             for each in queue.waiting

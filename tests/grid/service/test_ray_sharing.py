@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gridweave.grid.policy import GridPolicy
@@ -55,7 +56,7 @@ def test_a_pair_runs_on_one_node_and_explain_and_record_say_so(ray_cluster: None
             jobs.append(accepted.job_id)
             until((tmp_path / f"{accepted.job_id}.threads").exists)
         found = until(lambda: all(record(job_id).sharing is not None for job_id in jobs) and [record(n) for n in jobs])
-        forecast: Forecast = grid.call(GRID_ACTOR, "forecast", jobs[1])
+        forecast: Forecast = msgspec.msgpack.decode(grid.call(GRID_ACTOR, "forecast", jobs[1]), type=Forecast)
         threads = [{*map(int, (tmp_path / f"{job_id}.threads").read_text().split())} for job_id in jobs]
         (tmp_path / "go").touch()
         ends = [the_end(grid, job_id) for job_id in jobs]
