@@ -18,12 +18,13 @@ from gridweave.grid.messages import FromSite, GridJobSubmitted, SiteShares, ToSi
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.connections import Network
+from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import JobFinished, Quoted, Refused, RequestQuote, ReserveNodes, RunsLate, Started, ToGrid
+from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.state import dump_state, read_state
 from reference.full_sharing import Running, Waiting, taken
@@ -272,3 +273,24 @@ def test_the_random_workloads_do_share() -> None:
         for seed in range(6):
             play(random_workload(np.random.default_rng(seed), 8, coarse=False), 8, 4, mode="adaptive", overhead=0.2)
     assert len(seen) > 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_jobs_share_nodes_on_a_bad_network_too(seed: int) -> None:
+    """Messages are delayed, lost and doubled, sites crash, and owners have users of their own: every job runs."""
+    rng = np.random.default_rng(seed)
+    workload = random_workload(rng, 8, coarse=seed % 2 == 0)
+    backfill = ("easy", "conservative", "none")[seed % 3]
+    result = simulate_world(
+        workload,
+        [8, int(rng.integers(2, 9)), 6],
+        GridPolicy(mode=("sharing", "adaptive")[seed % 2], overhead=0.2, backfill=backfill),
+        site_policies=[SharedNodes(), SharedNodes(), SitePolicy()],
+        owners=[OwnerPolicy(), OwnerPolicy(grid_share=0.8), OwnerPolicy(own_users_first=True)],
+        to_grid=rng.random(len(workload)) < 0.8,
+        network=Network(latency_ms=50, jitter_ms=100, loss=0.1, duplicate=0.1),
+        faults=Faults(crash_every_ms=20e6, cut_every_ms=10e6),
+        rng=np.random.default_rng(seed),
+        check=True,
+    )
+    assert result.ran.sum() + len(result.refused) == len(workload)
