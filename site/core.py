@@ -428,7 +428,7 @@ class SiteCore:
         )
         offer = self.sharing_offered(now_ms, job) if run is not None and run.start_ms != now_ms else None
         if offer is not None:
-            said = msgspec.structs.replace(said, reason=f"{said.reason}; {offer_text(offer.slowdown, offer.beside)}")
+            said = msgspec.structs.replace(said, offer=offer_text(offer.slowdown, offer.beside))
         return said, run
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:

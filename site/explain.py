@@ -42,6 +42,8 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
         One line for a person, with numbers.
     cause : str
         The same without numbers, if the discipline tells it; what differs in numbers alone is one cause.
+    offer : str
+        Beside whom it could start now, and how much longer it would take; empty: beside nobody.
     """
 
     site: str = ""
@@ -53,6 +55,11 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[int, ...] = ()
     reason: str = ""
     cause: str = ""
+    offer: str = ""
+
+    def with_offer(self) -> SiteReason:
+        """Return this with a reason that ends with what the site offers."""
+        return msgspec.structs.replace(self, reason=f"{self.reason}; {self.offer}") if self.offer else self
 
 
 STARTS_AT_ONCE = "it would start at once"
@@ -114,6 +121,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     evicted : str
         Of a job of the grid that sites have evicted: how often, when last, where, and for which job; ``reason`` says so
         too.
+    offers : tuple of str
+        The sites that know beside whom it could start now, if it were handed in to a grid with full control.
     """
 
     job_id: int | None = None
@@ -129,6 +138,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     split: SplitReason | None = None
     queues: tuple[str, ...] = ()
     evicted: str = ""
+    offers: tuple[str, ...] = ()
 
 
 Planner = Callable[[], list[Forecast]]
@@ -147,6 +157,7 @@ def forecast_at(
     site: str, said: SiteReason, now_ms: int, job_id: int | None, width: int, length_ms: int, state: State = "waiting"
 ) -> Forecast:
     """Return the forecast of a job that is, or would be, at one site, from what is said of it there."""
+    said = said.with_offer()
     return Forecast(
         job_id=job_id,
         now_ms=now_ms,

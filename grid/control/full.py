@@ -231,7 +231,9 @@ class FullControl(Control):
         twin = self.copy()
         if without in twin._number and without not in twin._attempts.attempts:
             twin.cancel(now_ms, without)
-        return partial(quoted_forecast, twin, now_ms, asked, self._names, end_ms)
+        quoted = partial(quoted_forecast, twin, now_ms, asked, self._names, end_ms)
+        offers = [self._names[site] for site in self._offers.could_offer(asked.job)]
+        return partial(_offered_by, quoted, tuple(offers)) if offers else quoted
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait: one play for all of the queue."""
@@ -614,12 +616,14 @@ class FullControl(Control):
         )
 
 
+def _offered_by(forecaster: Forecaster, offers: tuple[str, ...]) -> Forecast:
+    """Return the quote of a job, with the sites that know beside whom it could start now."""
+    return msgspec.structs.replace(forecaster(), offers=offers)
+
+
 def _with_offers(forecaster: Forecaster, offers: Mapping[str, KnownOffer]) -> Forecast:
     """Return the forecast of a job that waits, with the shared nodes that sites offer it, which it has not taken."""
     found = forecaster()
     texts = {site: offer_text(offer.slowdown, offer.beside) for site, offer in offers.items()}
-    rows = [
-        msgspec.structs.replace(row, reason=f"{row.reason}; {texts[row.site]}") if row.site in texts else row
-        for row in found.sites
-    ]
+    rows = [msgspec.structs.replace(row, offer=texts.get(row.site, "")).with_offer() for row in found.sites]
     return msgspec.structs.replace(found, sites=tuple(rows))

@@ -83,6 +83,11 @@ class SharedOffers:
         """Ask a site, too."""
         self.sites = tuple(sorted({*self.sites, site}))
 
+    def could_offer(self, job: Job) -> list[int]:
+        """Return the sites that could offer a job shared nodes."""
+        is_known = job.resources is not None or job.assumed is not None
+        return [site for site in self.sites if is_known and self._nodes[site] >= job.width]
+
     def said(self, job_id: int) -> dict[int, KnownOffer]:
         """Return what sites offer a waiting job now, by site."""
         return {site: offer for site, offer in self._said.get(job_id, {}).items() if offer.slowdown}
@@ -134,7 +139,7 @@ class SharedOffers:
 
     def _thought_of(self, queue: GridQueue) -> list[Job]:
         """Return those of the first jobs of the queue that could share nodes; nothing is kept of the others."""
-        first = [job for job in islice(queue.waiting, LOOKS) if job.resources or job.assumed]
+        first = [job for job in islice(queue.waiting, LOOKS) if self.could_offer(job)]
         here = {job.job_id for job in first}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in here}
         self._asked = {number: asked for number, asked in self._asked.items() if asked.job_id in here}
@@ -143,7 +148,7 @@ class SharedOffers:
     def _lacking(self, job: Job) -> Iterator[int]:
         """Yield the sites that could have a job and have not said whether they offer it shared nodes."""
         said = self._said.get(job.job_id, {})
-        return (site for site in self.sites if self._nodes[site] >= job.width and site not in said)
+        return (site for site in self.could_offer(job) if site not in said)
 
     def ends(self, now_ms: int, queue: GridQueue) -> dict[int, int]:
         """Return when jobs would end that took the best offer now, by job; 0 where it is not known yet."""

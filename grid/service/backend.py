@@ -303,7 +303,19 @@ class LiveBackend:
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Return when such a job would start; it may be instead of one that waits."""
         known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, timeout_s=FORECAST_S)
+        known = await self._with_offers(known, request)
         return await self._with_sites(known, "quote", request, True)
+
+    async def _with_offers(self, known: Forecast, request: JobRequest) -> Forecast:
+        """Return a quote with what sites offer whose nodes jobs share; those that answer."""
+        asked = [
+            _or_none(self._ask(site_actor(name), "quote", Forecast, request, True, timeout_s=LOOK_S))
+            for name in known.offers
+        ]
+        answers = dict(zip(known.offers, await asyncio.gather(*asked), strict=True))
+        offers = {name: said.sites[0].offer for name, said in answers.items() if said is not None and said.sites}
+        rows = [msgspec.structs.replace(row, offer=offers.get(row.site, "")).with_offer() for row in known.sites]
+        return msgspec.structs.replace(known, sites=tuple(rows)) if offers else known
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where what waits starts, as far as that is known."""

@@ -159,6 +159,14 @@ def test_an_offer_that_is_not_taken_is_explained() -> None:
     assert "beside" not in south.reason
 
 
+def test_a_quote_names_the_sites_that_could_offer_shared_nodes() -> None:
+    """They know beside whom; for a job that says nothing none is named."""
+    core = busy_core()
+    for resources, offers in ((NEEDS, ("site 0",)), (None, ())):
+        asked = Job(job_id=9, width=4, estimate_ms=MINUTE, resources=resources)
+        assert core.quote(1, asked).offers == offers
+
+
 def test_a_site_that_is_silent_keeps_no_job_from_its_split() -> None:
     """Until it is known what sites offer, a job is not split; after a while it is all the same."""
     core = busy_core(mode="adaptive", overhead=0.1)

@@ -11,6 +11,7 @@ from gridweave.grid.api import PlannedStarts, ScheduledJob
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import Queue, QueuedJob
 from gridweave.site.explain import Forecast, SiteReason
+from gridweave.site.job import JobRequest, Program
 from gridweave.site.service.calls import GRID_ACTOR, site_actor
 
 
@@ -82,3 +83,16 @@ async def test_a_site_that_is_away_says_neither_a_start_nor_that_others_use_it()
         (None, "does not answer now; says: a start at once"),
         (5, "says: a start at once"),
     ]
+
+
+@pytest.mark.asyncio
+async def test_a_quote_shows_beside_whom_a_job_could_start() -> None:
+    """The start stays the grid's, which has the queue; a site that does not answer offers nothing."""
+    rows = SiteReason(site="a", reason="full"), SiteReason(site="b", reason="full")
+    known = Forecast(now_ms=0, start_ms=900, reason="r", sites=rows, offers=("a", "b"))
+    offer = "or it could start now beside job 12, and take 1.28 times as long"
+    said = Forecast(now_ms=0, start_ms=5, sites=(SiteReason(start_ms=5, reason="other", offer=offer),))
+    answers = {(GRID_ACTOR, "quote"): known, (site_actor("a"), "quote"): said}
+    found = await MadeUp(answers).quote(JobRequest(program=Program(argv=("true",)), limit_ms=1))
+    assert (found.start_ms, found.reason) == (900, "r")
+    assert [row.reason for row in found.sites] == [f"full; {offer}", "full"]
