@@ -340,6 +340,11 @@ class LiveSite:
                 if isinstance(event, ReserveNodes) and self.core.site.evicts_jobs:
                     # Who evicts whom goes by more than the width.
                     event = msgspec.structs.replace(event, job=self.book.next_job(request))
+                elif isinstance(event, ReserveNodes) and self._by_threads and event.job is None:
+                    # A grid that has yet to hear that nodes are shared here says no more than the width, but others
+                    # may join the job all the same; those of a job on several sites nobody joins.
+                    job = self.book.next_job(request) if event.start_ms is None else None
+                    event = msgspec.structs.replace(event, job=job)
                 self._inner.append(event)
 
     def _not_taken(self, request: JobRequest) -> str | None:

@@ -19,9 +19,10 @@ from gridweave.grid.settings import GridSettings, changeable_of
 from gridweave.jit import one_at_a_time
 from gridweave.settings import Changeable
 from gridweave.site.contract import ALONE_MS
-from gridweave.site.job import Accepted, Declined, JobRequest, Program
+from gridweave.site.job import Accepted, Declined, JobRequest, Program, Resources
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
+from gridweave.site.launch import TakenUsers
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import (
     Answer,
@@ -37,6 +38,7 @@ from gridweave.site.messages import (
     ReserveNodes,
     SiteMessage,
     Started,
+    TakesUsers,
     UserSubmitted,
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
@@ -192,26 +194,34 @@ _MOST_ROUNDS = 50
 def warm_up(settings: GridSettings) -> LiveGrid:
     """Play and forecast some jobs on a grid of its own: some fill a site, one waits, one is on all sites.
 
+    Jobs may share the nodes of the first site: whether they do on the real one, it has yet to say.
     Nothing of it is known to the one that will work.
     """
     grid = LiveGrid(settings)
     sizes = [nodes for _, nodes in settings.sites]
     widths = [max(sizes), max(sizes), sum(sizes), 1, 1]
     requests = [
-        JobRequest(program=Program(argv=("true",)), nodes=max(1, width), limit_ms=1_000 * (number + 1))
+        JobRequest(
+            program=Program(argv=("true",)), nodes=max(1, width), limit_ms=1_000 * (number + 1), resources=Resources()
+        )
         for number, width in enumerate(widths)
     ]
-    events: list[LiveGridEvent] = [UserSubmitted(str(number), request) for number, request in enumerate(requests)]
+    events: list[LiveGridEvent] = [FromLiveSite(0, TakesUsers(TakenUsers(shares=True)))]
+    events += [UserSubmitted(str(number), request) for number, request in enumerate(requests)]
+    later: list[FromLiveSite] = []
     for now_ms in range(_MOST_ROUNDS):
         commands = grid.handle(now_ms, *events)
         for job_id in grid.book.records if now_ms == 0 else ():
             grid.forecast(now_ms, job_id)
         told = [command for command in commands if isinstance(command, TellSite)]
-        events = [
+        later += [
             FromLiveSite(command.site, answer)
             for command in told
             for answer in _answers(command.message, now_ms + 1, sizes[command.site])
         ]
+        # What sites quote is heard while other jobs run, or there was nothing to weigh.
+        quotes = [each for each in later if isinstance(each.message, Quoted)]
+        events, later = list(quotes or later), [each for each in later if quotes and each not in quotes]
         if not events:
             break
     grid.quote(_MOST_ROUNDS, requests[-1])
@@ -231,6 +241,6 @@ def _answers(message: GridMessage, now_ms: int, nodes: int) -> list[Answer]:
             begun = Started(job.job_id, attempt, now_ms)
             return [Enqueued(job.job_id, attempt), begun, Ended(job.job_id, attempt, now_ms, "finished")]
         case RequestQuote(quote_id=quote_id, width=width):
-            return [Quoted(quote_id, nodes, now_ms if width <= nodes else None)]
+            return [Quoted(quote_id, nodes, now_ms if width <= nodes else None, slowdown=1.1)]
         case _:
             return []

@@ -11,7 +11,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.jit import one_at_a_time
-from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest, Program
+from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest, Program, Resources
 from gridweave.site.journal.journal import Journal
 from gridweave.site.live import LiveSite
 from gridweave.site.maxima import NO_MAXIMA, Maxima
@@ -179,7 +179,7 @@ def warm_up(settings: SiteSettings) -> LiveSite:
         for number, width in enumerate(widths)
     ]
     events: list[LiveSiteEvent] = [UserSubmitted(str(number), request) for number, request in enumerate(requests)]
-    events += [RequestQuote(1, 1, 1_000)]
+    events += [RequestQuote(1, 1, 1_000, Resources(memory=0.5))]
     rest = _of_the_grid(requests[-1])
     now_ms = 0
     for _ in range(_MOST_ROUNDS):

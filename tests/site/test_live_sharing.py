@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from gridweave.site.disciplines.sharing.policy import SharedNodes
-from gridweave.site.job import JobRequest, Noted, Program, RecordEnded, Resources
+from gridweave.site.job import DescribeJob, JobRequest, Noted, Program, RecordEnded, Resources
 from gridweave.site.launch import NodeSharing
 from gridweave.site.live import LiveSite
-from gridweave.site.messages import Machine, PaceRun, RunEnded, RunStarted, StartRun
+from gridweave.site.messages import Machine, PaceRun, ReserveNodes, RunEnded, RunStarted, StartRun
 from gridweave.site.messages import UserSubmitted as Submitted
 from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.runs import SiteSettings
@@ -149,3 +149,14 @@ def test_who_says_nothing_of_its_needs_is_alone() -> None:
     commands = do(north, 1, job("b", ON_DISK))
     assert (of(commands, StartRun), of(commands, PaceRun), notes(commands, "shares")) == ([], [], [])
     assert of(do(north, 2, RunEnded("a", OWN, 1, "finished")), RecordEnded)[0].record.sharing is None
+
+
+@pytest.mark.parametrize(("start_ms", "joins"), [(None, True), (1_000, False)])
+def test_who_may_be_joined_does_not_depend_on_what_the_grid_says(start_ms: int | None, joins: bool) -> None:
+    """A grid that does not know yet that nodes are shared says no needs; parts of a job on several sites stay alone."""
+    north = site(2)
+    sites = ("north",) if start_ms is None else ("north", "south")
+    described = DescribeJob(7, 1, job("a", ON_CPU).request, 10 * MINUTE_MS, 0, 2, sites)
+    commands = do(north, 0, described, ReserveNodes(7, 1, 2, 10 * MINUTE_MS, start_ms))
+    assert bool(of(commands, StartRun)) == (start_ms is None)
+    assert bool(of(do(north, 5, job("b", ON_DISK)), StartRun)) == joins
