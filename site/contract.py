@@ -66,7 +66,7 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.needs.offers import new_rate, why_not_placed, with_offer
+from gridweave.site.needs.offers import new_rate, untold_job, why_not_placed, with_offer
 from gridweave.site.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import span_text
@@ -461,8 +461,7 @@ class ContractCore:
         reason = self._why_refused(job, start_ms, ahead=request.ahead)
         if reason is None and request.job is not None and self.site.lanes != (1, 1):
             # By what it is when all that came before has happened: a job that has ended has left its nodes.
-            before = self._inner.copy()
-            self._inner.clear()
+            before, self._inner[:] = self._inner.copy(), []
             self._run_site(before)
             reason = why_not_placed(self.site, self._now_ms, job, request.beside)
         if reason is not None:
@@ -741,10 +740,7 @@ class ContractCore:
     def _quote(self, request: RequestQuote) -> Quoted:
         now_ms, width, length_ms, room = self._now_ms, request.width, request.length_ms, self._share.room
         free = min(room, self.site.startable(now_ms, length_ms))
-        needs, assumed = request.resources, request.assumed
-        untold = Job(
-            job_id=0, width=width, estimate_ms=length_ms, user_name=request.user, resources=needs, assumed=assumed
-        )
+        untold = untold_job(request)
         why_not, start_ms, expected = self._share.why_not(width), None, None
         if why_not is None and request.job is not None:
             expected = self.site.expected_run(now_ms, self._owner.as_delegated(request.job))

@@ -215,7 +215,7 @@ def really_text(sharing: NodeSharing) -> str:
     Examples
     --------
     >>> really_text(NodeSharing(beside=(2,), slowdown=1.3, real=1.25, alone_ms=60_000, alone_runs=3))
-    'it really took 1.25 times as long (alone: 1m, the mean of 3 runs)'
+    'it really took 1.25 times as long (alone: 1 min, the mean of 3 runs)'
     """
     if sharing.real is None:
         return "how long it takes alone is not known, as no such job has run alone"

@@ -62,7 +62,7 @@ def beside_text(jobs: Sequence[int], length_ms: int, slowdown: float) -> str:
     Examples
     --------
     >>> beside_text([12], 600_000, 1.3)
-    'beside job 12: 13m instead of 10m (factor 1.30)'
+    'beside job 12: 13 min instead of 10 min (factor 1.30)'
     """
     lengths = f"{span_text(math.ceil(slowdown * length_ms))} instead of {span_text(length_ms)}"
     return f"beside {_jobs(jobs)}: {lengths} (factor {slowdown:.2f})"

@@ -7,7 +7,7 @@ import msgspec
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.protocol import SharedOffer
 from gridweave.site.job import Job, why_impossible
-from gridweave.site.messages import Quoted, RunsLate, ToGrid
+from gridweave.site.messages import Quoted, RequestQuote, RunsLate, ToGrid
 from gridweave.site.owner import GridJob
 
 
@@ -17,6 +17,13 @@ def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> SharedOffer | N
     if not is_known or job.width > room or why_impossible(job) is not None:
         return None
     return site.sharing_offered(now_ms, job)
+
+
+def untold_job(request: RequestQuote) -> Job:
+    """Return a job of which a site is told no more than a request for a quote says."""
+    needs = {"resources": request.resources, "assumed": request.assumed}
+    untold = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, user_name=request.user)
+    return msgspec.structs.replace(untold, **needs)
 
 
 def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, room: int) -> Quoted:

@@ -16,7 +16,7 @@ from client_helpers import Elsewhere
 from gridweave.cli.submit_options import parse_after, parse_array, shipped
 from gridweave.errors import InputError, OptionError
 from gridweave.site.elements import count_of
-from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program, Traffic
+from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program, Resources, Traffic
 from submitted_jobs import OF_ITS_OWN, handed_in, script
 
 Shell = Callable[..., tuple[int, str, str]]

@@ -14,6 +14,7 @@ from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.needs.text import parse_resources
+from gridweave.site.service.calls import answer_of, question
 from waiting import the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -56,13 +57,14 @@ def test_a_pair_runs_on_one_node_and_explain_and_record_say_so(ray_cluster: None
             jobs.append(accepted.job_id)
             until((tmp_path / f"{accepted.job_id}.threads").exists)
         found = until(lambda: all(record(job_id).sharing is not None for job_id in jobs) and [record(n) for n in jobs])
-        forecast: Forecast = msgspec.msgpack.decode(grid.call(GRID_ACTOR, "forecast", jobs[1]), type=Forecast)
+        answer = grid.call(GRID_ACTOR, "ask", "forecast", question(jobs[1]))
+        forecast: Forecast = answer_of(answer, msgspec.msgpack.Decoder(Forecast))
         threads = [{*map(int, (tmp_path / f"{job_id}.threads").read_text().split())} for job_id in jobs]
         (tmp_path / "go").touch()
         ends = [the_end(grid, job_id) for job_id in jobs]
     finally:
         grid.stop()
-    text = f"beside job {jobs[0]}: 2m34s instead of 2m (factor 1.28)"
+    text = f"beside job {jobs[0]}: 2 min 34 s instead of 2 min (factor 1.28)"
     assert [each.sharing.now for each in found if each.sharing] == [(jobs[1],), (jobs[0],)]
     assert found[1].sharing is not None
     assert found[1].sharing.text == forecast.reason == text
