@@ -41,6 +41,7 @@ from gridweave.site.messages import (
     TakesUsers,
     UserSubmitted,
 )
+from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send, as_begun
 
@@ -71,6 +72,7 @@ class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
     network: NetworkIdentity | None
     usual: UsualCommunication = UsualCommunication()
+    needs: UsualNeeds = UsualNeeds()
     alone_ms: int = ALONE_MS
 
     @property
