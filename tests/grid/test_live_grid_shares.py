@@ -114,7 +114,6 @@ class LiveTogether:
             self._told[site].append(RunStarted("m", job_id, attempt))
         elif isinstance(command, PaceRun):
             work = self.works[command.job_id]
-            assert command.by_others
             work.left = int(work_left(work.left, work.rate, work.since_ms, now_ms))
             work.rate, work.since_ms = round(command.speed * RATE_ONE), now_ms
         return [FromLiveSite(site, command.message)] if isinstance(command, TellGrid) else []
