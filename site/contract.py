@@ -225,10 +225,7 @@ class ContractCore:
         return self._share.shut
 
     def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
-        """Return when a job starts that waits or has nodes reserved here, the grid's or an own user's; None: not here.
-
-        Nothing changes by that.
-        """
+        """Return when a job that waits or has nodes reserved here starts, or None; nothing changes by that."""
         part, site = self._parts.get(job_id), self.site.aside()
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:

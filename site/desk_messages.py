@@ -295,7 +295,7 @@ class SiteNames(msgspec.Struct, frozen=True):
 EventKind = Literal[
     "submitted", "waits", "kept", "queued", "hold", "release", "cancelled", "signal", "requeue", "reserved", "released",
     "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "evicts", "evicted", "retried",
-    "paused", "resumed", "ended", "split", "took",
+    "paused", "resumed", "ended", "split", "took", "beside", "shares",
 ]  # fmt: skip
 """What happens to jobs (docs/live.md, "The story")."""
 

@@ -73,7 +73,8 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.runs import Run, Runs, RunsState, SiteSettings, make_run
+from gridweave.site.needs.make_run import make_run
+from gridweave.site.runs import Run, Runs, RunsState, SiteSettings
 from gridweave.site.state import CoreState, hand_over, with_parts
 from gridweave.site.times import end_of_processes_ms
 

@@ -96,6 +96,8 @@ class FullControl(Control):
         self._closed: dict[int, tuple[int, int]] = {}
         self._refusals: dict[int, str] = {}
         self._others: dict[int, int] = {}
+        # The parts of jobs that ended at this instant: a job whose last part ends with them frees all its nodes itself.
+        self._parts_over: list[tuple[int, int]] = []
         self._changed = False
         self._options = options._replace(rng=None)
         self._barred: dict[int, GridJobSubmitted] = {}
@@ -430,8 +432,7 @@ class FullControl(Control):
             return []
         self._changed = True
         if kind == PART_ENDED:
-            for site in change.sites:
-                self._queue.part_ended(job_id, site)
+            self._parts_over += [(job_id, site) for site in change.sites]
             return []
         no_part = change.never is not None and len(attempt.fragments) > 1
         if no_part:
@@ -521,6 +522,10 @@ class FullControl(Control):
     def run(self, now_ms: int) -> list[GridCommand]:
         """Give up what was not granted in time, and run the one pass of this instant if something has changed."""
         commands: list[GridCommand] = [] if self._apart is None else self._apart.run(now_ms)
+        for job_id, site in self._parts_over:
+            if job_id in self._attempts.attempts:
+                self._queue.part_ended(job_id, site)
+        self._parts_over = []
         if self._attempts.asking:
             requests, changes = self._attempts.expire(now_ms)
             commands += requests

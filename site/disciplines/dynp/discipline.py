@@ -148,6 +148,9 @@ class DynP(ArrayDiscipline):
         self._rules = TuningRules(self._memory)
         self._name_numbers()
 
+    def _reorder(self) -> None:
+        """Keep the order of the policy that is active; a tuned site has no order that could change."""
+
     def _check_order(self, waiting: list[int]) -> None:
         if self._tuned_by.reading == "true":
             super()._check_order(waiting)

@@ -127,6 +127,9 @@ class Optimal(ArrayDiscipline):
         """Return what is known of the jobs, and what has been counted."""
         return OptimalState(**msgspec.structs.asdict(super().state()), totals=self._totals.copy())
 
+    def _reorder(self) -> None:
+        """Keep the order that the solver has found; it depends on no policy that could change."""
+
     def restore(self, state: OptimalState) -> None:  # type: ignore[override]
         """Take in what was known."""
         super().restore(state)

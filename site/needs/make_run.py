@@ -1,0 +1,97 @@
+"""What each machine of a site has to run of a job, from the nodes that the job gets."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gridweave.site.allocation import nodes_of_groups
+from gridweave.site.elements import count_of, share_of
+from gridweave.site.job import DescribeJob, NodeIntervals, part_of_nodes, task_groups
+from gridweave.site.launch import Launch, NodePart, Rank
+from gridweave.site.messages import StartJob
+from gridweave.site.needs.beside import SharedTime
+from gridweave.site.runs import Piece, Run, SiteSettings
+
+
+def make_run(
+    settings: SiteSettings,
+    start: StartJob,
+    described: DescribeJob,
+    lanes: tuple[int, int],
+    now_ms: int,
+    *,
+    gives_parts: bool = False,
+) -> Run:
+    """Work out what each machine has to run; the nodes are those of the first machine, then those of the next.
+
+    Ranks go up with the nodes, in each group of tasks that are alike. Where nodes are shared, a rank has its hardware
+    threads, counted from 0 on its node, core by core; `lanes` says how many cores a node has, and threads a core. Where
+    jobs get parts of nodes, several ranks may be on one, and none is bound to threads. The first machine is that of the
+    lowest rank.
+    """
+    width = count_of(start.nodes)
+    groups = task_groups(described.request.resources if gives_parts else None, width)
+    placed = nodes_of_groups(start.nodes, [group.tasks for group in groups])
+    nodes = [node for group in placed for node in group]
+    threads = _threads_by_node(start.threads, lanes[0] * lanes[1])
+    program = described.request.program
+    chosen = nodes[:1] if program.ranks == "first-node" else nodes
+    pieces: dict[str, Piece] = {}
+    first = 0
+    for machine in settings.machines:
+        here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
+        if here:
+            ranks = tuple(Rank(described.first_rank + number, number, threads.get(node)) for number, node in here)
+            part = part_of_nodes(groups, [number for number, _ in here]) if gives_parts else None
+            launch = _launch(settings, described, ranks, part)
+            if threads:
+                launch = msgspec.structs.replace(launch, lanes=lanes)
+            pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
+        first += machine.nodes
+    pieces = dict(sorted(pieces.items(), key=lambda item: item[1].launch.ranks[0].rank))
+    shared = SharedTime(now_ms, now_ms) if threads else None
+    return Run(described.job_id, described.attempt, described.request, width, now_ms, pieces, shared=shared)
+
+
+def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
+    """Return the hardware threads of each node that are not all the job's."""
+    found: dict[int, list[int]] = {}
+    for low, high in threads:
+        for thread in range(low, high):
+            found.setdefault(thread // threads_per_node, []).append(thread % threads_per_node)
+    return {node: tuple(lanes) for node, lanes in found.items()}
+
+
+def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...], part: NodePart | None) -> Launch:
+    program, array = described.request.program, described.request.array
+    environment = program.environment
+    elements = described.elements
+    if elements is not None:
+        elements = share_of(elements, ranks[0].rank, len(ranks), described.size)
+    if array is not None:
+        environment = environment | {"GRIDWEAVE_ARRAY": array.name, "GRIDWEAVE_ARRAY_INDEX": str(array.index)}
+    return Launch(
+        job_id=described.job_id,
+        attempt=described.attempt,
+        starts=described.starts,
+        ranks=ranks,
+        size=described.size,
+        argv=program.argv,
+        call=program.call,
+        environment=environment,
+        working_directory=program.working_directory,
+        site=settings.name,
+        sites=described.sites,
+        limit_ms=described.limit_ms,
+        grace_ms=program.grace_ms,
+        checkpoint_signal=program.checkpoint_signal or "TERM",
+        output_limit_bytes=program.output_limit_bytes,
+        limit_signal=program.limit_signal,
+        # Of a packed array one rank has elements of its own, whatever became of another.
+        end_on_failure=program.end_on_failure and elements is None,
+        elements=elements,
+        alone_ms=settings.alone_ms if len(described.sites) > 1 else None,
+        user=described.request.user,
+        part=part,
+        rate=described.request.limit_ms / described.limit_ms if len(described.sites) > 1 else 1.0,
+    )
