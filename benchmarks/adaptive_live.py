@@ -55,7 +55,7 @@ def outcome(run: SimulationResult, rows: np.ndarray[Any, Any]) -> dict[str, floa
 
 
 def groups(run: SimulationResult) -> Mapping[str, np.ndarray[Any, Any]]:
-    """Return the jobs by what they send, and all of them."""
+    """Return the row numbers of the jobs by communication pattern, and of all jobs as ``all``."""
     pattern = run.workload.columns["pattern"]
     by_pattern = {name: np.flatnonzero(pattern == code) for code, name in enumerate(PATTERN_NAMES)}
     return {name: rows for name, rows in by_pattern.items() if len(rows)} | {"all": np.arange(len(pattern))}

@@ -56,7 +56,7 @@ class FarGrid:
 
     @contextmanager
     def client(self) -> Iterator[SyncClient]:
-        """Yield a client of its gateway."""
+        """Yield a client of the grid's gateway."""
         with self._grid.client() as client:
             yield client
 

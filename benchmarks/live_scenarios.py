@@ -71,7 +71,7 @@ def row_of(name: str, done: LiveRun) -> tuple[str, ...]:
 
 
 def lines_of(done: LiveRun) -> Iterator[str]:
-    """Yield a line for each job that differs from the simulation: in its sites, its end, or by 1 s of real time."""
+    """Yield a line for each job that differs from the simulation: whether it ran, where, or when, by 1 s real time."""
     one, other = done.simulated, done.live
     sites, live_sites, moved = one.sites_of_jobs(), other.sites_of_jobs(), done.elsewhere
     for row, job_id in enumerate(one.workload.job_id.tolist()):

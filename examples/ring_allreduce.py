@@ -390,10 +390,10 @@ def _close_ring(
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:
-    """Listen at an address; at a port that others know, on all addresses of this machine, unless it is of loopback.
+    """Listen at an address; with a fixed port, on all addresses of this machine, unless the address is loopback.
 
-    A machine may have an address in each of several networks, of which its name tells it another one than it tells
-    other machines, or, as in a container, none of its own.
+    In a machine with several networks, the machine's name may resolve to a different address here than elsewhere or, as
+    in a container, to an address that is not its own.
     """
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     host = address[0] if not address[1] or _is_loopback(address[0]) else ""

@@ -131,7 +131,7 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
     at_limit: list[int] = msgspec.field(default_factory=list)
     traffic: list[SplitExperience] = msgspec.field(default_factory=list)
-    # Those of the last `SettingsChanged`; empty if there was none.
+    # The settings of the last `SettingsChanged` event; empty if there was none.
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

@@ -474,14 +474,14 @@ class SiteCore:
         return min(self.free, self._discipline.startable(now_ms, length_ms))
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start now on nodes that others use; None if there are none for it.
+        """Return how a job could start now on nodes shared with running jobs, or None if it could not.
 
         Parameters
         ----------
         now_ms : int
             The instant of the last call of `handle`.
         job : Job
-            One that is not here; what it needs of the nodes counts.
+            A job that is not at this site; its resource needs decide.
         """
         return None if self._places is None else self._places.sharing_offered(now_ms, job)
 

@@ -198,7 +198,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     groups: dict[str, str] = {}
     limit_signal: LimitSignal | None = None
-    # The work that its job does in one ms at full speed: less than 1 where a split slows it, more on fast machines.
+    # Work per ms while no other job slows this one: below 1 where a split slows it, above 1 on fast machines.
     rate: float = 1.0
     # Where nodes are shared: how many cores the site counts on a node, and how many hardware threads on a core.
     lanes: tuple[int, int] | None = None

@@ -309,9 +309,9 @@ class UsualCommunicationTable(Table, frozen=True, kw_only=True):
 
 
 class UsualNeedsTable(Table, frozen=True, kw_only=True):
-    """The table ``[grid.resources]``: what jobs need of shared nodes that do not say it, by class and by user.
+    """The table ``[grid.resources]``: the needs assumed of jobs that do not state any, by class and by user.
 
-    Each is a text such as ``cpu=0.6,network=0.3,disk=0.1,memory=0.5`` (docs/sharing.md); an empty one: nothing.
+    Each value is a text such as ``cpu=0.6,network=0.3,disk=0.1,memory=0.5`` (docs/sharing.md); empty means unknown.
     """
 
     default: str = ""

@@ -203,7 +203,7 @@ class GridQueue:
 
     @property
     def running(self) -> Iterator[RunningJob]:
-        """The running jobs, by their expected end, each with the parts that are not over."""
+        """The running jobs in order of expected end, each with its unfinished parts."""
         for slot in running_slots(self._state).tolist():
             parts = tuple(part for part in self._fragments_of(slot) if part[1])
             yield RunningJob(self._slots.jobs[slot], parts, int(self._state.end_ms[slot]))

@@ -61,7 +61,7 @@ class TakenOffer(NamedTuple):
 
 
 class SharedOffers:
-    """The offers of the sites whose nodes jobs share."""
+    """The sites' offers to start jobs on shared nodes."""
 
     def __init__(self, sites: Sequence[int], nodes: Sequence[int], retry_ms: int) -> None:
         self.sites = tuple(sites)

@@ -139,9 +139,9 @@ def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> 
 
 @kernel_part
 def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_ms: Int) -> bool:
-    """Whether a split of this length is to be made at an instant: adaptive, only if it ends before any single site.
+    """Whether to make a split of this length at an instant; True unless the policy is adaptive.
 
-    It ends before the job would on nodes that others use as well, where a site offers these.
+    An adaptive split must end before the job would on any single site, or on shared nodes that a site offers.
     """
     if not codes.adaptive:
         return True

@@ -145,9 +145,9 @@ class ForecastQueue:
         return await self._answer(self._about_plan, most_jobs, FORECAST_S)
 
     async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S, *, name: object = None) -> T:
-        """Return what a function works out that `make` returns, which is called when it is this question's turn.
+        """Call `make` when this question's turn comes, run the function that it returns, and return the result.
 
-        Questions with the same name that wait then have the same answer; None is the name of no other.
+        Questions with the same name that are waiting at that time share the answer; with name None, nothing is shared.
         """
         found: T = await self._answer(self._alone, _Alone(make, name), patience_s)
         return found

@@ -79,10 +79,10 @@ def _certificates(path: str | None) -> str:
 
 
 async def make_probe(site: str, data: bytes, turn: asyncio.Lock) -> bytes:
-    """Measure what the grid's side has ordered, from a site; InputError if that is no order.
+    """Measure a link from this site as the grid's side ordered; InputError if `data` is not a valid order.
 
-    A site that does not reach another one answers with the reason. As an error, it would count as a fault of the link
-    between the site and the grid's side, which has just carried the order.
+    If this site cannot reach the other one, return the reason as an answer. Raised as an error, it would count as a
+    fault of the link between this site and the grid's side, which has just carried the order.
     """
     try:
         order = msgspec.msgpack.decode(data, type=ProbeOrder)

@@ -161,7 +161,7 @@ def serve_grid(service: GridService, say: Say) -> None:
 
 
 def _changes(service: GridService | SiteService, say: Say) -> list[str]:
-    """Return which settings change, as `check_service`, and say so."""
+    """Return the settings changes that `check_service` finds, and print each of them."""
     changes = check_service(service)
     for change in changes:
         say(change)

@@ -153,7 +153,7 @@ class LiveRun:
 
     @property
     def _others(self) -> Counter[str]:
-        """How many jobs ended otherwise than they may: those that never run in the simulation need not run live."""
+        """Count unexpected outcomes, by outcome; a job that never runs in the simulation need not run live."""
         runs = (self.simulated.start_ms != NEVER).tolist()
         ends = zip(self.outcomes, runs, strict=True)
         return Counter(outcome for outcome, ran in ends if outcome not in (_RAN if ran else (*_RAN, *_NEVER_RAN)))
@@ -351,9 +351,9 @@ def live_run_of(
 
 
 def _needed_ms(built: Built, row: int, record: JobRecord) -> int:
-    """Return how long the work of a job takes where it was placed.
+    """Return how long a job's work takes at its placement.
 
-    Where its rate changed while it ran, that is how long its processes ran.
+    At a site where jobs may run at rates other than 1, this is how long the job's processes ran.
     """
     if record.ran_ms is not None and any(site in built.sites_with_rates for site, _ in record.places):
         return record.ran_ms[1] - record.ran_ms[0]

@@ -1,4 +1,4 @@
-"""The faults of a scenario, played on the actors of a live run at the times that the scenario says."""
+"""Injects a scenario's faults into the actors of a live run, at the times given in the scenario."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FaultPlayer:
             self._grid.call(site_actor(name), "be_unsteady", msgspec.json.encode(how))
 
     async def run(self, began_ms: int) -> None:
-        """Play all faults; time 0 of the scenario is at this Unix time in ms."""
+        """Inject all planned faults; `began_ms` is time 0 of the scenario as Unix time in ms."""
         try:
             await asyncio.gather(*(self._play(fault, began_ms) for fault in self._built.faults.planned))
         finally:

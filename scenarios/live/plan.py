@@ -146,7 +146,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, cloc
         labelled=labelled,
         seed=built.scenario.header.seed,
         network=None if built.net is None else network_of(built.net),
-        # What messages and processes take does not shrink when the clock is fast.
+        # Messages and processes take the same real time however fast the clock runs.
         margin_ms=clock.shown_ms(MARGIN_MS),
         retry_ms=clock.shown_ms(RETRY_MS),
         lease_ms=clock.shown_ms(LEASE_MS),
@@ -245,9 +245,9 @@ def short_limits(workload: Workload, speed: float) -> int:
 
 
 def expanded(record: JobRecord, origin_ms: int, speed: float) -> JobRecord:
-    """Return the record of a job in the time of the scenario, which passes so many times as fast as the grid's clock.
+    """Return a job's record with its times converted from the grid's clock to scenario time.
 
-    At time 0 of the scenario that clock showed ``origin_ms``.
+    Scenario time runs `speed` times as fast as the grid's clock, and was 0 when that clock showed `origin_ms`.
     """
 
     def at(time_ms: int | None) -> int | None:

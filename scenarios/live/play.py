@@ -395,7 +395,7 @@ class Player:
             done += len(due)
 
     async def _submit(self, site: str | None, jobs: Sequence[PlannedJob]) -> None:
-        """Submit jobs; RefusedError if one is refused, all others are submitted then."""
+        """Submit jobs; raise RefusedError if any is refused, after submitting all the others."""
         # The keys are this run's own: a try whose answer was lost submits nothing twice.
         keys = [f"{self.name}-{job.row}" for job in jobs]
         taken = await self._grid.submit_many([job.request for job in jobs], site=site, keys=keys)

@@ -401,7 +401,7 @@ class World:
             self._traffic.given_up(job_id)
 
     def _fail(self, site: int) -> None:
-        """Let a site fail; one that has failed stays down until it has come back from both."""
+        """Take a site down; if failures overlap, it stays down until all of them are over."""
         self._failed[site] += 1
         if self._failed[site] > 1:
             return

@@ -114,7 +114,7 @@ class ChoosesNodes(Protocol):
         """Return the nodes and the hardware threads of a running job."""
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start now on nodes that others use; None if there are none for it."""
+        """Return how a job could start now on nodes shared with running jobs, or None if it could not."""
 
 
 @runtime_checkable

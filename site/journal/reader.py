@@ -123,7 +123,7 @@ class JournalReader:
         return self._store.where
 
     def other_settings(self, identity: msgspec.Struct | None) -> list[str]:
-        """Return which settings of `identity` the core of the inputs cannot go on with; empty without inputs."""
+        """Return the changed settings of `identity` that forbid resuming from the inputs; empty without inputs."""
         return refused_changes(self._kept_identity, identity) if self._has_inputs() else []
 
     def changed_settings(self, identity: msgspec.Struct | None) -> list[str]:

@@ -216,7 +216,7 @@ def steps_below(pid: int) -> list[int]:
 
 
 def _name(pid: int) -> str:
-    """Return what a process is called, at most 15 characters; empty if it has ended."""
+    """Return a process's name, at most 15 characters; empty if the process has ended."""
     try:
         return Path(f"{PROC}/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):

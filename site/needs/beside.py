@@ -117,7 +117,7 @@ class KnownAlone:
         self._kinds = {(kind.user, kind.job_class, kind.name, kind.nodes): kind for kind in state}
 
     def ended(self, record: JobRecord, run_ms: int) -> NodeSharing | None:
-        """Learn from a job that has ended; return what sharing its nodes really did to it, if it has."""
+        """Learn from an ended job; return its node sharing with the measured slowdown, if known, or None if alone."""
         if record.outcome != "finished" or len(record.places) != 1 or run_ms <= 0:
             return record.sharing
         key = _key(record.request)

@@ -54,11 +54,11 @@ T = TypeVar("T")
 
 
 class HasChangeable(Protocol):
-    """Settings of which some may change while a journal is used."""
+    """Settings, some of which may change while a journal is in use."""
 
     @property
     def changeable(self) -> Changeable:
-        """Which of them may."""
+        """The settings that may change."""
 
 
 S = TypeVar("S", bound=HasChangeable)
@@ -182,7 +182,7 @@ class Driver(ABC, Generic[Incoming]):
         self._events += [MaximaSet(maxima)] * (core.book.eligibility.lines.maxima != maxima)
 
     def use_settings(self, before: msgspec.Struct, now: msgspec.Struct) -> None:
-        """Have the core go on with these settings, in the first turn, if its own are others."""
+        """Switch the core to the settings `now` in its first turn if they differ from `before`."""
         changes = list(settings_changes(plain(before), now))
         if changes:
             logger.info("settings change: %s", "; ".join(change.text for change in changes))
@@ -371,7 +371,7 @@ class Driver(ABC, Generic[Incoming]):
             raise
 
     def _next_submissions(self) -> _Submissions:
-        """Take out the submissions of a turn, one of each user after the other: nobody's many keep others waiting."""
+        """Take a turn's submissions, round-robin by user, so that one user's many jobs do not hold up the others."""
         waiting, self._submissions = self._submissions, {}
         if len(waiting) <= MOST_SUBMISSIONS:
             return waiting
@@ -632,9 +632,9 @@ class Driver(ABC, Generic[Incoming]):
 
 
 def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingProxyType({})) -> S:
-    """Return the settings that the inputs of a journal begin with: those of now, but for what may have changed since.
+    """Return the settings at the start of a journal's inputs: the current ones, with changeable settings as recorded.
 
-    What older releases did not say is as in `unsaid`. Whoever cannot go on with a journal hears why from its replay.
+    `unsaid` supplies settings that older releases did not record. If the journal does not fit, its replay reports why.
     """
     with contextlib.suppress(InputError, msgspec.ValidationError):
         return settings_as(settings, {**unsaid, **journal.kept_settings}, settings.changeable)

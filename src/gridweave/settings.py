@@ -13,7 +13,7 @@ import msgspec
 T = TypeVar("T")
 
 Changeable = Mapping[str, tuple[Any, ...] | None]
-"""Path of a setting without indexes, as ``policy.order``, to the values between which it may change; None: all."""
+"""The settings that may change: path without indexes, e.g. ``policy.order``, to allowed values; None allows any."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 

@@ -404,7 +404,7 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 
 
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
-    """Return what is said of a split in no other line; empty if that is nothing."""
+    """Return the line about a split, without what other lines already say; empty if nothing is left."""
     if not split.places:
         return f"a split: {split.reason or 'it is not possible'}"
     if split.cost is not None:

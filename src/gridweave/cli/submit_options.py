@@ -294,7 +294,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True):
     cpu_need: float | None = None
     memory_need: float | None = None
     task_group: tuple[str, ...] = ()  # ``tasks=4,cpu=0.25,memory=0.1``
-    # Parts of its run time and of a node's memory: ``cpu=0.6,network=0.3,disk=0.1,memory=0.5``.
+    # Fractions of the job's run time and of a node's memory: ``cpu=0.6,network=0.3,disk=0.1,memory=0.5``.
     resources: str | None = None
     # What it sends between its nodes: a profile, or ``fraction=0.2,pattern=ring,message=1MB``.
     communication: str | None = None
