@@ -120,7 +120,7 @@ def test_jobs_are_faster_on_fast_machines(ray_cluster: None, tmp_path: Path) -> 
     """A job on a machine of speed 10 takes a tenth of its time there, and no less; on the others all of it."""
     kinds = 'heterogeneous.classes = [{ name = "old", count = 2 }, { name = "new", count = 2, speed = 10.0 }]\n'
     policy = f'discipline = "heterogeneous"\n{kinds}heterogeneous.predict = "estimate"\n'
-    jobs = ((0, 2_000, 1), (1, 2_400, 1), (2, 200, 1), (3, 240, 1))
+    jobs = ((0, 20_000, 1), (100, 24_000, 1), (200, 200, 1), (300, 240, 1))
     done = played(tmp_path, NORTH + policy, LOCAL, jobs=jobs)
     simulated, live = slowdowns(done)
     is_fast = [one < 0.5 for one in simulated]
