@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from fake_batch import FakeBatch
+from gridweave.cli.up import print_shared
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.reading import grid_of_text
 from gridweave.grid.service.actors import RunningActors
 from gridweave.grid.service.cluster import Place, add_site, plan_of
+from gridweave.scenarios.live.demo import JOBS, PAIR, Shown
 from gridweave.site.batch.service.dictionary import SYSTEMS
+from gridweave.site.job import JobRecord, JobRequest, Program
+from gridweave.site.launch import NodeSharing
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -217,3 +221,23 @@ def test_operators_hear_that_rays_ports_are_open() -> None:
     assert 'nft add rule inet filter input iifname != "lo" ct state new tcp dport != { 22, 8765 } drop' in EXPOSURE
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
     assert "its ports are open on all interfaces" in page
+
+
+def test_the_demo_prints_what_sharing_was_expected_to_cost_and_what_it_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the job on the same nodes, the slowdown by the site's table, and the real one."""
+    records = [
+        JobRecord(
+            job_id=number,
+            request=JobRequest(program=Program(argv=("true",)), nodes=job.nodes, limit_ms=61_000),
+            submit_ms=0,
+            places=(("gamma", job.nodes),),
+            ran_ms=(2_000, 2_000 + round(1_250 * job.run_s)),
+            sharing=NodeSharing(beside=(9,), slowdown=1.19, text="beside job 9: factor 1.19"),
+        )
+        for number, job in enumerate(JOBS, 1)
+    ]
+    print_shared(Shown(records=records), PAIR[1])
+    assert capsys.readouterr().out.splitlines() == [
+        "sends (job 4, 4 nodes) ran on gamma 4: beside job 9: factor 1.19",
+        "  12 s of work really took 15.0 s (factor 1.25)",
+    ]

@@ -401,9 +401,9 @@ DEMO = "demo"
 def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for the report.")] = "out/demo") -> None:
     """Start the grid that ships on this machine, run seven real jobs on it, and stop it again. Takes about a minute.
 
-    It shows a split that is worth its cost, one that is not, two jobs that share nodes, and a job that is wider than
-    any site. The report compares what happened with what the simulation says. Nothing is left running, even after
-    Ctrl-C.
+    It shows a split that is worth its cost, one that is not, a job that starts on nodes that another job uses, and a
+    job that is wider than any site. The report compares what happened with what the simulation says. Nothing is left
+    running, even after Ctrl-C.
 
     Example: gridweave demo out/demo
     """
@@ -462,31 +462,31 @@ def _print_shown(shown: Shown) -> None:
     if (waited := shown.waiting.get(STAYS)) is not None:
         print_forecast(waited)
     _print_placed(shown, STAYS)
-    typer.echo("\nTwo jobs on the same hyperthreaded nodes, one of which computes while the other one sends:")
+    typer.echo("\nA job that sends much starts on the hyperthreaded nodes of one that computes, and neither waits:")
     for name in PAIR:
-        _print_placed(shown, name)
-        _print_slowed(shown, name)
+        print_shared(shown, name)
     typer.echo("\nA job that is wider than any site:")
     _print_placed(shown, WIDE)
 
 
 def _print_placed(shown: Shown, name: str) -> None:
-    """Print where a job ran, and what a split cost it or who shared its nodes."""
+    """Print where a job ran, what its split was expected to cost, and with which job it shared its nodes."""
     record = shown.record(name)
-    why = "" if record.split is None else record.split.text
+    why = "; ".join(cost.text for cost in (record.split, record.sharing) if cost is not None)
     nodes = counted(record.request.nodes, "node")
     typer.echo(f"{name} (job {record.job_id}, {nodes}) ran on {places_text(record.places)}" + f": {why}" * bool(why))
 
 
-def _print_slowed(shown: Shown, name: str) -> None:
-    """Print how much longer the work of a job took than it does alone."""
+def print_shared(shown: Shown, name: str) -> None:
+    """Print where a job ran on shared nodes, by how much that was expected to slow it, and by how much it did."""
     from gridweave.scenarios.live.demo import JOBS
 
+    _print_placed(shown, name)
     ran_ms = shown.record(name).ran_ms
     (work_s,) = (job.run_s for job in JOBS if job.name == name)
     if ran_ms is not None:
         took_s = (ran_ms[1] - ran_ms[0]) / 1000
-        typer.echo(f"  {work_s:g} s of work took {took_s:.1f} s (factor {took_s / work_s:.2f})")
+        typer.echo(f"  {work_s:g} s of work really took {took_s:.1f} s (factor {took_s / work_s:.2f})")
 
 
 def _print_jobs(done: LiveRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_the_demonstration_is_of_the_grid_that_ships(demo: Demo) -> None:
 
 
 def test_the_demonstration_shows_what_the_grid_decides(demo: Demo) -> None:
-    """One split is made, and one is not; two jobs share nodes, and slow each other; one job is wider than any site."""
+    """One split is made, and one is not; two jobs share nodes and slow each other; one job is wider than any site."""
     run = demo.simulated()
     split, stays, wide = (run.fragments_of(ROWS[name]) for name in (SPLIT, STAYS, WIDE))
     assert len(split) == 2
@@ -68,6 +69,28 @@ def test_the_demonstration_shows_what_the_grid_decides(demo: Demo) -> None:
     assert {site for site, _ in one + other} == {2}
     assert sum(nodes for _, nodes in one + other) > demo.built.nodes[2]
     assert all(span_s(run, name) > 1.1 * JOBS[ROWS[name]].run_s for name in PAIR)
+
+
+def with_sends(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> SimulationResult:
+    """Simulate the demonstration with a changed job `sends`."""
+    jobs = tuple(job._replace(**changed) if job.name == "sends" else job for job in JOBS)
+    monkeypatch.setattr("gridweave.scenarios.live.demo.JOBS", jobs)
+    return make_demo().on(LIVE).simulated()
+
+
+def test_the_grid_starts_a_job_on_shared_nodes_rather_than_wait_or_split(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job `sends` waits for a site if it can share no nodes, and is split if that costs it little."""
+    row = ROWS["sends"]
+    assert demo.built.to_grid[row]
+    run = demo.simulated()
+    submit_ms = run.workload.submit_ms[row]
+    assert run.start_ms[row] < submit_ms + 200
+    alone = with_sends(monkeypatch, resources=(1.0, 0.0, 0.0, 1.0))
+    assert len(alone.fragments_of(row)) == 1
+    assert alone.start_ms[row] > submit_ms + 10_000
+    assert len(with_sends(monkeypatch, communication="light").fragments_of(row)) == 2
 
 
 def test_no_decision_of_the_demonstration_hangs_on_half_a_second(demo: Demo) -> None:
