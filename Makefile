@@ -41,6 +41,7 @@ bench: $(VENV)/installed-dev
 	[ $$(id -u) != 0 ] || $(BIN)/python benchmarks/launchers.py
 	$(BIN)/python benchmarks/live_baselines.py
 	$(BIN)/python benchmarks/live_scenarios.py
+	$(BIN)/python benchmarks/sharing_live.py
 
 clean:
 	rm -rf $(VENV) build dist out src/gridweave.egg-info

@@ -35,14 +35,14 @@ SEED, NODES, ALONE_RUNS = 7, 2, 3
 CPU = """
 import hashlib
 digest = b""
-for _ in range(1_500_000):
+for _ in range(4_500_000):
     digest = hashlib.sha256(digest).digest()
 """
 
 DISK = """
 import os, tempfile
 with tempfile.NamedTemporaryFile(dir=".") as file:
-    for _ in range(400):
+    for _ in range(2_000):
         file.write(bytes(1 << 18))
         file.flush()
         os.fsync(file.fileno())
@@ -57,7 +57,7 @@ def echo():
         peer.sendall(data)
 threading.Thread(target=echo, daemon=True).start()
 client = socket.create_connection(server.getsockname())
-for _ in range(30_000):
+for _ in range(60_000):
     client.sendall(bytes(1024))
     client.recv(1024, socket.MSG_WAITALL)
 """
@@ -67,7 +67,7 @@ PROGRAMS = {
     "disk": ("cpu=0.2,disk=0.8", DISK),
     "network": ("cpu=0.3,network=0.7", NETWORK),
 }
-"""What each kind of job needs, and its program: about a second alone."""
+"""What each kind of job needs, and its program: about a second alone. Only jobs with limits above a minute share."""
 
 SITES = {
     "whole nodes": 'discipline = "queue"',
@@ -101,7 +101,7 @@ def grid_of(site: str) -> Iterator[None]:
 def submit(grid: SyncClient, kind: str) -> Any:
     """Submit a job of a kind."""
     needs, program = PROGRAMS[kind]
-    return grid.submit([sys.executable, "-c", program], name=kind, limit="1m", resources=needs)
+    return grid.submit([sys.executable, "-c", program], name=kind, limit="2m", resources=needs)
 
 
 def run(jobs: int) -> list[JobRecord]:
