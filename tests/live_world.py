@@ -65,8 +65,7 @@ LONGEST_S = 600
 _FOREVER_MS = 10**15
 
 
-_LOST_FOR = ("gone for good", "its site did not say in time that all of it had begun")
-"""Why the grid itself gives up a job that no machine has lost."""
+_LOST_FOR = ("gone for good", "its site did not say in time that all of it had begun")  # though no machine lost the job
 
 
 class VirtualClock:

@@ -11,8 +11,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Final, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 
@@ -307,7 +307,7 @@ def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report
 
 
 def _convert(raw: Any, kind: Any, path: KeyPath, report: FileReport) -> Any:
-    table = _table_of(kind)
+    table = _table_of(kind) or (_table_among(kind) if isinstance(raw, dict) else None)
     if table is not None:
         return convert_table(raw, table, path, report)
     element = _element_of(kind)
@@ -331,6 +331,14 @@ def _table_of(kind: Any) -> type[msgspec.Struct] | None:
     kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
     alone = kinds[0] if len(kinds) == 1 else None
     return alone if isinstance(alone, type) and issubclass(alone, msgspec.Struct) else None
+
+
+def _table_among(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the struct that a field may hold instead of a text or a number; None if another kind of table fits."""
+    if get_origin(kind) not in (Union, UnionType):
+        return None
+    tables = [one for one in get_args(kind) if get_origin(one) is dict or _table_of(one) is not None]
+    return _table_of(tables[0]) if len(tables) == 1 else None
 
 
 def _element_of(kind: Any) -> type[msgspec.Struct] | None:

@@ -47,6 +47,7 @@ from gridweave.scenarios.scenario.tables import (
     SPLITS,
     DataTable,
     FaultsTable,
+    FaultTable,
     GridTable,
     LiveTable,
     NetworkTable,
@@ -367,7 +368,9 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
 def _check_faults(scenario: Scenario, report: FileReport) -> None:
     """Report planned faults of unknown sites, and those that overlap."""
     names, ends_ms = _names_of_all(scenario), dict[tuple[str, str], int]()
-    for number, fault in sorted(enumerate(scenario.faults.planned), key=lambda item: item[1].at_ms):
+    planned: list[object] = list(scenario.faults.planned)  # those that could not be read are UNSET
+    read = [(number, fault) for number, fault in enumerate(planned) if isinstance(fault, FaultTable)]
+    for number, fault in sorted(read, key=lambda item: item[1].at_ms):
         place, kind = ("faults", "planned", number), (fault.site, fault.action)
         if names and fault.site not in names:
             report.add((*place, "site"), f"there is no site {fault.site!r}; there are {', '.join(names)}")

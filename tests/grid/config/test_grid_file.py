@@ -100,6 +100,21 @@ def test_maxima_are_read_and_what_is_wrong_with_them_is_told() -> None:
     ]
 
 
+def test_a_wrong_key_is_named_in_tables_that_may_be_a_text() -> None:
+    """Communication and resources are a text or a table; of a table each wrong key is named."""
+    told = problems(
+        '[[sites]]\nname = "x"\nnodes = 2\n'
+        '[grid.resources]\ndefalt = "cpu=1"\ndisk = 3\n[grid.communication]\nby_clas = {}\n'
+    )
+    starts = (
+        "GRID.toml:5: grid.resources.defalt: is not known (perhaps default was meant)",
+        "GRID.toml:6: grid.resources.disk: is 3; a text is needed",
+        "GRID.toml:7: grid.communication: is given, but there is no network",
+        "GRID.toml:8: grid.communication.by_clas: is not known (perhaps by_class was meant)",
+    )
+    assert [line[: len(start)] for line, start in zip(told, starts, strict=True)] == list(starts)
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     """Unknown keys, wrong types and what contradicts itself are told with file, line and field."""
     told = problems(

@@ -100,6 +100,17 @@ def test_the_simulation_plays_planned_faults_at_their_times(tmp_path: Path) -> N
     assert run_world(replace(built, faults=twice), check=True).start_ms.tolist() == [0, 80_000, 200_000]
 
 
+def test_a_planned_fault_without_a_key_is_told(tmp_path: Path) -> None:
+    """The missing key is named, and the other faults are checked all the same."""
+    more = '\n[[faults.planned]]\nat_ms = 1\naction = "crash"\nsite = "north"\n'
+    with pytest.raises(ScenarioError) as told:
+        build_scenario(scenario_file(tmp_path, PLANNED.replace('"south"', '"east"') + more))
+    assert sorted(str(problem).partition("toml:")[2].split(": ", 1)[1] for problem in told.value.problems) == [
+        "faults.planned.lasts_ms: is missing",
+        "faults.planned.site: there is no site 'east'; there are north, south",
+    ]
+
+
 def test_faults_of_unknown_sites_are_told(tmp_path: Path) -> None:
     """An unknown site, an unknown kind and two faults that overlap are one line each, with what would be right."""
     wrong = PLANNED.replace('"south"', '"east"').replace('"cut"', '"burn"')
