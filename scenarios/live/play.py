@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from gridweave.errors import GridweaveError, NotFoundError, OptionError, RefusedError, UnavailableError
+from gridweave.errors import (
+    GridweaveError,
+    NotFoundError,
+    OptionError,
+    RefusedError,
+    SiteAwayError,
+    UnavailableError,
+)
 from gridweave.grid.api import Scheduling
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
@@ -66,6 +73,7 @@ TOLERANCE = 0.05
 PLAYING = "Playing on the grid"
 
 _LOOK_EVERY_S, _LOOK_AGAIN_S = 0.5, 0.02
+_SILENCE_S = 30.0
 _NOT_RUNNING = ("waiting", "starting")
 _PATIENCE = Patience(total_s=30.0, connect_s=5.0)
 _CANCEL_TRIES = 5
@@ -422,12 +430,19 @@ class Player:
         return [record async for record in self._grid.jobs(own=own, array=self.name, state=states)]
 
     async def _despite_faults(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return what a call returns; while sites fail, as the scenario says, it is tried until they are back."""
+        """Return the result of a call; repeat the call while a site is silent.
+
+        A site that the scenario makes fail may be silent until it is back. On a busy machine, a site that works may be
+        silent for up to ``_SILENCE_S``.
+        """
+        began_s = time.monotonic()
         while True:
             try:
                 return await call(*arguments)
-            except UnavailableError:
-                if self._faults is None or not self._built.faults.any:
+            except UnavailableError as error:
+                fails_by_plan = self._faults is not None and self._built.faults.any
+                is_silent = isinstance(error, SiteAwayError) and time.monotonic() - began_s < _SILENCE_S
+                if not (fails_by_plan or is_silent):
                     raise
                 await asyncio.sleep(_LOOK_EVERY_S)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gridweave.errors import ScenarioError, UnavailableError
+from gridweave.errors import ScenarioError, SiteAwayError, UnavailableError
 from gridweave.scenarios.live import play
 from gridweave.scenarios.live.failing import Downtime, FailingSite, Unsteady
 from gridweave.scenarios.live.faults import fails, with_planned_faults
@@ -168,13 +168,29 @@ async def test_packets_are_lost_doubled_and_cut_off(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("fails_too", [True, False])
-async def test_a_player_waits_for_sites_only_where_they_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails_too: bool
+@pytest.mark.parametrize(
+    ("planned", "error", "silence_s", "is_repeated"),
+    [
+        (PLANNED, UnavailableError, 0.0, True),
+        ("", SiteAwayError, 60.0, True),
+        ("", SiteAwayError, 0.0, False),
+        ("", UnavailableError, 60.0, False),
+    ],
+    ids=["planned fault", "busy site", "site that stays silent", "no grid"],
+)
+async def test_a_player_waits_for_sites_that_fail_by_plan_or_are_busy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    planned: str,
+    error: type[UnavailableError],
+    silence_s: float,
+    is_repeated: bool,
 ) -> None:
-    """While sites are down, as the scenario says, a call is tried again; on any other grid it fails at once."""
+    """A call is repeated during a planned fault and while a busy site is silent; otherwise it fails at once."""
+    monkeypatch.setattr(play, "_SILENCE_S", silence_s)
     monkeypatch.setattr(play, "_LOOK_EVERY_S", 0.0)
-    built = build_scenario(scenario_file(tmp_path, PLANNED if fails_too else ""))
+    built = build_scenario(scenario_file(tmp_path, planned))
     player = object.__new__(play.Player)
     player._built, player._faults = built, play.FaultPlayer(None, built, 1.0)  # type: ignore[arg-type]
     tries: list[int] = []
@@ -182,10 +198,10 @@ async def test_a_player_waits_for_sites_only_where_they_fail(
     async def call(number: int) -> int:
         tries.append(number)
         if len(tries) < 3:
-            raise UnavailableError("site west does not answer")
+            raise error("site west does not answer")
         return number
 
-    if fails_too:
+    if is_repeated:
         assert await player._despite_faults(call, 7) == 7
         assert tries == [7, 7, 7]
     else:
