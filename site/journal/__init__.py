@@ -1,1 +1,1 @@
-"""What a core was told, promised and answered, kept so that it outlasts a failure (docs/journal.md)."""
+"""The journal of a core: its inputs, promises and answers, kept through failures (docs/journal.md)."""

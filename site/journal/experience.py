@@ -1,4 +1,4 @@
-"""What the jobs of each user and job class have used, from journals, and what it suggests (docs/experience.md)."""
+"""Resource use of past jobs by user and job class, and suggestions for the next job (docs/experience.md)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST_NAMES = 8
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """What the jobs of a user and class have used, and what that suggests for the next one."""
+    """The resource use of one user's jobs in one class, and the suggestion drawn from it."""
 
-    # None: jobs that name none.
+    # None: jobs without a user or class.
     user: str | None
     job_class: str | None
     experience: Experience
@@ -33,18 +33,36 @@ def learn(
     job_class: str | int | None = None,
     last: int = LAST,
 ) -> list[Learnt]:
-    """Return what the jobs of each user and job class have used, all journals together, and what that suggests.
+    """Return the resource use and a suggestion for each user and job class, over all journals.
 
-    The journals are paths or URLs, may be written meanwhile, and count once if they are named twice. Only the newest
-    jobs of each user and class count, so many as `last` says. What is returned is ordered by user and class; those that
-    name none come first.
+    Parameters
+    ----------
+    journals : sequence of str or pathlib.Path
+        Paths or URLs. Another process may be writing them. A journal that is named twice counts once.
+    rule : Rule, optional
+        How to make suggestions.
+    user, job_class : str or int, optional
+        Return only this user or class.
+    last : int
+        Use at most this many of the newest jobs of each user and class.
 
-    InputError if there is no journal at a place, UnavailableError if it cannot be reached; OptionError if no job has
-    such a user or class, or an option makes no sense.
+    Returns
+    -------
+    list of Learnt
+        Ordered by user, then class; jobs without a user or class come first.
+
+    Raises
+    ------
+    InputError
+        If there is no journal at a given place.
+    UnavailableError
+        If a journal cannot be reached.
+    OptionError
+        If no job has this user or class, or an option is invalid.
     """
-    found = read_usage(journals, user=user, job_class=job_class, last=last)
+    usage = read_usage(journals, user=user, job_class=job_class, last=last)
     return [
-        Learnt(group.user, group.job_class, experience_of(jobs), suggest(jobs, rule)) for group, jobs in found.items()
+        Learnt(group.user, group.job_class, experience_of(jobs), suggest(jobs, rule)) for group, jobs in usage.items()
     ]
 
 
@@ -55,7 +73,7 @@ def read_usage(
     job_class: str | int | None = None,
     last: int = LAST,
 ) -> dict[Group, list[JobUsage]]:
-    """Return what jobs have used one by one, by user and class, in the order of their ends; else as `learn`."""
+    """Return the resource use of single jobs by user and class, each list in order of end; arguments as for `learn`."""
     if not journals:
         raise OptionError("journals", "names none; give at least one path or URL")
     if last < 1:
@@ -73,36 +91,36 @@ def read_usage(
                     jobs += reader.usage(group, last=last)
     wanted = {key: jobs for key, jobs in merged.items() if jobs}
     if not wanted and (user is not None or job_class is not None):
-        raise _nobody(merged, list(seen.values()), user, job_class)
-    found = {}
+        raise _no_such_group(merged, list(seen.values()), user, job_class)
+    groups = {}
     for name, kind in sorted(wanted, key=lambda key: (key[0] or "", key[1] or "")):
         jobs = sorted(wanted[name, kind], key=lambda used: used.at_ms)[-last:]
-        found[Group(name, kind, len(jobs))] = jobs
-    return found
+        groups[Group(name, kind, len(jobs))] = jobs
+    return groups
 
 
 def _is_wanted(group: Group, user: str | int | None, job_class: str | int | None) -> bool:
     return (user is None or group.user == str(user)) and (job_class is None or group.job_class == str(job_class))
 
 
-def _nobody(
-    known: Iterable[tuple[str | None, str | None]],
+def _no_such_group(
+    groups: Iterable[tuple[str | None, str | None]],
     places: Sequence[str],
     user: str | int | None,
     job_class: str | int | None,
 ) -> InputError:
-    where = _in_a_row(places)
-    users = {name for name, _ in known if name is not None}
+    where = _listed(places)
+    users = {name for name, _ in groups if name is not None}
     if user is not None and str(user) not in users:
-        return OptionError("user", f"{str(user)!r:.100} has no jobs in {where}; there are {_in_a_row(sorted(users))}")
-    of_user = [kind for name, kind in known if user is None or name == str(user)]
+        return OptionError("user", f"{str(user)!r:.100} has no jobs in {where}; there are {_listed(sorted(users))}")
+    of_user = [kind for name, kind in groups if user is None or name == str(user)]
     kinds = sorted({kind for kind in of_user if kind is not None})
     whose = "" if user is None else f" of user {user}"
     return OptionError(
-        "job_class", f"{str(job_class)!r:.100}: no jobs{whose} have it in {where}; there are {_in_a_row(kinds)}"
+        "job_class", f"{str(job_class)!r:.100}: no jobs{whose} have it in {where}; there are {_listed(kinds)}"
     )
 
 
-def _in_a_row(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more if names else "none"

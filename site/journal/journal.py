@@ -1,4 +1,4 @@
-"""The journal of a site or of a meta-scheduler: what it was told, promised and answered, so that it outlasts a failure.
+"""The journal of a site or a meta-scheduler: its inputs, promises and answers, kept through failures.
 
 The rules are in docs/journal.md.
 """
@@ -28,13 +28,13 @@ from gridweave.site.journal.tidy import AGING, Sweep, Tidy, needed_from, tidy_of
 from gridweave.site.state import HasState, compressed, kind_of, state_bytes
 
 BATCH = 500
-"""So many steps are gathered before they are written."""
+"""Number of steps that are collected before they are written."""
 
 QUICK_S, QUICK_ROWS = 0.005, 100
-"""Writing that takes so long at most, and so many rows at most, is quicker done at once than given to a thread."""
+"""If the last write took at most this long, up to this many rows are written at once instead of in a thread."""
 
-_MOST_ASKED = 100_000
-"""So many keys are remembered as not used yet; beyond that they are asked for again."""
+_MOST_UNUSED_KEYS = 100_000
+"""Number of idempotency keys to remember as unused; above it the memory is cleared and keys are looked up again."""
 
 _NEXT_BATCH = (
     update(tables.head)
@@ -44,7 +44,7 @@ _NEXT_BATCH = (
 
 
 class Snap(msgspec.Struct, frozen=True):
-    """The state of a core after an input, as it is before it is compressed."""
+    """The uncompressed state of a core after an input."""
 
     sequence: int
     now_ms: int
@@ -53,42 +53,43 @@ class Snap(msgspec.Struct, frozen=True):
 
 
 class Journal(JournalReader):
-    """What outlasts a failure, in SQLite or PostgreSQL.
+    """A journal open for writing, in SQLite or PostgreSQL.
 
     Parameters
     ----------
     place : str or pathlib.Path
         A path of an SQLite file, or a URL: ``sqlite:///PATH``, ``postgresql://USER@HOST/DATABASE``.
     event_type : type
-        What the core is told: a union of tagged structs, as ``ContractEvent``.
+        The core's events: a union of tagged structs, such as ``ContractEvent``.
     message_type : type, optional
-        What is sent through channels, as ``Answer`` for a site.
+        The messages sent through channels, such as ``Answer`` for a site.
     answer_type : type, optional
-        What is answered to submissions.
+        The answers to submissions.
     identity : msgspec.Struct, optional
-        What the core was made from (nodes, policy); inputs are replayed only into the same.
+        The settings that the core was made from (nodes, policy). Inputs are replayed only into an equal core.
     batch : int
-        After so many steps they are written without being asked; 0: only `flush` writes.
+        Write after this many steps; 0 writes only in `flush`.
     wait_ms : int
-        How long to wait for another process that has the database locked; and for a server to answer, from 2 s up.
+        How long to wait for a database that another process has locked, and for a server to answer (at least 2 s).
     synchronous : str
-        Of SQLite: with ``full`` what was flushed outlasts a loss of power; with ``normal`` a failure of this process.
+        SQLite only. With ``full``, flushed steps survive a loss of power; with ``normal``, a crash of this process.
     compacts : bool
-        Whether each flush removes a few of the inputs that no replay needs, and of what `forget_by_and_by` names.
+        Whether each flush also removes a few inputs that no replay needs and a few records that
+        `forget_by_and_by` marked.
 
     Raises
     ------
     OptionError
-        If an option makes no sense.
+        If an option is invalid.
     InputError
-        If there is something else at that place, or a journal of a later release.
+        If the place holds something else, or a journal of a later release.
     UnavailableError
         If the place cannot be reached, or another process writes this journal.
 
     Notes
     -----
-    One thread at a time makes steps; any thread may flush and ask meanwhile, and waits for its turn at the database.
-    What is asked for is flushed first, so that an answer holds all that was recorded.
+    Only one thread at a time makes steps. Any thread may flush and read meanwhile; it waits for its turn at the
+    database. Reading flushes first, so that the result includes every recorded step.
 
     Examples
     --------
@@ -127,14 +128,14 @@ class Journal(JournalReader):
         self._limit = batch
         self._writer_id = uuid.uuid4().hex
         self._batch = 0
-        # Steps that are not written; how many of them are in a transaction whose end was not heard of.
+        # Steps that are not written yet, and how many of them are in a transaction with an unknown outcome.
         self._pending: list[StepRows] = []
         self._unsure: int | None = None
         self._refused, self._is_replaced = "", False
         self._step_lock = threading.Lock()
         self._pending_lock = threading.Lock()
-        # Idempotency keys that are known not to be used, and those that are recorded and not written.
-        self._asked: set[str] = set()
+        # Idempotency keys that are certainly unused, and keys that are recorded but not written yet.
+        self._unused_keys: set[str] = set()
         self._unwritten_keys: dict[str, dict[str, Any]] = {}
         self._made = self._durable = 0
         self._flush_s = math.inf
@@ -154,7 +155,7 @@ class Journal(JournalReader):
         last = max(last_of(connection, tables.inputs), last_of(connection, tables.snapshots))
         self._sequence, self._now_ms = max(last[0], self._base), last[1]
         if self._sequence == self._base or self._is_unchanged():
-            # Nothing was decided yet; or an older release had fewer settings, and what is new has its default.
+            # Either nothing was decided yet, or an older release lacked settings that now have their defaults.
             self._keep_identity(connection)
         rows = connection.execute(select(tables.channels))
         self._counts = {row.peer: Counts(row.first, row.next, row.received, row.other) for row in rows}
@@ -173,22 +174,22 @@ class Journal(JournalReader):
 
     @property
     def kept_settings(self) -> Any:
-        """From what the core is to be made before its inputs are replayed, as plain values; InputError if damaged."""
+        """The settings to make the core from before a replay, as plain values; InputError if they are damaged."""
         return kept_settings(self._kept_identity)
 
     @property
     def identity_changes(self) -> list[str]:
-        """In what the settings of the recorded inputs were others, and may not change; empty: they go with these."""
+        """The settings that differ from the recorded ones and may not change; empty if a replay is allowed."""
         return refused_changes(self._kept_identity, self._identity)
 
     @property
     def pending(self) -> int:
-        """Steps that are not durable yet."""
+        """Number of steps that are not durable yet."""
         return len(self._pending)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another process has become its writer; nothing can be written any more."""
+        """Whether another process has become the writer; this journal can no longer write."""
         return self._is_replaced
 
     @property
@@ -197,37 +198,42 @@ class Journal(JournalReader):
 
     @property
     def durable(self) -> int:
-        """How many of the steps made since the journal was opened are durable; a `Step` has its ``number``."""
+        """Number of durable steps since the journal was opened; compare it with ``Step.number``."""
         return self._durable
 
     @property
     def sequence(self) -> int:
-        """Number of the last input that was recorded, durable or not; 0 if there is none."""
+        """Number of the last recorded input, durable or not; 0 without inputs."""
         return self._sequence
 
     @property
     def now_ms(self) -> int:
-        """Instant of the last input that was recorded: a core that was replayed must not be told of an earlier one."""
+        """Time of the last recorded input; a replayed core accepts no earlier time."""
         return self._now_ms
 
     @property
     def last_note(self) -> int:
-        """Number of the last event of a story that was recorded, durable or not; 0 if there is none."""
+        """Number of the last recorded history event, durable or not; 0 without events."""
         return self._last_note
 
     @property
     def base(self) -> int:
-        """After which input the present core began; 0 if it was never begun anew."""
+        """Number of the input after which the present core started; 0 if it never started over."""
         return self._base
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Step]:
-        """Record what belongs together: all of it will be there after a failure, or nothing.
+        """Record a group of entries atomically: after a failure all of them are there, or none.
 
-        The step is to be filled while the ``with`` block lasts; if that raises, nothing of it is recorded. It is
-        durable when `flush` has returned, and only then may its commands take effect and its messages be sent.
-        InputError if a step is open already; UnavailableError if the journal cannot be written; if only the batch could
-        not be written now, the step is kept.
+        Fill the step inside the ``with`` block; if the block raises, nothing is recorded. The step is durable once
+        `flush` has returned. Only then carry out its commands and send its messages.
+
+        Raises
+        ------
+        InputError
+            If another step is open.
+        UnavailableError
+            If the journal cannot be written. If only the automatic flush of a full batch failed, the step is kept.
         """
         self._check_usable()
         if not self._step_lock.acquire(blocking=False):
@@ -242,13 +248,13 @@ class Journal(JournalReader):
                 if step.has_acted:
                     self._refused = "a step failed after its core had acted; open the journal again and replay it"
                 raise
-            self._take_in(step)
+            self._apply(step)
         finally:
             self._step_lock.release()
         if self._limit and len(self._pending) >= self._limit:
             self.flush()
 
-    def _take_in(self, step: Step) -> None:
+    def _apply(self, step: Step) -> None:
         rows = step.rows
         with self._pending_lock:
             self._made += 1
@@ -257,15 +263,14 @@ class Journal(JournalReader):
             self._last_note = step.last_note
             self._counts.update(rows.channels)
             for row in rows.submissions:
-                self._asked.discard(row["key"])
+                self._unused_keys.discard(row["key"])
                 self._unwritten_keys[row["key"]] = row
             self._pending.append(rows)
 
     def flush(self) -> int:
-        """Make durable what was recorded, in one transaction; return how many steps are, as `durable`.
+        """Make all recorded steps durable in one transaction; return the number of durable steps.
 
-        If that fails nothing of it is lost: the steps are kept, and the next `flush` tries again, unless another writer
-        has taken over.
+        If writing fails, the steps are kept and the next `flush` tries again, unless another writer has taken over.
         """
         with self._io_lock:
             self._check_usable(for_steps=False)
@@ -285,7 +290,7 @@ class Journal(JournalReader):
             return self._durable
 
     def _tidied(self, connection: Connection, written: list[StepRows]) -> Tidy:
-        """Remove some of what is no longer needed; return how far that has come if the transaction is committed."""
+        """Remove some rows that are no longer needed; return the progress, valid once the transaction is committed."""
         tidy = self._tidy
         if any(rows.snapshots for rows in written):
             tidy = msgspec.structs.replace(tidy, needed=needed_from(connection, self._base))
@@ -295,16 +300,16 @@ class Journal(JournalReader):
         return tidy if tidy.is_done else tidy.piece(connection, sum(rows.count for rows in written))
 
     def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
-        """Have the flushes to come remove what `forget` does, a few rows each, but for what belongs to open jobs.
+        """Do the work of `forget` over the next flushes, a few rows each, and keep the records of open jobs.
 
-        While that goes on another call does nothing.
+        Further calls have no effect until this one has finished.
         """
         self._wanted_sweep = Sweep(before_ms, open_jobs, self._last_note)
 
     def flush_at_once(self) -> bool:
-        """Flush, if that needs little waiting: few rows for SQLite on a disk that was quick; return whether it did.
+        """Flush if that is quick: few rows, SQLite, and a fast last write; return whether it flushed.
 
-        A thread of its own for it costs more than the writing.
+        Starting a thread for such a flush would cost more than the write.
         """
         if not self._store.is_sqlite or self._flush_s > QUICK_S or not self._io_lock.acquire(blocking=False):
             return False
@@ -318,7 +323,7 @@ class Journal(JournalReader):
             self._io_lock.release()
 
     def _fence(self, connection: Connection) -> None:
-        """Take the next number of a batch, if nobody else has become the writer since the last."""
+        """Increase the batch number; raise UnavailableError if another process has become the writer."""
         mine = {"mine": self._writer_id, "last": self._batch, "batch": self._batch + 1}
         if execute_plain(connection, _NEXT_BATCH, mine).rowcount != 1:
             self._refused = "another process has become its writer; end that, open the journal again and replay it"
@@ -326,18 +331,18 @@ class Journal(JournalReader):
             self._check_usable()
 
     def _settle_unsure(self) -> None:
-        """Find out whether the last transaction was committed, if its end was not heard of."""
+        """Find out whether the last transaction was committed, if its outcome is unknown."""
         if self._unsure is None:
             return
         with self._store.transaction() as connection:
-            found = connection.execute(select(tables.head)).one()
-        if found.writer_id == self._writer_id and found.batch == self._batch + 1:
+            head = connection.execute(select(tables.head)).one()
+        if head.writer_id == self._writer_id and head.batch == self._batch + 1:
             self._written(self._unsure)
         self._unsure = None
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Connection]:
-        """Yield a connection in a transaction that writes, after all that was recorded."""
+        """Flush, then yield a connection in a writing transaction."""
         with self._io_lock:
             self.flush()
             self._unsure = 0
@@ -361,28 +366,28 @@ class Journal(JournalReader):
             raise UnavailableError(f"{self.where}: {self._refused}")
 
     def snapshot(self, core: HasState) -> Step:
-        """Keep the state of a core, so that a replay begins here; the newest two are kept.
+        """Record the state of a core, so that the next replay starts here; the newest two snapshots are kept.
 
-        The core has handled all inputs that were recorded, and nothing else. As any other step, this is durable when it
-        has been flushed.
+        The core must have handled exactly the recorded inputs. The snapshot is a step, so it is durable once it is
+        flushed.
         """
         return self.keep(self.snap(core))
 
     def snap(self, core: HasState) -> Snap:
-        """Return the state of a core as of now, for `keep`; what is left to do then may be done by another thread."""
+        """Return the present state of a core, to be compressed and passed to `keep`, possibly in another thread."""
         return Snap(self._sequence, self._now_ms, kind_of(core), state_bytes(core))
 
     def keep(self, snap: Snap, state: bytes | None = None) -> Step:
-        """Record a state that was taken before, if need be: compressed already, as `compressed` does."""
+        """Record a state from `snap`; ``state`` is its compressed form, if the caller has already compressed it."""
         with self.step() as step:
             kept = compressed(snap.state) if state is None else state
             step.snapshot(snap.kind, kept, sequence=snap.sequence, now_ms=snap.now_ms)
         return step
 
     def begin_anew(self) -> None:
-        """Have the next replay begin with a fresh core after what was recorded so far, made as ``identity`` says.
+        """Start over with a fresh core made from ``identity``.
 
-        Inputs and snapshots until now are not replayed any more. Submissions, channels, stories and usage stay.
+        The inputs and snapshots so far are never replayed again. Submissions, channels, histories and usage stay.
         """
         with self._io_lock:
             with self._changing() as connection:
@@ -393,17 +398,17 @@ class Journal(JournalReader):
             self._tidy = msgspec.structs.replace(self._tidy, needed=self._base + 1)
 
     def reader(self) -> JournalReader:
-        """Return a reader with a connection of its own, which sees what is durable; it is closed with this journal.
+        """Return a reader of durable steps with its own connection; closing this journal closes it.
 
-        Whoever reads through the journal itself keeps its writer waiting.
+        Reading through the journal itself would make its writer wait.
         """
-        found = JournalReader(self._store.place)
-        self._readers.append(found)
-        return found
+        reader = JournalReader(self._store.place)
+        self._readers.append(reader)
+        return reader
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection in a transaction that sees all that was recorded."""
+        """Flush, then yield a connection in a reading transaction."""
         with self._io_lock:
             if self._has_unwritten:
                 self.flush()
@@ -411,28 +416,28 @@ class Journal(JournalReader):
                 yield connection
 
     def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
-        """Return what was answered to submissions with these idempotency keys; a key without one is left out.
+        """Return the first answers to submissions by idempotency key, without the keys that were never used.
 
-        Ask for all keys of a batch at once: each is asked for before its first submission is recorded.
+        Look up all keys of a batch in one call, before recording their submissions.
         """
         wanted = list(dict.fromkeys(keys))
         with self._pending_lock:
             rows = {key: self._unwritten_keys[key] for key in wanted if key in self._unwritten_keys}
         with super().reading() as connection:
             rest = [key for key in wanted if key not in rows]
-            found = self._read_submissions(connection, rest)
+            answers = self._read_submissions(connection, rest)
         for key, row in rows.items():
             answer = self._answers.decode(row["answer"], self.where)
-            found[key] = KeptAnswer(key, row["job_id"], row["at_ms"], answer)
-        if len(self._asked) > _MOST_ASKED:
-            self._asked.clear()
-        self._asked.update(key for key in rest if key not in found)
-        return {key: found[key] for key in wanted if key in found}
+            answers[key] = KeptAnswer(key, row["job_id"], row["at_ms"], answer)
+        if len(self._unused_keys) > _MOST_UNUSED_KEYS:
+            self._unused_keys.clear()
+        self._unused_keys.update(key for key in rest if key not in answers)
+        return {key: answers[key] for key in wanted if key in answers}
 
     def submissions_at_once(self, keys: Iterable[str]) -> dict[str, KeptAnswer] | None:
-        """Return the same, if that needs no waiting; None: the database is a server, or another thread reads it now.
+        """Return `submissions` if that needs no waiting; None for a database server or while another thread reads.
 
-        A thread of its own for it costs more than the reading.
+        Starting a thread for such a lookup would cost more than the lookup.
         """
         if not self._store.is_sqlite or not self._io_lock.acquire(blocking=False):
             return None
@@ -442,14 +447,14 @@ class Journal(JournalReader):
             self._io_lock.release()
 
     def _is_used(self, key: str) -> bool:
-        if key in self._asked:
+        if key in self._unused_keys:
             return False
         return key in self.submissions([key])
 
     def compact(self) -> int:
-        """Remove the inputs that no replay needs: those before the older of the kept snapshots; return how many.
+        """Remove the inputs before the older of the two snapshots, which no replay needs; return how many.
 
-        A journal that ``compacts`` does so by itself, a few at a time, once there are two snapshots.
+        A journal with ``compacts`` does this on its own, a few inputs at a time, once it has two snapshots.
         """
         with self._changing() as connection:
             oldest = connection.scalar(select(func.min(tables.snapshots.c.sequence)))
@@ -457,10 +462,10 @@ class Journal(JournalReader):
             return connection.execute(delete(tables.inputs).where(tables.inputs.c.sequence <= limit)).rowcount
 
     def forget(self, before_ms: int) -> int:
-        """Remove submissions, stories, usage and jobs that ended from before an instant; return how many records.
+        """Remove submissions, history events, usage and ended jobs older than ``before_ms``; return the number removed.
 
-        An idempotency key that is forgotten is new again. The last event of all stories stays: those to come are
-        numbered from it.
+        A removed idempotency key may be used again. The last history event stays, because later events continue its
+        number.
         """
         with self._changing() as connection:
             count = 0
@@ -472,7 +477,7 @@ class Journal(JournalReader):
             return count
 
     def close(self) -> None:
-        """Flush, and let go of the journal; it is let go of even if it could not be flushed."""
+        """Flush and close the journal; it is closed even if the flush fails."""
         with self._io_lock:
             try:
                 if self._has_unwritten:
@@ -489,6 +494,6 @@ class Journal(JournalReader):
         if kind is None:
             self.close()
         else:
-            # The first error is the one to be told of.
+            # Report the first error, not the one from closing.
             with contextlib.suppress(GridweaveError):
                 self.close()

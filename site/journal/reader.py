@@ -1,4 +1,4 @@
-"""What can be asked of a journal, also while another process writes it."""
+"""Read a journal, even while another process writes it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from gridweave.site.journal.store import JournalStore, execute_plain
 from gridweave.site.journal.tables import channels, ended, inputs, notes, outbox, snapshots, submissions, usage
 
 LAST = 10_000
-"""So many of the newest jobs are looked at, if nothing else is said."""
+"""Default number of newest jobs to read."""
 
 _PAGE = 1000
 
-# Asked for each job that is handed in alone: to make it anew would take longer than to answer it.
+# Built once: this runs for each job that is submitted singly, and building it takes longer than running it.
 _SUBMISSION = select(submissions).where(submissions.c.key == bindparam("asked"))
 _ENDED = select(ended.c.job_id, ended.c.record).where(ended.c.job_id.in_(bindparam("asked", expanding=True)))
 _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked", expanding=True)))
@@ -49,26 +49,26 @@ _SUBMISSIONS = select(submissions).where(submissions.c.key.in_(bindparam("asked"
 
 _CHANGED = str(SettingsChanged.__struct_config__.tag).encode()
 
-_WAIT_MS = 5000  # for another process that has the database locked
+_WAIT_MS = 5000  # while another process has the database locked
 _RECORDS = msgspec.msgpack.Decoder(JobRecord)
 
 
 class JournalReader:
-    """A journal to look into; it takes no lock and changes nothing.
+    """A journal open for reading; it takes no lock and changes nothing.
 
     Parameters
     ----------
     place : str or pathlib.Path
         A path of an SQLite file, or a URL: ``sqlite:///PATH``, ``postgresql://USER@HOST/DATABASE``.
     event_type, message_type, answer_type : type, optional
-        As for `gridweave.site.journal.journal.Journal`; without them what was kept comes back as builtins.
+        As for `gridweave.site.journal.journal.Journal`; without them, values are returned as builtins.
 
     Raises
     ------
     OptionError
-        If an option makes no sense.
+        If an option is invalid.
     InputError
-        If there is something else at that place, or a journal of another schema version.
+        If the place holds something else, or a journal of another schema version.
     UnavailableError
         If the place cannot be reached, or its database is empty.
 
@@ -109,13 +109,13 @@ class JournalReader:
         self._read_head(connection)
 
     def _read_head(self, connection: Connection) -> None:
-        found = connection.execute(select(tables.head)).one_or_none()
-        if found is None:
+        head = connection.execute(select(tables.head)).one_or_none()
+        if head is None:
             raise InputError(f"{self.where}: table {tables.head.name} is empty: restore the journal from a copy")
-        self.journal_id: str = found.journal_id
-        self._batch: int = found.batch
-        self._base: int = found.base
-        self._kept_identity: bytes = found.identity
+        self.journal_id: str = head.journal_id
+        self._batch: int = head.batch
+        self._base: int = head.base
+        self._kept_identity: bytes = head.identity
 
     @property
     def where(self) -> str:
@@ -123,11 +123,11 @@ class JournalReader:
         return self._store.where
 
     def other_settings(self, identity: msgspec.Struct | None) -> list[str]:
-        """Return the changed settings of `identity` that forbid resuming from the inputs; empty without inputs."""
+        """Return the changed settings of ``identity`` that forbid a replay of the inputs; empty without inputs."""
         return refused_changes(self._kept_identity, identity) if self._has_inputs() else []
 
     def changed_settings(self, identity: msgspec.Struct | None) -> list[str]:
-        """Return which settings of `identity` are others than the core has now, and may be; empty without inputs."""
+        """Return the changed settings of ``identity`` that the core can adopt; empty without inputs."""
         if not self._has_inputs():
             return []
         changeable: Changeable = getattr(identity, "changeable", {})
@@ -139,31 +139,31 @@ class JournalReader:
             return max(last_of(connection, inputs)[0], last_of(connection, snapshots)[0]) > self._base
 
     def _settings(self) -> Any:
-        """Return the settings that the core has now: those that it was made from, or the last that it was told of."""
+        """Return the core's present settings: those of the last change event, or those that it was made from."""
         with self.reading() as connection:
             query = select(snapshots).where(snapshots.c.sequence >= self._base).order_by(snapshots.c.sequence.desc())
             newest = connection.execute(query.limit(1)).one_or_none()
             after = self._base if newest is None else newest.sequence
             query_inputs = select(inputs.c.events).where(inputs.c.sequence > after).order_by(inputs.c.sequence.desc())
-            told = (data for (data,) in connection.execute(query_inputs) if _CHANGED in data)
-            for data in told:
-                events = [each for each in msgspec.msgpack.decode(data) if each["type"] == _CHANGED.decode()]
+            changes = (data for (data,) in connection.execute(query_inputs) if _CHANGED in data)
+            for data in changes:
+                events = [event for event in msgspec.msgpack.decode(data) if event["type"] == _CHANGED.decode()]
                 if events:
                     return events[-1]["settings"]
         state: dict[str, Any] = {}
-        # A damaged snapshot is not replayed either.
+        # Replay skips a damaged snapshot, too.
         with contextlib.suppress(zlib.error, msgspec.DecodeError):
             state = {} if newest is None else msgspec.msgpack.decode(zlib.decompress(newest.state))
         return state.get("settings") or kept_settings(self._kept_identity)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection in a transaction that sees all that was recorded."""
+        """Yield a connection in a reading transaction."""
         with self._io_lock, self._store.transaction() as connection:
             yield connection
 
     def inputs(self, *, after: int = 0) -> Iterator[Input]:
-        """Yield what the core was told after an input, in order; see `gridweave.site.journal.replay.replay`."""
+        """Yield the inputs after number ``after`` in order; see `gridweave.site.journal.replay.replay`."""
         while True:
             query = select(inputs).where(inputs.c.sequence > after).order_by(inputs.c.sequence).limit(_PAGE)
             with self.reading() as connection:
@@ -179,24 +179,26 @@ class JournalReader:
                 return
 
     def channel(self, peer: str) -> ChannelState:
-        """Return what the end of a connection must know to go on where it stood."""
+        """Return the state from which this end of a channel continues."""
         with self.reading() as connection:
-            found = connection.execute(select(channels).where(channels.c.peer == peer)).one_or_none()
-            if found is None:
+            row = connection.execute(select(channels).where(channels.c.peer == peer)).one_or_none()
+            if row is None:
                 return ChannelState()
             rows = connection.execute(select(outbox).where(outbox.c.peer == peer).order_by(outbox.c.number)).all()
-        if [row.number for row in rows] != list(range(found.first, found.next)):
+        if [sent.number for sent in rows] != list(range(row.first, row.next)):
             raise InputError(f"{self.where}: messages to {peer} are missing; restore the journal from a copy")
-        messages = (self._messages.decode(row.message, f"{self.where}: message {row.number} to {peer}") for row in rows)
-        return ChannelState(found.first, tuple(messages), found.received, found.other)
+        messages = (
+            self._messages.decode(sent.message, f"{self.where}: message {sent.number} to {peer}") for sent in rows
+        )
+        return ChannelState(row.first, tuple(messages), row.received, row.other)
 
     def peers(self) -> list[str]:
-        """Return the other ends of all connections that were ever used, sorted."""
+        """Return the names of the other ends of all channels ever used, sorted."""
         with self.reading() as connection:
             return sorted(connection.scalars(select(channels.c.peer)))
 
     def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
-        """Return what was answered to submissions with these idempotency keys; a key without one is left out."""
+        """Return the first answers to submissions by idempotency key, without the keys that were never used."""
         with self.reading() as connection:
             return self._read_submissions(connection, list(dict.fromkeys(keys)))
 
@@ -205,41 +207,41 @@ class JournalReader:
             rows = list(execute_plain(connection, _SUBMISSION, {"asked": keys[0]}))
         else:
             rows = [row for page in _pages(keys) for row in connection.execute(_SUBMISSIONS, {"asked": page})]
-        found: dict[str, KeptAnswer] = {}
+        answers: dict[str, KeptAnswer] = {}
         for row in rows:
             answer = self._answers.decode(row.answer, f"{self.where}: submission {row.key!r:.100}")
-            found[row.key] = KeptAnswer(row.key, row.job_id, row.at_ms, answer)
-        return {key: found[key] for key in keys if key in found}
+            answers[row.key] = KeptAnswer(row.key, row.job_id, row.at_ms, answer)
+        return {key: answers[key] for key in keys if key in answers}
 
     def story(self, job_id: int) -> list[Note]:
-        """Return what happened to a job, in the order in which it was noted."""
+        """Return the history of a job in order."""
         query = select(notes).where(notes.c.job_id == job_id).order_by(notes.c.number)
         with self.reading() as connection:
             return [Note(row.job_id, row.at_ms, row.kind, row.detail) for row in connection.execute(query)]
 
     def notes(self, *, after: int, limit: int = 1_000) -> list[NumberedNote]:
-        """Return what happened to jobs after an event of that number, in ascending order, so many at most."""
+        """Return up to ``limit`` history events of all jobs after number ``after``, in ascending order."""
         query = select(notes).where(notes.c.number > after).order_by(notes.c.number).limit(limit)
         with self.reading() as connection:
             return [NumberedNote(*row) for row in connection.execute(query)]
 
     def ended(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
-        """Return what is kept of jobs that are over, by their numbers; others are left out."""
-        wanted, found = list(dict.fromkeys(job_ids)), dict[int, JobRecord]()
+        """Return the records of ended jobs by job id, without the jobs that have not ended."""
+        wanted, records = list(dict.fromkeys(job_ids)), dict[int, JobRecord]()
         with self.reading() as connection:
             for page in _pages(wanted):
                 rows = connection.execute(_ENDED, {"asked": page})
-                found |= {job_id: self._record(data, job_id) for job_id, data in rows}
-        return {job_id: found[job_id] for job_id in wanted if job_id in found}
+                records |= {job_id: self._record(data, job_id) for job_id, data in rows}
+        return {job_id: records[job_id] for job_id in wanted if job_id in records}
 
     def ended_numbers(self) -> range:
-        """Return between which numbers the jobs are that are over."""
+        """Return the range of job ids of ended jobs; some ids in it may belong to open jobs."""
         with self.reading() as connection:
             first, last = connection.execute(select(func.min(ended.c.job_id), func.max(ended.c.job_id))).one()
         return range(0) if last is None else range(first, last + 1)
 
     def find_ended(self, query: JobQuery, first: int = 0) -> list[JobRecord]:
-        """Return jobs that are over, from number `first` on, those with the highest numbers first."""
+        """Return the ended jobs that match a query, with ids from ``first`` up, highest id first."""
         columns = ended.c
         chosen = select(columns.job_id, columns.record).order_by(columns.job_id.desc()).limit(query.limit)
         if first:
@@ -266,12 +268,12 @@ class JournalReader:
         try:
             return _RECORDS.decode(data)
         except msgspec.MsgspecError as error:
-            raise InputError(f"{self.where}: what is kept of job {job_id} cannot be read: {error}") from error
+            raise InputError(f"{self.where}: the record of job {job_id} cannot be read: {error}") from error
 
     def experience(
         self, *, user: str | int | None = None, job_class: str | int | None = None, last: int = LAST
     ) -> Experience:
-        """Return what the newest jobs have used, those of a user and a class alone if these are given."""
+        """Return the resource use of the ``last`` newest jobs, of one user or class if given."""
         query = select(usage)
         if user is not None:
             query = query.where(usage.c.user == str(user))
@@ -280,7 +282,7 @@ class JournalReader:
         return experience_of(self._newest(query, last))
 
     def usage(self, group: Group, *, last: int = LAST) -> list[JobUsage]:
-        """Return what the newest jobs of a user and job class have used, one by one, in the order of their ends."""
+        """Return the resource use of each of the ``last`` newest jobs of a user and class, in order of end."""
         user, job_class = usage.c.user, usage.c.job_class
         mine = user.is_not_distinct_from(group.user), job_class.is_not_distinct_from(group.job_class)
         return self._newest(select(usage).where(*mine), last)[::-1]
@@ -293,15 +295,15 @@ class JournalReader:
             return [JobUsage(**{name: row[name] for name in JobUsage.__struct_fields__}) for row in rows]
 
     def groups(self) -> list[Group]:
-        """Return of which users and job classes there is experience, sorted."""
+        """Return the users and job classes with recorded resource use, sorted."""
         names = usage.c.user, usage.c.job_class
         with self.reading() as connection:
-            found = connection.execute(select(*names, func.count()).group_by(*names))
-            groups = [Group(user, job_class, count) for user, job_class, count in found]
+            rows = connection.execute(select(*names, func.count()).group_by(*names))
+            groups = [Group(user, job_class, count) for user, job_class, count in rows]
         return sorted(groups, key=lambda group: (group.user or "", group.job_class or ""))
 
     def close(self) -> None:
-        """Let go of the journal."""
+        """Close the connection."""
         with self._io_lock:
             self._store.close()
 
@@ -318,12 +320,12 @@ T = TypeVar("T")
 
 
 def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield as many at a time as one statement asks for."""
+    """Split values into pages, one for each statement."""
     return (values[start : start + _PAGE] for start in range(0, len(values), _PAGE))
 
 
 def last_of(connection: Connection, table: Table) -> tuple[int, int]:
-    """Return the number and the instant (ms) of the last row of `inputs` or `snapshots`; zeros if there is none."""
+    """Return the number and time (ms) of the last row of ``inputs`` or ``snapshots``; zeros if the table is empty."""
     query = select(table.c.sequence, table.c.now_ms).order_by(table.c.sequence.desc()).limit(1)
-    found = connection.execute(query).one_or_none()
-    return (0, 0) if found is None else (found.sequence, found.now_ms)
+    row = connection.execute(query).one_or_none()
+    return (0, 0) if row is None else (row.sequence, row.now_ms)

@@ -1,4 +1,4 @@
-"""What a journal keeps and gives back, and how events and messages become bytes."""
+"""The records of a journal, and the encoding of events and messages."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from gridweave.settings import Change, Changeable, settings_changes
 
 
 class Input(msgspec.Struct, frozen=True):
-    """What a core was told in one call."""
+    """The events of one call of a core's ``handle``."""
 
-    sequence: int  # from 1, without a gap, in the order of the calls
+    sequence: int  # from 1, without gaps, in the order of the calls
     now_ms: int
     events: tuple[Any, ...]
-    decided: bytes | None = None  # a digest of the commands that it answered with
+    decided: bytes | None = None  # a digest of the commands that the core returned
 
 
 class ChannelState(msgspec.Struct, frozen=True):
-    """What one end of a connection must know to go on after a failure (`gridweave.site.channel`)."""
+    """The state from which one end of a channel continues after a failure (`gridweave.site.channel`)."""
 
-    # Number of the first of the unacknowledged messages; where there is none, of the next that will be sent.
+    # Number of the first unacknowledged message, or of the next message to send if all are acknowledged.
     first: int = 0
-    unacknowledged: tuple[Any, ...] = ()  # messages that were sent, and of which it is not known that they have arrived
-    received: int = 0  # how many messages of the other end have been taken in
-    other: str = ""  # id of the other end's journal; empty: not heard of yet
+    unacknowledged: tuple[Any, ...] = ()
+    received: int = 0  # number of messages from the other end that were applied
+    other: str = ""  # id of the other end's journal; empty until it is known
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):
-    """What was answered to a submission with an idempotency key."""
+    """The first answer to a submission with an idempotency key."""
 
     key: str
     job_id: int
     at_ms: int
-    answer: Any  # the first answer: every repetition gets this one
+    answer: Any  # every repetition of the submission gets this answer
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One event of the story of a job."""
+    """One event in the history of a job."""
 
     job_id: int
     at_ms: int
-    kind: str  # ``submitted``, ``waits``, ``held``, ``started``, ``ended``, ``retried``, or another short word
-    detail: str = ""  # why, where, how
+    kind: str  # ``submitted``, ``waits``, ``held``, ``started``, ``ended``, ``retried``, ...
+    detail: str = ""  # a sentence for people
 
 
 class NumberedNote(msgspec.Struct, frozen=True):
-    """One event of the story of a job, as `Note`, with its number among those of all jobs."""
+    """A `Note` with its number among the history events of all jobs."""
 
     number: int
     job_id: int
@@ -60,24 +60,24 @@ class NumberedNote(msgspec.Struct, frozen=True):
 
 
 class JobUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has used."""
+    """The resource use of an ended job."""
 
     job_id: int
-    # Whose it was and of which class; a number is kept as its digits.
+    # Numbers are stored as their digits.
     user: str | int | None = None
     job_class: str | int | None = None
     at_ms: int  # when it ended
     width: int  # nodes
     estimate_ms: int
     run_ms: int
-    cpu: float | None = None  # part of the time of its CPUs that it computed
-    memory_bytes: int | None = None  # the most that it had on one node
+    cpu: float | None = None  # fraction of its CPU time that it was computing
+    memory_bytes: int | None = None  # peak on one node
     read_bytes: int | None = None
     write_bytes: int | None = None
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """How values are spread; quantiles as numpy works them out, linear between two values."""
+    """The distribution of values; quantiles are interpolated linearly, as numpy does by default."""
 
     count: int
     mean: float
@@ -89,10 +89,10 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Experience(msgspec.Struct, frozen=True):
-    """What jobs have used; of what nothing is known there is no spread."""
+    """The resource use of a group of jobs; a field is None without data."""
 
     count: int  # jobs
-    # ``part_of_estimate``: run time by estimate, of the jobs with an estimate above 0.
+    # ``part_of_estimate`` is run time divided by estimate, over the jobs with an estimate above 0.
     run_ms: Quantiles | None = None
     part_of_estimate: Quantiles | None = None
     cpu: Quantiles | None = None
@@ -102,7 +102,7 @@ class Experience(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A user and a job class of which there is experience, and of how many jobs."""
+    """A user and job class, and the number of their recorded jobs."""
 
     user: str | None
     job_class: str | None
@@ -110,9 +110,9 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Codec:
-    """Structs of a tagged union, or of one kind, to bytes (MessagePack) and back; of Any, builtins.
+    """Encode structs of one type or tagged union to MessagePack and decode them; type Any gives builtins.
 
-    ``what`` they are called in an error.
+    ``what`` names the structs in error messages.
     """
 
     def __init__(self, kind: Any, what: str) -> None:
@@ -125,27 +125,27 @@ class Codec:
             raise OptionError(f"{what}_type", f"is not a struct or a union of tagged structs: {error}") from error
 
     def encode(self, message: object) -> bytes:
-        """Return a message as bytes; what could not be read back is refused."""
+        """Encode a message; raise InputError if it could not be decoded again."""
         return self._checked(message, (message,), self._decoder)[0]
 
     def encode_all(self, messages: tuple[Any, ...]) -> bytes:
-        """Return several messages as bytes, as `encode`."""
+        """Encode several messages together, checked as in `encode`."""
         return self._checked(messages, messages, self._many)[0]
 
     def keep_all(self, messages: tuple[Any, ...]) -> tuple[bytes, tuple[Any, ...]]:
-        """Return several messages as bytes, as `encode`, and as they will be read back.
+        """Encode several messages; return the bytes and the messages as decoded from them.
 
-        The two are equal, but not always alike: msgspec leaves out what *is* the default of a field, and a text or a
-        number of the caller may only be equal to it.
+        Use the decoded messages from then on: msgspec omits a field only if its value *is* the default object, so a
+        message with an equal but different object may encode differently from its decoded copy.
         """
         encoded, decoded = self._checked(messages, messages, self._many)
         return encoded, tuple(decoded)
 
     def _checked(
-        self, value: object, each: Iterable[object], decoder: msgspec.msgpack.Decoder[Any]
+        self, value: object, messages: Iterable[object], decoder: msgspec.msgpack.Decoder[Any]
     ) -> tuple[bytes, Any]:
         if self._types:
-            for message in each:
+            for message in messages:
                 if type(message) not in self._types:
                     raise InputError(f"{message!r:.100} is no {self._what} that this journal keeps")
         try:
@@ -156,11 +156,11 @@ class Codec:
         return encoded, decoded
 
     def decode(self, data: bytes, where: str) -> Any:
-        """Return a message from its bytes."""
+        """Decode a message; ``where`` is its place for error messages."""
         return self._read(data, where, self._decoder)
 
     def decode_all(self, data: bytes, where: str) -> tuple[Any, ...]:
-        """Return several messages from their bytes, as `decode`."""
+        """Decode several messages that were encoded together."""
         messages: tuple[Any, ...] = self._read(data, where, self._many)
         return messages
 
@@ -177,7 +177,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def digest(value: object) -> bytes:
-    """Return a short digest of anything that can become MessagePack."""
+    """Return an 8-byte digest of a value's MessagePack encoding."""
     try:
         return hashlib.blake2b(_ENCODER.encode(value), digest_size=8).digest()
     except (TypeError, ValueError, OverflowError) as error:
@@ -185,25 +185,25 @@ def digest(value: object) -> bytes:
 
 
 def identity_bytes(identity: object) -> bytes:
-    """Return from what a core was made as the journal keeps it."""
+    """Encode the settings that a core was made from."""
     return _ENCODER.encode(identity)
 
 
 def kept_settings(kept: bytes) -> Any:
-    """Return from what a core was made, as plain values; InputError if what was kept is damaged."""
+    """Decode the settings that a core was made from, as plain values; raise InputError if they are damaged."""
     try:
         return msgspec.msgpack.decode(kept)
     except msgspec.DecodeError as error:
-        raise InputError(f"what was kept of the settings is damaged: {error}") from error
+        raise InputError(f"the recorded settings are damaged: {error}") from error
 
 
 def identity_changes(kept: bytes, identity: object) -> list[Change]:
-    """Return in what a core was made from something else; nothing, if it was not."""
+    """Return the differences between the recorded settings and ``identity``."""
     return list(settings_changes(kept_settings(kept), identity))
 
 
 def refused_changes(kept: bytes, identity: object) -> list[str]:
-    """Return which settings differ that may not change while a journal is used, each in one line."""
+    """Return the changed settings that must stay as long as the journal is used, a line each."""
     try:
         changes = identity_changes(kept, identity)
     except InputError as error:
@@ -213,7 +213,7 @@ def refused_changes(kept: bytes, identity: object) -> list[str]:
 
 
 def experience_of(jobs: Sequence[JobUsage]) -> Experience:
-    """Return what jobs have used, all in all."""
+    """Summarize the resource use of jobs."""
     return Experience(
         count=len(jobs),
         run_ms=quantiles(used.run_ms for used in jobs),
@@ -226,10 +226,10 @@ def experience_of(jobs: Sequence[JobUsage]) -> Experience:
 
 
 def quantiles(values: Iterable[float | None]) -> Quantiles | None:
-    """Return how values are spread; None if there is none."""
-    import numpy as np  # the gateway knows these records, and has no use for arrays
+    """Return the distribution of the values that are not None; None if there are none."""
+    import numpy as np  # imported here because the gateway loads this module and needs no arrays
 
-    # In order, so that the mean does not depend on the order in which they are given.
+    # Sorted, so that the rounding of the mean does not depend on the order of the values.
     known = np.sort(np.array([value for value in values if value is not None], np.float64))
     if not len(known):
         return None

@@ -1,4 +1,4 @@
-"""A core as it was when it failed: its newest snapshot, and what it was told since."""
+"""Restore a core after a failure from its newest snapshot and the inputs since."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from gridweave.site.state import read_state
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What a replay has done."""
+    """The result of a replay."""
 
-    # Number of the input after which the snapshot was made from which it began; None if it began with the first.
+    # Number of the last input in the snapshot that the replay started from; None if it started from the first input.
     snapshot: int | None
-    inputs: int  # how many were handled anew
-    # Instant of the last input, handled anew or not; 0 if there was none. The core is told of no earlier one.
+    inputs: int  # number of inputs that were handled again
+    # Time of the last recorded input, 0 without inputs. The core accepts no earlier time.
     now_ms: int
-    passed_over: tuple[str, ...] = ()  # why newer snapshots were not used
+    passed_over: tuple[str, ...] = ()  # why newer snapshots were skipped
 
 
 def replay(journal: Journal, core: Core) -> Replayed:
-    """Bring a fresh core into the state of the one that has handled the journal's inputs.
+    """Bring a fresh core into the state that it had after the journal's inputs.
 
     Parameters
     ----------
     core : Core
-        Fresh, and made exactly as that one (nodes, policy, seed). If an error is raised it is to be thrown away.
+        A fresh core, made from the same settings (nodes, policy, seed). Throw it away if this function raises.
 
     Raises
     ------
     InputError
-        If the core comes from other settings, decides otherwise than was decided, refuses an input, or if inputs
-        are missing that no snapshot makes up for.
+        If the core has other settings, makes other decisions than the recorded ones or refuses an input, or if
+        needed inputs are missing.
     UnavailableError
         If the journal cannot be read.
 
     Notes
     -----
-    The commands that the core answers with were carried out before the failure, or not: that is for the caller to find
-    out, who knows what runs.
+    The commands of the replayed inputs may or may not have been carried out before the failure. The caller must
+    find out, by asking which jobs run.
     """
     if changes := journal.identity_changes:
         raise InputError(
@@ -77,12 +77,12 @@ def replay(journal: Journal, core: Core) -> Replayed:
 
 
 def _load_newest(journal: Journal, core: Core) -> tuple[int | None, list[str]]:
-    """Load the newest snapshot that fits; return after which input it was made, and why others do not."""
+    """Load the newest readable snapshot; return the number of its last input, and why newer ones were skipped."""
     passed_over: list[str] = []
     query = select(snapshots).where(snapshots.c.sequence >= journal.base).order_by(snapshots.c.sequence.desc())
     with journal.reading() as connection:
-        found = connection.execute(query).all()
-    for row in found:
+        rows = connection.execute(query).all()
+    for row in rows:
         problem = _load(journal, core, row)
         if problem is None:
             return row.sequence, passed_over
@@ -91,7 +91,7 @@ def _load_newest(journal: Journal, core: Core) -> tuple[int | None, list[str]]:
 
 
 def _load(journal: Journal, core: Core, row: Row[tuple[object, ...]]) -> str | None:
-    """Load a snapshot; return why it cannot be read, if so."""
+    """Load a snapshot into the core; return None, or why the snapshot cannot be read."""
     name = f"the snapshot after input {row.sequence}"
     if state_digest(row.state) != row.digest:
         return f"{name} is damaged"
@@ -99,7 +99,7 @@ def _load(journal: Journal, core: Core, row: Row[tuple[object, ...]]) -> str | N
         state = read_state(core, row.state)
     except InputError as error:
         return f"{name} is of {row.kind}, by gridweave {row.release}, and cannot be read: {error}"
-    # Until here nothing of the core has changed.
+    # The core is unchanged so far.
     try:
         core.restore(state)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""One step of a journal: what belongs together, and is there as a whole or not at all."""
+"""One step of a journal: entries that are written together or not at all."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from gridweave.site.state import HasState
 from gridweave.version import __version__
 
 KEEP_SNAPSHOTS = 2
-"""The newest, and one more in case it is damaged."""
+"""The newest snapshot, and one more in case the newest is damaged."""
 
 _MOST_TEXT = 10_000
 _PAGE = 1_000
 
 
 class Core(HasState, Protocol):
-    """A state machine whose only door is `handle`."""
+    """A state machine that changes only in `handle`."""
 
     def handle(self, now_ms: int, *events: Any) -> Sequence[object]:
-        """Take in what has happened and return what is to be done."""
+        """Apply events and return commands."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Of a connection: the first unacknowledged message, the next to be sent, and how many were received."""
+    """Message counts of one channel."""
 
-    first: int = 0
-    next: int = 0
-    received: int = 0
-    other: str = ""  # id of the other end's journal; empty: not heard of yet
+    first: int = 0  # number of the first unacknowledged message
+    next: int = 0  # number of the next message to send
+    received: int = 0  # number of messages received from the other end
+    other: str = ""  # id of the other end's journal; empty until it is known
 
 
 class StepRows(msgspec.Struct):
-    """What a step adds to the tables."""
+    """The rows that a step adds to the tables."""
 
     inputs: list[dict[str, Any]] = []
     snapshots: list[dict[str, Any]] = []
@@ -56,15 +56,15 @@ class StepRows(msgspec.Struct):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Total number of rows."""
         return sum(len(getattr(self, name)) for name in self.__struct_fields__)
 
 
 class Step:
-    """What belongs together; made by `Journal.step`, and filled until its ``with`` block ends.
+    """Entries that are written together; made by `Journal.step` and filled in its ``with`` block.
 
-    Its number is from 1 since the journal was opened, and it is durable when ``journal.durable`` has reached that.
-    ``last_note`` is the number of the last note that was recorded in it, or before it.
+    Steps are numbered from 1 since the journal was opened. A step is durable once ``journal.durable`` has reached its
+    number. ``last_note`` is the number of the newest history event in this step or before it.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Step:
         self._keys: set[str] = set()
 
     def input(self, now_ms: int, events: Iterable[Any]) -> None:
-        """Record what the core was told in one call of ``handle``, and not what it answered; no event is a wakeup."""
+        """Record the events of one call of ``handle`` without its commands; no events mean a wakeup."""
         self._add(now_ms, self._events.encode_all(tuple(events)), None)
 
     def _add(self, now_ms: int, encoded: bytes, decided: bytes | None) -> None:
@@ -101,14 +101,14 @@ class Step:
         self.rows.inputs.append(row)
 
     def handle(self, core: Core, now_ms: int, *events: Any) -> Sequence[Any]:
-        """Have a core take in what has happened, and record it.
+        """Pass events to a core and record them; return the core's commands.
 
-        Its commands are to be carried out when this is durable. A digest of them is kept, so that a replay which
-        decides otherwise is found out. What cannot be kept is refused before the core has acted. If the block of the
-        step fails after this, the core is ahead of its journal, which then takes no more steps: the core is to be
-        thrown away, and made again from the journal.
+        Carry the commands out once the step is durable. A digest of the commands is recorded, so that a replay detects
+        different decisions. Events that cannot be encoded are refused before the core sees them. If the step's block
+        fails afterwards, the core is ahead of its journal. The journal then accepts no more steps, and the core must be
+        rebuilt from it.
         """
-        # The core takes in what a replay will: it must come to the same commands, to the last byte.
+        # The core gets the decoded events, as in a replay, so that its commands are equal to the last byte.
         encoded, events = self._events.keep_all(events)
         _whole("now_ms", now_ms)
         commands = core.handle(now_ms, *events)
@@ -117,7 +117,7 @@ class Step:
         return commands
 
     def sent(self, peer: str, *messages: Any) -> None:
-        """Record messages that were put into the channel to another end."""
+        """Record messages that were put into the channel to ``peer``."""
         encoded = [self._messages.encode(message) for message in messages]
         counts = self._counts_of(peer)
         self._count(peer, msgspec.structs.replace(counts, next=counts.next + len(encoded)))
@@ -125,14 +125,14 @@ class Step:
             self.rows.outbox.append({"peer": peer, "number": number, "message": message})
 
     def received(self, peer: str, count: int = 1) -> None:
-        """Record that so many messages of another end were taken in; what they told belongs to this step's inputs."""
+        """Record that ``count`` messages from ``peer`` were applied; record their events in the same step."""
         if _whole("count", count) < 0:
             raise InputError(f"count is {count}, of messages received from {peer}; a number from 0 up")
         counts = self._counts_of(peer)
         self._count(peer, msgspec.structs.replace(counts, received=counts.received + count))
 
     def acknowledged(self, peer: str, received: int) -> None:
-        """Record how many of our messages another end says to have received: `Packet.received`."""
+        """Record how many of our messages ``peer`` has received, from its ``Packet.received``."""
         counts = self._counts_of(peer)
         if _whole("received", received) > counts.next:
             raise InputError(
@@ -142,7 +142,7 @@ class Step:
         self._count(peer, msgspec.structs.replace(counts, first=max(counts.first, received)))
 
     def met(self, peer: str, journal_id: str) -> None:
-        """Record which journal another end has."""
+        """Record the id of the journal that ``peer`` uses."""
         self._count(peer, msgspec.structs.replace(self._counts_of(peer), other=plain(journal_id)))
 
     def _counts_of(self, peer: str) -> Counts:
@@ -150,20 +150,20 @@ class Step:
 
     def _count(self, peer: str, counts: Counts) -> None:
         if not peer or peer != plain(peer):
-            raise InputError(f"the peer {peer!r:.100} is empty, or contains a NUL; the name of a site will do")
+            raise InputError(f"the peer {peer!r:.100} is empty or contains a NUL character; use the name of a site")
         self.rows.channels[peer] = counts
 
     def note(self, job_id: int, at_ms: int, kind: str, detail: str = "") -> None:
-        """Record an event of the story of a job; a detail of more than 10,000 characters is cut there.
+        """Record a history event of a job; a detail is cut after 10,000 characters.
 
-        Its number is `last_note` then: ascending over all jobs, and never given again.
+        The event gets the next number, `last_note`. Numbers ascend over all jobs and are never reused.
         """
         row = {"number": self.last_note + 1, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
         self.rows.notes.append(row | {"kind": plain(kind), "detail": plain(detail)[:_MOST_TEXT]})
         self.last_note += 1
 
     def ended(self, record: JobRecord) -> None:
-        """Record what is known of a job that is over; if it was recorded before, this takes its place."""
+        """Record an ended job; an earlier record of the same job id is replaced."""
         request, array = record.request, record.request.array
         row: dict[str, Any] = {"job_id": _whole("job_id", record.job_id), "user": plain(request.user)}
         row |= {"name": plain(request.name), "array": "" if array is None else plain(array.name)}
@@ -173,17 +173,17 @@ class Step:
         self.rows.ended.append(row)
 
     def submission(self, key: str, job_id: int, at_ms: int, answer: Any) -> None:
-        """Record what is answered to a submission, to be given again if it is repeated; a key can be used once."""
+        """Record the answer to a submission, so that a repetition gets the same one; a key can be used once."""
         if not key or key != plain(key):
-            raise InputError(f"the idempotency key {key!r:.100} is empty, or contains a NUL; any other text will do")
+            raise InputError(f"the idempotency key {key!r:.100} is empty or contains a NUL character; use another text")
         if self._is_used(key) or key in self._keys:
-            raise InputError(f"the idempotency key {key!r:.100} was used before; give its first answer again")
+            raise InputError(f"the idempotency key {key!r:.100} was used before; return its first answer")
         row = {"key": key, "job_id": _whole("job_id", job_id), "at_ms": _whole("at_ms", at_ms)}
         self.rows.submissions.append(row | {"answer": self._answers.encode(answer)})
         self._keys.add(key)
 
     def usage(self, used: JobUsage) -> None:
-        """Record what a job has used."""
+        """Record the resource use of a job."""
         row: dict[str, Any] = {}
         for name, value in msgspec.structs.asdict(used).items():
             if value is None:
@@ -195,7 +195,7 @@ class Step:
         self.rows.usage.append(row)
 
     def snapshot(self, kind: str, state: bytes, *, sequence: int, now_ms: int) -> None:
-        """Record the state of the core after an input, the newest or an earlier one; `Journal.snap` makes it."""
+        """Record the state of the core after input ``sequence``, as returned by `Journal.snap`."""
         row = {"sequence": sequence, "now_ms": now_ms, "kind": kind, "release": __version__, "state": state}
         self.rows.snapshots.append(row | {"digest": state_digest(state)})
 
@@ -204,17 +204,17 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def sites_text(sites: Iterable[str]) -> str:
-    """Return how the sites of a job are kept, so that one of them can be looked for."""
+    """Return the names of a job's sites as one text that can be searched for a single name."""
     return "".join(f"\n{site}\n" for site in sites)
 
 
 def state_digest(state: bytes) -> bytes:
-    """Return by what a snapshot that was damaged is found out."""
+    """Return the digest that detects a damaged snapshot."""
     return hashlib.blake2b(state, digest_size=16).digest()
 
 
 def _whole(name: str, value: Any) -> int:
-    """Return a number as both databases store it: a step that cannot be written would hold up all after it."""
+    """Return a value as a 64-bit integer or raise InputError; a step that cannot be written would block later ones."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -232,11 +232,11 @@ def _number(name: str, value: Any) -> float:
 
 
 def plain(text: str) -> str:
-    """Return a text without what PostgreSQL does not store: the character NUL, and halves of characters."""
+    """Return a text without NUL characters and lone surrogates, which PostgreSQL cannot store."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-# Made once: a turn writes a few rows, and to make a statement takes longer than to write them.
+# Built once: a turn writes a few rows, and building a statement takes longer than writing them.
 _NEW_CHANNEL = insert(tables.channels)
 _CHANNEL_MOVED = (
     update(tables.channels)
@@ -251,7 +251,7 @@ _ENDED_BEFORE = delete(tables.ended).where(tables.ended.c.job_id.in_(bindparam("
 
 
 def write(connection: Connection, steps: Sequence[StepRows]) -> None:
-    """Write steps into the tables, in the order in which they were made."""
+    """Write steps into the tables, in order."""
     channels: dict[str, Counts] = {}
     for step in steps:
         channels.update(step.channels)
@@ -272,7 +272,7 @@ def write(connection: Connection, steps: Sequence[StepRows]) -> None:
 
 
 def _move_channels(connection: Connection, channels: Mapping[str, Counts]) -> None:
-    """Write how far channels have come, and forget what was acknowledged."""
+    """Write the counts of channels, and remove acknowledged messages."""
     for peer, counts in sorted(channels.items()):
         row = {"of_peer": peer, **msgspec.structs.asdict(counts)}
         if not execute_plain(connection, _CHANNEL_MOVED, row).rowcount:
@@ -281,7 +281,7 @@ def _move_channels(connection: Connection, channels: Mapping[str, Counts]) -> No
 
 
 def _keep_snapshots(connection: Connection, snapshots: Sequence[Mapping[str, Any]]) -> None:
-    """Write snapshots, and leave the newest alone."""
+    """Write snapshots, and keep only the newest `KEEP_SNAPSHOTS`."""
     for row in snapshots:
         connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == row["sequence"]))
         connection.execute(insert(tables.snapshots), row)
@@ -297,7 +297,7 @@ def _new_rows(table: Table, names: tuple[str, ...]) -> Insert:
 
 
 def _forget(connection: Connection, job_ids: list[int]) -> None:
-    """Remove what is kept of jobs: a core that was begun anew gives out their numbers again."""
+    """Remove older records with these job ids, which a core that started over assigns again."""
     if len(job_ids) == 1:
         execute_plain(connection, _ENDED_ONCE, {"again": job_ids[0]})
         return
@@ -309,7 +309,7 @@ def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
     if connection.dialect.name != "postgresql":
         execute_plain(connection, _new_rows(table, tuple(rows[0])), rows)
         return
-    # Row by row the server would take several times as long: it gets each column in one piece.
+    # Send each column as one array: row by row the server takes several times as long.
     names = list(rows[0])
     columns = [func.unnest(literal([row[name] for row in rows], ARRAY(table.c[name].type))) for name in names]
     connection.execute(insert(table).from_select(names, select(*columns), include_defaults=False))

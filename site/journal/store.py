@@ -1,4 +1,4 @@
-"""Where a journal lies: SQLite or PostgreSQL by a path or a URL, the lock of its one writer, errors in plain words."""
+"""The database of a journal, SQLite or PostgreSQL: its connection, its writer's lock and its errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORMS = "a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
 _Kinds = tuple[tuple[str, type[GridweaveError], str], ...]
 
-# How the names of SQLite's codes begin, and what would be right.
+# Prefixes of SQLite's error names, and the advice for each.
 _SQLITE: _Kinds = (
     ("SQLITE_FULL", UnavailableError, "make room on its disk"),
     ("SQLITE_BUSY", UnavailableError, "another process has it locked: end that"),
@@ -45,7 +45,7 @@ _SQLITE: _Kinds = (
     ("SQLITE_IOERR", UnavailableError, "see to its disk"),
 )
 
-# How the codes of PostgreSQL begin (its manual, appendix A).
+# Prefixes of PostgreSQL's error codes (its manual, appendix A), and the advice for each.
 _POSTGRES: _Kinds = (
     ("53100", UnavailableError, "make room on the server's disk"),
     ("28", InputError, "name a user and a password that the server takes"),
@@ -55,25 +55,25 @@ _POSTGRES: _Kinds = (
     ("XX001", InputError, "the database is damaged: restore it from a copy"),
 )
 
-# The driver has no code for a connection that the server refuses, only the server's words.
+# The driver has no code for a refused connection, only the server's message.
 _REFUSALS = ((" role ", "28"), ("authentication failed", "28"), ("pg_hba.conf", "28"), ("does not exist", "3D"))
 
 
 def checked_url(option: str, place: str | Path) -> URL:
-    """Return the URL of a place, with the driver that we use; errors call the place ``option``.
+    """Return the database URL of a place, with our driver; ``option`` names the place in errors.
 
     Examples
     --------
     >>> checked_url("journal", "postgresql://anna@north/jobs").drivername
     'postgresql+psycopg'
     """
-    given = str(place)
-    if "://" not in given:
-        if not given:
+    location = str(place)
+    if "://" not in location:
+        if not location:
             raise OptionError(option, f"is empty; {_FORMS}")
-        return URL.create("sqlite", database=given)
+        return URL.create("sqlite", database=location)
     try:
-        url = make_url(given)
+        url = make_url(location)
         backend = url.get_backend_name()
     except (ArgumentError, NoSuchModuleError) as error:
         raise OptionError(option, f"cannot be read as a URL; {_FORMS}") from error
@@ -82,12 +82,12 @@ def checked_url(option: str, place: str | Path) -> URL:
     if backend != "sqlite":
         raise OptionError(option, f"is a URL of {backend}; {_FORMS}")
     if not url.database or url.database == ":memory:" or url.query:
-        raise OptionError(option, f"is not a plain file, and memory does not outlast the process; {_FORMS}")
+        raise OptionError(option, f"is not a plain file, and memory is lost when the process ends; {_FORMS}")
     return url.set(drivername="sqlite")
 
 
 def explained(error: Exception, where: str) -> GridweaveError:
-    """Return what went wrong with a database, in one line, and what would be right."""
+    """Turn a database error into one line: what went wrong, and what to do."""
     cause = getattr(error, "orig", None) or error
     line = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if isinstance(cause, sqlite3.Error):
@@ -103,7 +103,7 @@ def explained(error: Exception, where: str) -> GridweaveError:
     return UnavailableError(f"{where}: {line}{other}")
 
 
-# The server lets go of the lock of a writer whose machine has gone within half a minute.
+# With these keepalives the server releases the lock of a writer within half a minute of losing its machine.
 _POSTGRES_SETTINGS = (
     "SET synchronous_commit = on",
     "SET tcp_keepalives_idle = 10",
@@ -113,19 +113,25 @@ _POSTGRES_SETTINGS = (
 
 
 def keep_private(path: Path) -> None:
-    """Make a file that only this process's user can read, or make it so; what SQLite puts beside it becomes like it."""
+    """Create a file that only this user can read, or restrict an existing one; SQLite's side files follow its mode."""
     for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-        with contextlib.suppress(OSError):  # what is wrong with the place is said by whoever opens it
+        with contextlib.suppress(OSError):  # opening the database reports the problem
             if name == path or name.exists():
                 os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 name.chmod(0o600)
 
 
 class JournalStore:
-    """One connection to the database of a journal, opened when it is needed and again when it was lost.
+    """The connection to a journal's database, opened on first use and reopened after it was lost.
 
-    It waits ``wait_ms`` for another process that has the database locked, or still writes a journal in PostgreSQL.
-    SQLite alone is ``synchronous``: ``full``, or ``normal``.
+    Parameters
+    ----------
+    wait_ms : int
+        How long to wait for another process that has the database locked or holds the writer's lock in PostgreSQL.
+    synchronous : str
+        SQLite's setting: ``full`` or ``normal``.
+    read_only : bool
+        Whether to open an existing journal without the writer's lock.
     """
 
     def __init__(self, place: str | Path, *, wait_ms: int, synchronous: str, read_only: bool) -> None:
@@ -149,7 +155,7 @@ class JournalStore:
             if not self.is_sqlite:
                 wait_s = max(2, self._wait_ms // 1000)
                 return create_engine(self._url, poolclass=NullPool, connect_args={"connect_timeout": wait_s})
-            # Whoever uses the store sees to it that one thread at a time does.
+            # The journal makes sure that only one thread at a time uses the connection.
             arguments: dict[str, Any] = {"check_same_thread": False, "timeout": self._wait_ms / 1000}
             engine = create_engine(self._url, poolclass=NullPool, connect_args=arguments)
         except ModuleNotFoundError as error:
@@ -158,14 +164,14 @@ class JournalStore:
         return engine
 
     def _begin_sqlite(self, connection: Connection) -> None:
-        """Begin where Python's module would not: before DDL and before reading, and as a writer from the start."""
+        """Begin a transaction explicitly: Python's sqlite3 does not before DDL and reads. A writer locks at once."""
         connection.exec_driver_sql("BEGIN" if self._read_only else "BEGIN IMMEDIATE")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Yield a connection in a transaction; it is committed at the end, or nothing of it is there.
+        """Yield a connection in a transaction, which is committed at the end or rolled back on an error.
 
-        If its end was not heard of (UnavailableError), it may have been committed.
+        After an UnavailableError the outcome may be unknown: the server may have committed the transaction.
         """
         try:
             connection = self._connection if self._connection is not None else self._connect()
@@ -197,18 +203,18 @@ class JournalStore:
                 connection.execute(text(setting))
             connection.execute(text(f"SET lock_timeout = {max(1, self._wait_ms)}"))
             if not self._read_only:
-                # A session whose process was killed may take a moment to end.
+                # This may wait a moment for the session of a killed process to end.
                 connection.execute(_TAKE_LOCK)
 
     def _take_file(self, path: Path) -> None:
-        """See that there is a journal to be read, or be its one writer."""
+        """Check that a journal exists (reader), or become its only writer."""
         if self._read_only:
             if not path.is_file():
                 raise InputError(f"{path}: there is no such journal; name one that exists")
             return
         self._lock(path)
         if path.is_file() and not path.stat().st_size and self.known_id():
-            raise InputError(f"{path} is empty, but was a journal: it was cut off; restore it, or remove it")
+            raise InputError(f"{path} is empty, but was a journal before: restore it from a copy, or remove it")
         keep_private(path)
 
     def _set_up_sqlite(self, connection: Connection) -> None:
@@ -222,11 +228,11 @@ class JournalStore:
         driver.execute(f"PRAGMA synchronous={self._synchronous}")
 
     def _lock(self, path: Path) -> None:
-        """Be the one writer until this process ends, however it ends."""
+        """Become the only writer until this process ends; the kernel releases the lock even after a crash."""
         if self._lock_fd is not None:
             return
         try:
-            # Whoever may read it may lock it.
+            # Mode 0600: any user who can open the lock file could take the lock.
             lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
             os.fchmod(lock, 0o600)
         except OSError as error:
@@ -241,14 +247,14 @@ class JournalStore:
         self.name_writer(self.known_id())
 
     def known_id(self) -> str:
-        """Return which journal was last at this place, as its lock file says; empty if none."""
+        """Return the id of the journal that was last at this place, from its lock file; empty if unknown."""
         if self._lock_fd is None:
             return ""
         lines = os.pread(self._lock_fd, 100, 0).decode(errors="replace").splitlines()
         return lines[1] if len(lines) > 1 else ""
 
     def name_writer(self, journal_id: str) -> None:
-        """Write into the lock file who holds it, and which journal is at this place."""
+        """Write this process's id and the journal's id into the lock file."""
         if self._lock_fd is not None:
             text = f"{os.getpid()}\n{journal_id}\n".encode()
             os.ftruncate(self._lock_fd, os.pwrite(self._lock_fd, text, 0))
@@ -261,7 +267,7 @@ class JournalStore:
                 connection.close()
 
     def close(self) -> None:
-        """Close the connection and let go of the lock."""
+        """Close the connection and release the lock."""
         if self._connection is not None:
             with contextlib.suppress(DBAPIError, sqlite3.Error):
                 self._connection.close()
@@ -277,7 +283,7 @@ _TAKE_LOCK = text("SELECT pg_advisory_lock(hashtextextended('gridweave.journal '
 
 @cache
 def _plain(dialect: Dialect, statement: ClauseElement) -> tuple[str, tuple[str, ...]]:
-    """Return a statement as the driver takes it, and the names of its values in their order, if it goes by that."""
+    """Compile a statement for the driver; return its text, and the order of its values if they go by position."""
     compiled: Any = statement.compile(dialect=dialect)
     return str(compiled), tuple(compiled.positiontup or ())
 
@@ -285,13 +291,13 @@ def _plain(dialect: Dialect, statement: ClauseElement) -> tuple[str, tuple[str, 
 def execute_plain(
     connection: Connection, statement: ClauseElement, values: dict[str, Any] | list[dict[str, Any]]
 ) -> CursorResult[Any]:
-    """Execute a statement whose values need no conversion, in a third of the time that SQLAlchemy takes for it.
+    """Execute a statement whose values need no conversion, in a third of SQLAlchemy's time.
 
-    The statement is made once, as it is kept.
+    Compiled statements are cached, so pass the same statement object each time.
     """
-    known, order = _plain(connection.dialect, statement)
+    compiled, order = _plain(connection.dialect, statement)
     if not order:
-        return connection.exec_driver_sql(known, values)
+        return connection.exec_driver_sql(compiled, values)
     if isinstance(values, dict):
-        return connection.exec_driver_sql(known, tuple([values[name] for name in order]))
-    return connection.exec_driver_sql(known, [tuple([row[name] for name in order]) for row in values])
+        return connection.exec_driver_sql(compiled, tuple([values[name] for name in order]))
+    return connection.exec_driver_sql(compiled, [tuple([row[name] for name in order]) for row in values])

@@ -1,4 +1,4 @@
-"""What past jobs suggest for the next one: an estimate, and what it needs beside nodes (docs/experience.md)."""
+"""Suggest an estimate, memory and resource needs for the next job from past ones (docs/experience.md)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gridweave.site.journal.records import JobUsage
 from gridweave.site.needs.known import time_parts
 
 KILL_CHANCE = 0.05
-"""How likely the next job may be killed at a suggested limit, if nothing else is said."""
+"""Default probability that the next job is killed at the suggested limit."""
 
 MARGIN = 0.1
-"""By which part a limit lies above the run time that it is taken from, if nothing else is said."""
+"""Default margin of a limit above the run time that it comes from, as a fraction."""
 
 _ROUND_MS = 1000
 _PARTS = 1000  # fractions are given in thousandths
@@ -26,43 +26,45 @@ _ENDS, _STARTS, _ENDS_AT_ONCE = range(3)
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """How a rule would have done on the jobs of the past, each with what had ended when it started."""
+    """The result of applying a rule to past jobs, each with the jobs that had ended before its start."""
 
-    jobs: int  # for which it would have suggested something
-    killed: int  # that would not have ended within it; jobs that were killed at the limit they had are among them
-    used: float | None  # median of the parts of the suggested limits that the others used; None if there are none
+    jobs: int  # jobs with a suggestion
+    killed: int  # jobs longer than the suggested limit, including those that were killed at their own limit
+    used: float | None  # median fraction of the suggested limit that the other jobs used; None without such jobs
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What to ask for the next job; of what cannot be said there is None, and a reason."""
+    """What to request for the next job; a missing value is None and has a reason."""
 
     estimate_ms: int | None = None  # a limit, in whole seconds
     estimate_tested: Trial | None = None
-    # By which the estimates that this user gives could be multiplied, for jobs whose length the user knows about.
+    # Factor for this user's own estimates, for jobs whose length the user can estimate.
     part_of_asked: float | None = None
     part_tested: Trial | None = None
     memory_bytes: int | None = None  # on each node
-    # Where the memory of a node is not known, or that of the jobs, ``memory`` is 1: all of a node's.
+    # ``memory`` is 1, a whole node's memory, if the memory of the node or of the jobs is unknown.
     resources: Resources | None = None
-    reasons: tuple[str, ...] = ()  # why what is missing is missing
+    reasons: tuple[str, ...] = ()  # why values are missing
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """How suggestions are made.
+    """The parameters of a suggestion.
 
     Attributes
     ----------
     kill_chance : float
-        How likely the next job may be killed at its limit; above 0, at most 0.5.
+        Accepted probability that the next job is killed at its limit; above 0, at most 0.5.
     margin : float
-        By which part more is given than was used; from 0 up.
+        Margin above past use, as a fraction; from 0 up.
     disk_bps : float, optional
-        What the disk of one node reads or writes [bytes/s].
+        Bandwidth of one node's disk [bytes/s].
+    node_memory_bytes : float, optional
+        Memory of one node [bytes].
 
     Raises
     ------
     OptionError
-        If a value makes no sense.
+        If a value is out of range.
 
     Examples
     --------
@@ -87,28 +89,28 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def least_jobs(self) -> int:
-        """Fewer jobs than this cannot vouch for the chance."""
+        """The smallest number of past jobs from which `kill_chance` can be kept."""
         return math.ceil(1 / self.kill_chance - 1e-9) - 1
 
     def bound(self, ascending: Sequence[float]) -> float | None:
-        """Return what the next value lies above with at most the chance, before the margin; None: there are too few.
+        """Return a bound that the next value exceeds with probability at most `kill_chance`; None with too few values.
 
-        The k-th smallest of n values that come in any order with equal chance is exceeded by the next one with
-        probability 1 - k / (n + 1), whatever their distribution (Wilks, 1941; conformal prediction: Vovk, Gammerman and
-        Shafer, 2005). So k is the least with (n + 1 - k) / (n + 1) <= chance. A value is infinite where only a lower
-        bound is known.
+        The margin is not included. If all orders of the n values and the next one are equally likely, the next value
+        exceeds the k-th smallest with probability 1 - k / (n + 1), whatever the distribution (Wilks, 1941; conformal
+        prediction: Vovk, Gammerman and Shafer, 2005). So k is the smallest number with
+        (n + 1 - k) / (n + 1) <= kill_chance. Pass infinity for a value of which only a lower bound is known.
         """
         rank = math.ceil((len(ascending) + 1) * (1 - self.kill_chance) - 1e-9)
         return ascending[rank - 1] if rank <= len(ascending) else None
 
 
 def was_killed(used: JobUsage) -> bool:
-    """Whether a job ran to its limit: how long it would have run is not known."""
+    """Whether a job ran to its limit, so that its full length is unknown."""
     return 0 < used.estimate_ms <= used.run_ms
 
 
 def suggest(jobs: Sequence[JobUsage], rule: Rule | None = None) -> Suggestion:
-    """Return what to ask for the next job of the same kind.
+    """Return what to request for the next job of the same kind.
 
     Examples
     --------
@@ -154,13 +156,13 @@ def _with_limit(jobs: Sequence[JobUsage]) -> list[JobUsage]:
 
 
 def _limit_ms(bound: float, rule: Rule) -> float:
-    """Return a limit in whole seconds, at least one."""
+    """Return the limit for a bound: with margin, in ms, rounded up to whole seconds, at least one second."""
     seconds = math.ceil(bound * (1 + rule.margin) / _ROUND_MS - 1e-9)
     return float(min(max(seconds, 1) * _ROUND_MS, MAX_TIME_MS))
 
 
 def _part_of(bound: float, rule: Rule) -> float:
-    """Return a part in thousandths, at most all."""
+    """Return the fraction for a bound: with margin, rounded up to thousandths, at most 1."""
     return min(max(math.ceil(bound * (1 + rule.margin) * _PARTS - 1e-9), 1) / _PARTS, 1.0)
 
 
@@ -186,7 +188,7 @@ def _part(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> float | N
     if bound is None:
         reasons.append("no part of the estimates asked: " + _too_few(len(known), "jobs with an estimate", rule))
         return None
-    return None if bound == math.inf else _part_of(bound, rule)  # the reason is that of the estimate
+    return None if bound == math.inf else _part_of(bound, rule)  # `_estimate` has given the reason
 
 
 def _memory(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int | None:
@@ -201,8 +203,8 @@ def _memory(jobs: Sequence[JobUsage], rule: Rule, reasons: list[str]) -> int | N
 def _tested(
     jobs: Sequence[JobUsage], rule: Rule, value: Callable[[JobUsage], float], limit: Callable[[JobUsage, float], float]
 ) -> Trial:
-    """Go through the past: what a job gets comes from the jobs that had ended when it started."""
-    # At one instant first those that end, last those that had ended as soon as they started.
+    """Apply a rule to each past job, using only the jobs that had ended when it started."""
+    # Order at equal times: ends, then starts, then the ends of jobs with zero run time.
     happened = sorted(
         [(used.at_ms, _ENDS if used.run_ms > 0 else _ENDS_AT_ONCE, number) for number, used in enumerate(jobs)]
         + [(used.at_ms - used.run_ms, _STARTS, number) for number, used in enumerate(jobs)]
@@ -224,7 +226,7 @@ def _tested(
 
 
 def _resources(jobs: Sequence[JobUsage], memory_bytes: int | None, rule: Rule, reasons: list[str]) -> Resources | None:
-    """Return mean fractions, in thousandths that add up to 1."""
+    """Return the mean fractions of CPU, network and disk, in thousandths that add up to 1."""
     if rule.disk_bps is None:
         reasons.append("no resource fractions: the bandwidth of a node's disk is not given")
         return None
@@ -254,7 +256,7 @@ def _memory_part(memory_bytes: int | None, rule: Rule, reasons: list[str]) -> fl
 
 
 def job_fractions(used: JobUsage, disk_bps: float) -> tuple[float, float, float] | None:
-    """Return in which parts of its run time a job used CPU, network and disk; None if what it used is not known."""
+    """Return the fractions of its run time that a job used CPU, network and disk; None without measurements."""
     if used.cpu is None or used.read_bytes is None or used.write_bytes is None or used.run_ms <= 0:
         return None
     return time_parts(used.run_ms, used.width, used.cpu, used.read_bytes + used.write_bytes, disk_bps)

@@ -1,4 +1,4 @@
-"""The tables of a journal, their version, and how an older journal is brought up to it."""
+"""The tables of a journal, their schema version, and the migrations from older versions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sqlalchemy import (
 from gridweave.errors import InputError, UnavailableError
 
 OLDEST, VERSION = 4, 5
-"""Of the tables below, and the oldest that can be read. Who changes them counts up, and adds to `MIGRATIONS`."""
+"""The oldest readable schema version and the present one. After changing a table, raise it and add a migration."""
 
 metadata = MetaData()
 
-# SQLite gives ascending numbers by itself to what it calls INTEGER, and to nothing else; these hold 64 bits there too.
+# SQLite assigns ascending numbers only to columns of type INTEGER, which also hold 64 bits.
 _Number = BigInteger().with_variant(Integer, "sqlite")
 
 schema = Table("gridweave_schema", metadata, Column("version", Integer, nullable=False))
@@ -44,9 +44,9 @@ head = Table(
     Column("base", _Number, nullable=False),
     Column("identity", LargeBinary, nullable=False),
 )
-"""One row. ``writer_id`` and ``batch`` fence off a writer that was replaced; the present core begins after ``base``.
+"""One row. ``writer_id`` and ``batch`` fence off a replaced writer; the present core starts after input ``base``.
 
-``identity``: from what the core was made, as MessagePack."""
+``identity`` holds the settings that the core was made from, as MessagePack."""
 
 inputs = Table(
     "gridweave_inputs",
@@ -86,7 +86,7 @@ channels = Table(
     Column("received", _Number, nullable=False),
     Column("other", Text, nullable=False, server_default=""),
 )
-"""``other``: id of the journal of the other end; empty: not heard of yet."""
+"""``other`` is the id of the other end's journal; empty until it is known."""
 
 outbox = Table(
     "gridweave_outbox",
@@ -141,20 +141,20 @@ ended = Table(
     Column("record", LargeBinary, nullable=False),
     Index("gridweave_ended_by_user", "user", "job_id"),
 )
-"""Jobs that are over. ``sites``: each with a line feed before and behind it; ``record``: all that is known of it."""
+"""Ended jobs. ``sites`` holds the site names, each between two line feeds; ``record`` the whole job record."""
 
 
 def _with_others(connection: Connection) -> None:
-    """Keep of each channel which journal the other end has."""
+    """Add the id of the other end's journal to the channels."""
     connection.execute(text("ALTER TABLE gridweave_channels ADD COLUMN other TEXT NOT NULL DEFAULT ''"))
 
 
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {4: _with_others}
-"""From which version, and what is to be done to reach the next. Never changed once released, and none is taken out."""
+"""By version, the migration to the next version. Never change or remove a released migration."""
 
 
 def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> bool:
-    """Make the tables, or migrate those of an older version, in the caller's transaction; return whether all is new."""
+    """Create the tables or migrate older ones, in the caller's transaction; return whether they were created."""
     names = inspect(connection).get_table_names()
     if schema.name not in names:
         ours = [table.name for table in metadata.sorted_tables if table.name in names]
@@ -167,17 +167,17 @@ def bring_up(connection: Connection, where: str, *, read_only: bool = False) -> 
         metadata.create_all(connection)
         connection.execute(insert(schema), {"version": VERSION})
         return True
-    found = connection.scalar(select(func.max(schema.c.version)))
-    if found is None or not OLDEST <= found <= VERSION:
+    current = connection.scalar(select(func.max(schema.c.version)))
+    if current is None or not OLDEST <= current <= VERSION:
         raise InputError(
-            f"{where} has schema version {found}, and this gridweave knows versions {OLDEST} to {VERSION}; "
+            f"{where} has schema version {current}, and this gridweave knows versions {OLDEST} to {VERSION}; "
             "use the release of gridweave that wrote it, or a later one"
         )
-    if found < VERSION and read_only:
-        right = "its writer migrates it when it opens it"
-        raise UnavailableError(f"{where} has schema version {found}, not {VERSION}; {right}")
-    for version in range(found, VERSION):
+    if current < VERSION and read_only:
+        advice = "its writer migrates it when it opens it"
+        raise UnavailableError(f"{where} has schema version {current}, not {VERSION}; {advice}")
+    for version in range(current, VERSION):
         MIGRATIONS[version](connection)
-    if found < VERSION:
+    if current < VERSION:
         connection.execute(update(schema).values(version=VERSION))
     return False

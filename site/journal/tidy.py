@@ -1,7 +1,7 @@
-"""How a journal compacts itself: each flush removes a few rows that neither a replay nor the history needs any more.
+"""Compaction of a journal: each flush removes a few rows that neither a replay nor the history needs.
 
-The rows go in the transaction that writes others, so that there is no step in which a failure could find the journal
-half compacted, and nobody waits for more than the removal of a few rows. Where nothing is written, nothing grows.
+The rows are removed in the transaction that writes new ones, so a failure never leaves the journal half compacted, and
+a flush waits only for a few deletions. A journal that is not written does not grow and needs no compaction.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gridweave.site.journal import tables
 from gridweave.site.journal.store import execute_plain
 
 LEAST, MOST = 32, 1_000
-"""So many rows of a table are looked at in one flush; twice as many as it writes, within these bounds."""
+"""Bounds of the number of rows that one flush examines: twice the number of rows that it writes."""
 
 SNAPSHOTS = 2
-"""Inputs go when so many snapshots begin after them: should the newest be damaged, there is one more."""
+"""Number of snapshots that must be newer than a removed input; the second serves if the newest is damaged."""
 
 
 class Aging(NamedTuple):
-    """A table whose rows grow old: what they are numbered by, and when they were written."""
+    """A table whose old rows are removed, with its key column and its time column."""
 
     table: Table
     key: Column[Any]
@@ -41,20 +41,20 @@ _INPUTS_GONE = delete(tables.inputs).where(tables.inputs.c.sequence <= bindparam
 
 
 class Sweep(NamedTuple):
-    """A walk through all tables that age: what is older than an instant goes, unless its job is open."""
+    """A walk through the tables of `AGING` that removes rows older than ``before_ms``, unless their job is open."""
 
     before_ms: int
     open_jobs: Set[int]
-    last_note: int  # stays, so that numbers go on from it
-    place: int = 0  # in `AGING`
-    after: Any = None  # the last key that was looked at there
+    last_note: int  # is kept, because the next history event continues its number
+    place: int = 0  # index into `AGING`
+    after: Any = None  # the last key examined there
 
 
 class Tidy(msgspec.Struct, frozen=True):
-    """How far a journal has been tidied; a piece of work returns what is true when its transaction was committed."""
+    """The progress of compaction; `piece` returns the progress that holds once its transaction is committed."""
 
-    first: int  # no input before this one is there
-    needed: int  # no replay needs inputs before this one
+    first: int  # the first input that is left
+    needed: int  # the first input that a replay may need
     sweep: Sweep | None = None
 
     @property
@@ -63,7 +63,7 @@ class Tidy(msgspec.Struct, frozen=True):
         return self.first >= self.needed and self.sweep is None
 
     def piece(self, connection: Connection, written: int) -> Tidy:
-        """Remove a few rows, about twice as many as were written."""
+        """Remove a few rows, about twice the number of rows written."""
         count = min(MOST, max(LEAST, 2 * written))
         first, sweep = self.first, self.sweep
         if first < self.needed:
@@ -76,7 +76,7 @@ class Tidy(msgspec.Struct, frozen=True):
 
 
 def tidy_of(connection: Connection, base: int) -> Tidy:
-    """Return how far a journal has been tidied."""
+    """Read the progress of compaction from the tables."""
     first = connection.scalar(select(func.min(tables.inputs.c.sequence)))
     needed = needed_from(connection, base)
     return Tidy(needed if first is None else first, needed)
@@ -90,7 +90,7 @@ def needed_from(connection: Connection, base: int) -> int:
 
 
 def _swept(connection: Connection, sweep: Sweep, count: int) -> Sweep | None:
-    """Look at the next rows of a table, and remove the old ones; return where to go on, None at the end of all."""
+    """Examine the next rows of a table and remove the old ones; return the rest of the sweep, None at its end."""
     table, key, at_ms = AGING[sweep.place]
     query = select(key, table.c.job_id, at_ms).order_by(key).limit(count)
     rows = connection.execute(query if sweep.after is None else query.where(key > sweep.after)).all()
