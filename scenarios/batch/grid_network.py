@@ -268,7 +268,7 @@ class GridLoop:
         self._state = state
         self._grid = OnGrid(codes, plan, hopeless_ms, np.zeros(len(rows), np.int64))
         self._cancels = cancellations(workload, rows)
-        self._run = new_run(workload.run_ms[rows], room=len(state.started))
+        self._run = new_run(workload.run_ms[rows], capacity=len(state.started))
         contends = net is not None and net.contention != "none"
         self._work = no_work(len(rows)) if contends else None
         self._links = _new_contention(state, codes, net, len(rows)) if net is not None and contends else None

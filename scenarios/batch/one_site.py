@@ -287,7 +287,7 @@ class SiteRun:
         self._outages = _outages(node_events, workload, self.site, nodes)
         needs_work = self.site.is_paced or self._outages is not None or self.site.evictions is not None
         self._work = no_work(len(self.rows)) if needs_work else None
-        self._run = new_run(workload.run_ms[self.rows], room=self.site.room)
+        self._run = new_run(workload.run_ms[self.rows], capacity=self.site.room)
         self.start_ms, self.end_ms = self._run.start_ms, self._run.end_ms
 
     @property

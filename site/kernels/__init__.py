@@ -1,4 +1,4 @@
-"""The decision rules of a site, compiled: pure functions over numpy arrays, each rule written once.
+"""The compiled decision rules of a site: pure functions over numpy arrays, each rule written once.
 
-The batch simulation and `SiteCore` both call these functions; docs/disciplines.md states the rules.
+Both the batch simulation and `SiteCore` call these functions. docs/disciplines.md states the rules.
 """

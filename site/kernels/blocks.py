@@ -1,10 +1,10 @@
-"""An index over a long queue, so that a pass need not look at every job that waits.
+"""An index over a long queue that lets a pass skip waiting jobs that cannot start.
 
-The places of the queue are parted into blocks of some dozens. Of each block it is known where it begins, how wide its
-narrowest job is at least and, for each class of widths, how long its shortest job is at least: so a walk leaves out the
-blocks in which no job can start. The bounds of a block become exact when a walk sees all of it, and hold in between, as
-a job that leaves can only make them too cautious. A short queue has no index; nor has one from which a job was
-withdrawn, until the next pass makes it anew.
+The queue is divided into blocks of several dozen jobs. For each block the index stores its first place, a lower bound
+on the width of its jobs and, for each class of widths, a lower bound on the length of its jobs. A pass skips the blocks
+in which no job can start. The bounds become exact when a pass walks the whole block. In between they stay valid,
+because removing a job only makes them too cautious. A short queue has no index. Withdrawing a job drops the index, and
+the next pass builds a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gridweave.jit import Int, Record, kernel, kernel_part
 from gridweave.site.kernels.state import BLOCK_PLACES, GONE, NEVER_MS, WIDTH_CLASSES, SiteState, drop_started, move_down
 
 INDEXED_FROM = 4 * BLOCK_PLACES
-"""A shorter queue is walked as fast without an index."""
+"""Length of the queue from which an index pays off."""
 
 _MOST_PLACES = 4 * BLOCK_PLACES
 _FEWEST_PLACES = BLOCK_PLACES // 4
@@ -21,7 +21,7 @@ _FEWEST_PLACES = BLOCK_PLACES // 4
 
 @kernel
 def keep_index(state: SiteState) -> None:
-    """Make the index, make it anew if its blocks have become many and small, or do without it."""
+    """Build the index if the queue is long, and rebuild it if the blocks have become many and small."""
     counters = state.counters[0]
     n_waiting = counters.n_waiting
     if n_waiting < INDEXED_FROM:
@@ -38,7 +38,7 @@ def keep_index(state: SiteState) -> None:
 
 @kernel_part
 def learn_block(state: SiteState, number: Int, begin: Int, end: Int) -> None:
-    """Make the bounds of a block exact; these are its places, and some may be gaps."""
+    """Compute the bounds of a block from its places, begin to end; some may be gaps."""
     forget_block(state, number)
     for place in range(begin, end):
         if state.waiting[place] != GONE:
@@ -47,7 +47,7 @@ def learn_block(state: SiteState, number: Int, begin: Int, end: Int) -> None:
 
 @kernel_part
 def forget_block(state: SiteState, number: Int) -> None:
-    """Have the bounds of a block be those of no job."""
+    """Reset the bounds of a block to those of an empty block."""
     state.blocks[number].narrowest = NEVER_MS
     for k in range(WIDTH_CLASSES):
         state.shortest_ms[number, k] = NEVER_MS
@@ -55,7 +55,7 @@ def forget_block(state: SiteState, number: Int) -> None:
 
 @kernel_part
 def tell_block(state: SiteState, number: Int, job: Record) -> None:
-    """Have the bounds of a block hold for one more job."""
+    """Widen the bounds of a block to cover one more job."""
     block = state.blocks[number]
     block.narrowest = min(block.narrowest, job.width)
     k = width_class(job.width)
@@ -64,9 +64,9 @@ def tell_block(state: SiteState, number: Int, job: Record) -> None:
 
 @kernel_part
 def width_class(width: Int) -> Int:
-    """Return the class of a width: powers of two, which most widths are, have their own, and so has what is between.
+    """Return the class of a width: one for each power of two, and one for the widths between two powers.
 
-    -1 for a width below 1; what is too wide for its own class belongs to the last.
+    A width below 1 has class -1. All widths from a certain size up share the last class.
     """
     if width < 1:
         return -1
@@ -81,7 +81,7 @@ def width_class(width: Int) -> Int:
 
 @kernel_part
 def block_may_have(state: SiteState, number: Int, lowest: Int, highest: Int, latest_end_ms: Int, now_ms: Int) -> bool:
-    """Whether a block may have a job of these classes that would end by an instant."""
+    """Whether a block may contain a job of these width classes that would end by ``latest_end_ms``."""
     for k in range(lowest, highest + 1):  # noqa: SIM110  # kernels have no generators
         if now_ms + state.shortest_ms[number, k] <= latest_end_ms:
             return True
@@ -90,7 +90,7 @@ def block_may_have(state: SiteState, number: Int, lowest: Int, highest: Int, lat
 
 @kernel_part
 def block_of(state: SiteState, place: Int) -> Int:
-    """Return the block in which a place is."""
+    """Return the number of the block that contains a place."""
     number = state.counters[0].n_blocks - 1
     while state.blocks[number].first > place:
         number -= 1
@@ -99,14 +99,14 @@ def block_of(state: SiteState, place: Int) -> Int:
 
 @kernel_part
 def block_end(state: SiteState, number: Int) -> Int:
-    """Return the place behind the last of a block."""
+    """Return the place after the last place of a block."""
     counters = state.counters[0]
     return state.blocks[number + 1].first if number + 1 < counters.n_blocks else counters.n_waiting
 
 
 @kernel
 def index_new(state: SiteState, place: Int) -> None:
-    """Have the index hold for a job that has just been put into the queue at this place."""
+    """Update the index for a job that was just inserted at this place."""
     counters = state.counters[0]
     blocks = state.blocks
     if counters.n_blocks == 0:
@@ -130,7 +130,7 @@ def index_new(state: SiteState, place: Int) -> None:
 
 @kernel
 def close_gaps(state: SiteState, first: Int) -> None:
-    """Do what `drop_started` does, and have the index hold for it."""
+    """Close the gaps as `drop_started` does, and update the index."""
     counters = state.counters[0]
     if counters.n_blocks == 0:
         drop_started(state, first)

@@ -1,11 +1,11 @@
-"""What drivers ask of a site whose decisions are kernels: its events, its scheduling pass, and what it could offer.
+"""The interface between drivers and compiled disciplines: events, the scheduling pass, and offers.
 
-Its discipline hands them a named tuple of what its kernels work with, and these kernels as methods: `SiteRules` if jobs
-run from start to end at full speed, `RateRules` if rates change, as jobs share nodes, or time, or parts of nodes. What
-all of them have in common stands here, and is compiled for each class of rules apart. Whatever the rules, there is one
-compiled loop, and one account of what runs at rates (work.py).
+A compiled discipline is a named tuple of its data with kernels as methods. It is a `SiteRules` if jobs run from start
+to end at full speed, or a `RateRules` if rates change because jobs share nodes, time or fractions of nodes. The
+functions here are common to all of them, and are compiled separately for each class of rules. There is one compiled
+loop for all rules, and one account of running work (work.py).
 
-A pass may put running jobs back into the queue: it tells so by `Evictions`.
+A pass may put running jobs back into the queue; it reports them in `Evictions`.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ from gridweave.site.kernels.work import (
 
 
 class SiteRules(Protocol):
-    """What drivers ask of a discipline; all methods are made by `gridweave.jit.kernel_method`."""
+    """A discipline whose jobs run at full speed; all methods are decorated with `gridweave.jit.kernel_method`."""
 
     def submitted(self, state: SiteState, slot: Int) -> None:
-        """Put the job of a slot, which is filled in, into the queue."""
+        """Insert the job of a filled slot into the queue."""
 
     def withdrawn(self, state: SiteState, place: Int) -> None:
-        """Note that a waiting job is about to leave the queue."""
+        """Prepare for the removal of a waiting job from the queue."""
 
     def ended(self, state: SiteState, place: Int, end_ms: Int, now_ms: Int) -> None:
-        """Note that a running job is about to leave; ``end_ms`` is its end by estimate."""
+        """Prepare for the removal of a running job; ``end_ms`` is its end by estimate."""
 
     def resized(self, by: Int) -> None:
-        """Note that the site has so many nodes more, or fewer."""
+        """Apply a change of the number of nodes, which may be negative."""
 
     def run_pass(self, state: SiteState, now_ms: Int) -> None:
-        """Run the one scheduling pass of an instant; ``state.started`` then lists the jobs that started."""
+        """Run the only scheduling pass of this time; afterwards ``state.started`` lists the started jobs."""
 
 
 class QueueRules(NamedTuple):
-    """The rules of a queue without a plan: backfilling none, EASY or with slack."""
+    """A queue without a plan: no backfilling, EASY, or EASY with slack."""
 
     codes: QueueCodes
 
@@ -103,7 +103,7 @@ class QueueRules(NamedTuple):
 
 
 class PromiseRules(NamedTuple):
-    """The rules of a queue with conservative backfilling."""
+    """A queue with conservative backfilling."""
 
     plan: Plan
 
@@ -138,14 +138,14 @@ class PromiseRules(NamedTuple):
 
 
 class PlanRules(NamedTuple):
-    """The rules of a planning site.
+    """A planning site.
 
     Attributes
     ----------
     plan : Plan
     limits : LimitArrays
     backfills : bool
-        Whether a job may be planned to start before the one ahead of it.
+        Whether a job may be planned to start before the job ahead of it.
     """
 
     plan: Plan
@@ -176,7 +176,7 @@ class PlanRules(NamedTuple):
 
 @kernel
 def pass_and_outlook(state: SiteState, rules: SiteRules, now_ms: Int) -> tuple[int, int, int]:
-    """Run the pass of an instant; return how many jobs it started, the first end by estimate, and the next start."""
+    """Run a pass; return the number of jobs started, the first end by estimate, and the next planned start."""
     rules.run_pass(state, now_ms)
     counters = state.counters[0]
     first_end_ms = state.running[0].end_ms if counters.n_running > 0 else NEVER_MS
@@ -185,7 +185,7 @@ def pass_and_outlook(state: SiteState, rules: SiteRules, now_ms: Int) -> tuple[i
 
 @kernel_part
 def job_ended(state: SiteState, rules: SiteRules, end_ms: Int, job_id: Int, now_ms: Int) -> bool:
-    """Take a job out that has ended; ``end_ms`` is its end by estimate. Return whether it was running."""
+    """Remove an ended job, found by its end by estimate and its id; return whether it was running."""
     place = running_place(state, end_ms, job_id)
     if place == NO_PLACE:
         return False
@@ -206,7 +206,7 @@ def job_arrived(
     estimate_ms: Int,
     limits: Int,
 ) -> None:
-    """Fill a slot in with a job, and put that into the queue."""
+    """Fill a slot with a job and insert it into the queue."""
     job = state.jobs[slot]
     job.key = key
     job.submit_ms = submit_ms
@@ -219,25 +219,25 @@ def job_arrived(
 
 @kernel
 def job_withdrawn(state: SiteState, rules: SiteRules, place: Int) -> None:
-    """Take a waiting job out of the queue."""
+    """Remove a waiting job from the queue."""
     state.counters[0].n_blocks = 0
     rules.withdrawn(state, place)
     dequeue(state, place)
 
 
 class Evictions(NamedTuple):
-    """What the last pass has evicted, and what was evicted in all.
+    """The evictions of the last pass, and totals over all passes.
 
     Attributes
     ----------
     slots : numpy.ndarray of int64, shape (capacity,)
-        Whom the last pass has evicted, in that order.
+        Slots of the jobs that the last pass evicted, in order.
     keeps_work : numpy.ndarray of bool, shape (capacity,)
-        Whether each of them goes on from where it was.
+        Whether each of these jobs will continue from where it was.
     counts : numpy.ndarray of int64, shape (2,)
-        How many those are, and how many evictions there were in all.
+        Number of evictions in the last pass, and in total.
     lost_node_ms : numpy.ndarray of float64, shape (1,)
-        What nodes had worked on jobs that begin again.
+        Node time spent on jobs that have to start from the beginning.
     """
 
     slots: npt.NDArray[np.int64]
@@ -246,16 +246,16 @@ class Evictions(NamedTuple):
     lost_node_ms: npt.NDArray[np.float64]
 
 
-def no_evictions(room: int) -> Evictions:
-    """Return that nobody was evicted, with room for so many at once."""
-    return Evictions(np.zeros(room, np.int64), np.zeros(room, np.bool_), np.zeros(2, np.int64), np.zeros(1))
+def no_evictions(capacity: int) -> Evictions:
+    """Return an empty list of evictions with this capacity."""
+    return Evictions(np.zeros(capacity, np.int64), np.zeros(capacity, np.bool_), np.zeros(2, np.int64), np.zeros(1))
 
 
 @kernel_part
 def evict(state: SiteState, evictions: Evictions, place: Int, keeps_work: bool, now_ms: Int) -> None:
-    """Take the running job at this place off its nodes; it is in no queue then.
+    """Take the running job at this place off its nodes, without putting it into the queue.
 
-    If it keeps its work, its estimate is what is left of it.
+    If it keeps its work, its estimate is reduced to the remaining time.
     """
     counters = state.counters[0]
     end_ms = state.running[place].end_ms
@@ -275,39 +275,39 @@ def evict(state: SiteState, evictions: Evictions, place: Int, keeps_work: bool, 
 
 
 class RateRules(Protocol):
-    """What the loop asks of a discipline; all methods are made by `gridweave.jit.kernel_method`.
+    """A discipline whose jobs change rates; all methods are decorated with `gridweave.jit.kernel_method`.
 
-    ``state`` is the discipline's own. It has ``jobs``, a table with the field ``submit_ms`` whose rows are the jobs in
-    the order of submission, and ``counters``, a table of one row.
+    ``state`` belongs to the discipline. It must have ``jobs``, a table with the field ``submit_ms`` and a row for each
+    job in order of submission, and ``counters``, a table of one row.
     """
 
     def wakeup_ms(self, state: Any) -> Int:
-        """Return the next instant at which there is to be a pass though nothing happens; `NEVER_MS` for none."""
+        """Return the next time at which a pass is needed without an event; `NEVER_MS` for none."""
 
     def counted(self, state: Any, now_ms: Int) -> None:
-        """Count what the time since the last instant came to, before anything changes."""
+        """Add the time since the last call to the totals, before anything changes."""
 
     def submitted(self, state: Any, row: Int, now_ms: Int) -> None:
-        """Put the job of a row into the queue."""
+        """Insert the job of a row into the queue."""
 
     def withdrawn(self, state: Any, work: WorkTable, run: RunArrays, row: Int, now_ms: Int) -> bool:
-        """Take the job of a row out if it waits; return whether it did."""
+        """Remove the job of a row if it is waiting; return whether it was."""
 
     def ended(self, state: Any, run: RunArrays, row: Int, now_ms: Int) -> None:
-        """Take a running job off its nodes; it is out of ``work`` already."""
+        """Take a running job off its nodes; it is no longer in ``work``."""
 
     def run_pass(self, state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-        """Run the pass of an instant, note the starts in ``run``, and let jobs go on at the rates it gives them."""
+        """Run the only pass of this time, record the starts in ``run``, and apply the new rates to ``work``."""
 
 
 @kernel
 def follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Let jobs that have started begin, or go on, at the rates that a pass has given them.
+    """Apply the rates that a pass has set to the running work.
 
     Parameters
     ----------
     state : named tuple
-        The first ``n_changed`` (of ``counters``) entries of ``changed`` are the rows whose rate may be another, and
+        The first ``n_changed`` (in ``counters``) entries of ``changed`` are the rows whose rate may have changed;
         ``jobs`` has their ``rate`` and ``job_id``.
     work : numpy.ndarray of WORK, shape (n,)
     run : RunArrays
@@ -325,7 +325,7 @@ def follow_rates(state: Any, work: WorkTable, run: RunArrays, now_ms: Int) -> No
 
 @kernel
 def startable_behind_queue(state: SiteState, queue: QueueCodes, now_ms: Int, length_ms: Int) -> Int:
-    """Return how many nodes a job of this length, at the end of a queue without promises, could have at once.
+    """Return how many nodes a job of this length could get now, at the end of a queue without promises.
 
     Parameters
     ----------
@@ -347,16 +347,16 @@ def startable_behind_queue(state: SiteState, queue: QueueCodes, now_ms: Int, len
 
 @kernel
 def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return when a job could start behind all that wait in a queue, if the queue were planned and estimates held.
+    """Return when a job could start behind the whole queue, if the queue were planned and all estimates were exact.
 
     Parameters
     ----------
     state : SiteState
         Read only.
     plan : Plan
-        Room to work in, with one profile.
+        Scratch space with one profile.
     backfills : bool
-        Whether a job may start before the one ahead of it.
+        Whether a job may start before the job ahead of it.
     now_ms, width, length_ms : int
     """
     rebuild(state, plan, None, now_ms, HEAD)
@@ -372,7 +372,7 @@ def start_behind_queue(state: SiteState, plan: Plan, backfills: bool, now_ms: In
 
 @kernel
 def free_throughout(plan: Plan, from_ms: Int, to_ms: Int) -> Int:
-    """Return how many nodes are free by a plan at every instant from one to another, at least."""
+    """Return the smallest number of free nodes in a plan between two times."""
     free = plan.total[0]
     for i in range(plan.n_steps[0]):
         until_ms = plan.step_ms[0, i + 1] if i + 1 < plan.n_steps[0] else to_ms

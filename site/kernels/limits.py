@@ -1,7 +1,7 @@
-"""Limits of a planning site: windows in which some jobs may not start, and caps on what they may hold at one time.
+"""Limits of a planning site: windows in which some jobs may not start, and caps on the nodes or jobs at one time.
 
-Which limits apply to a job is worked out once, at its submission, as a bit mask (bit k for limit k); see
-docs/disciplines.md, "Limits", and Streit, section 3.1.2.
+The limits of a job are determined once, at its submission, as a bit mask (bit k for limit k). See docs/disciplines.md,
+"Limits", and Streit, section 3.1.2.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WEEK_MS = 7 * DAY_MS
 
 
 class WeekClock(NamedTuple):
-    """The local time of the week, in a zone whose clocks may be moved for summer time.
+    """Convert times to local time of the week, in a time zone with summer time.
 
     Attributes
     ----------
     from_ms : numpy.ndarray of int64, shape (spans,)
-        The instants from which the offsets count, ascending; the first counts before it, too.
+        When each offset starts to apply, ascending; the first also applies before that.
     offset_ms : numpy.ndarray of int64, shape (spans,)
-        What is added to an instant for the time since a Monday 00:00, up to whole weeks.
+        Added to a time, it gives the time since a Monday 00:00, modulo whole weeks.
     """
 
     from_ms: npt.NDArray[np.int64]
@@ -35,11 +35,11 @@ class WeekClock(NamedTuple):
 
 
 FROM_MONDAY = WeekClock(np.zeros(1, np.int64), np.zeros(1, np.int64))
-"""Of weeks that begin at instant zero, where clocks are never moved."""
+"""A clock whose weeks start at time zero, without summer time."""
 
 
 def week_of(moves: Sequence[tuple[int, int]]) -> WeekClock:
-    """Return a week clock from pairs of ``from_ms`` and ``offset_ms``; `FROM_MONDAY` if there are none."""
+    """Return a week clock from pairs of ``from_ms`` and ``offset_ms``; `FROM_MONDAY` without pairs."""
     if not moves:
         return FROM_MONDAY
     table = np.array(moves, np.int64)
@@ -52,15 +52,15 @@ class LimitArrays(NamedTuple):
     Attributes
     ----------
     window_bit : numpy.ndarray of int64, shape (windows,)
-        The limit, as a mask of one bit, that a window belongs to.
+        Mask with the bit of the limit that a window belongs to.
     window_from_ms, window_to_ms : numpy.ndarray of int64, shape (windows,)
         Within the week, from Monday 00:00 local time; ``0 <= from < to <= WEEK_MS``.
     cap_bit : numpy.ndarray of int64, shape (profiles,)
-        The limit, as a mask, that a profile belongs to; profile 0, the nodes, belongs to none.
+        Mask with the bit of the limit that a profile belongs to; 0 for profile 0, the nodes.
     cap_counts_jobs : numpy.ndarray of bool, shape (profiles,)
-        Whether a job takes 1 from the profile, rather than its width.
+        Whether a profile counts jobs; otherwise it counts nodes.
     week : WeekClock
-        In which windows are read.
+        The clock of the windows.
     """
 
     window_bit: npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class LimitArrays(NamedTuple):
 
 @kernel_part
 def span_of_week(week: WeekClock, when_ms: Int) -> Int:
-    """Return the place of the span between two moves of the clock that an instant lies in."""
+    """Return the index of the offset in force at a time."""
     low, high = 0, len(week.from_ms)
     while high - low > 1:
         middle = (low + high) // 2
@@ -86,15 +86,15 @@ def span_of_week(week: WeekClock, when_ms: Int) -> Int:
 
 @kernel_part
 def of_week_at(week: WeekClock, when_ms: Int) -> Int:
-    """Return the local time of an instant since Monday 00:00."""
+    """Return the local time since Monday 00:00 (ms) at a time."""
     return (when_ms + week.offset_ms[span_of_week(week, when_ms)]) % WEEK_MS
 
 
 @kernel
 def next_open(limits: LimitArrays, mask: Int, from_ms: Int) -> Int:
-    """Return the earliest instant, not before ``from_ms``, that lies in no closed window of a job with these limits.
+    """Return the earliest time from ``from_ms`` on at which a job with these limits may start.
 
-    ``NEVER_MS`` if the whole week is closed to it.
+    ``NEVER_MS`` if its windows cover the whole week.
     """
     when_ms = from_ms
     moved = True
@@ -107,18 +107,18 @@ def next_open(limits: LimitArrays, mask: Int, from_ms: Int) -> Int:
             if limits.window_from_ms[k] <= of_week_ms < limits.window_to_ms[k]:
                 until_ms = when_ms + limits.window_to_ms[k] - of_week_ms
                 after = span_of_week(limits.week, when_ms) + 1
-                if after < len(limits.week.from_ms):  # once the clock is moved, the window ends at another instant
+                if after < len(limits.week.from_ms):  # a change of the clock moves the end of the window
                     until_ms = min(until_ms, limits.week.from_ms[after])
                 when_ms = until_ms
                 moved = True
-        if when_ms - from_ms > WEEK_MS + DAY_MS:  # a week of which clocks are moved may be longer
+        if when_ms - from_ms > WEEK_MS + DAY_MS:  # a week in which the clock changes may be longer
             return NEVER_MS
     return when_ms
 
 
 @kernel_part
 def amount(limits: LimitArrays, profile: Int, width: Int, mask: Int) -> Int:
-    """Return what a job of this width takes from a profile: nothing if its limits, a bit mask, are others."""
+    """Return how much a job takes from a profile: its width or 1, and 0 if the profile's limit is not in its mask."""
     if limits.cap_bit[profile] & mask == 0:
         return 0
     return 1 if limits.cap_counts_jobs[profile] else width

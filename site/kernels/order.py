@@ -1,4 +1,4 @@
-"""Orders of a queue: the key by which its jobs are sorted (docs/disciplines.md, "Order of the waiting jobs")."""
+"""Orders of a queue: the keys that sort its jobs (docs/disciplines.md, "Order of the waiting jobs")."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gridweave.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 
-# Columns come as they are, whole numbers or not: a million jobs would need 40 MB to have all as doubles. An area can
-# leave the range of whole numbers, so it is made of doubles from the start.
+# Columns keep their types, because a million jobs as doubles would take 40 MB. An area may exceed the range of
+# integers, so it is computed in doubles from the start.
 ORDERS: dict[str, Callable[..., Floats]] = {
     "fcfs": lambda submit, width, estimate, weight, priority, aging: submit,
     "sjf": lambda submit, width, estimate, weight, priority, aging: estimate,
@@ -27,7 +27,7 @@ ORDERS: dict[str, Callable[..., Floats]] = {
         -priority if np.isinf(aging) else submit - priority * aging
     ),
 }
-"""Name of an order to the function that gives the keys; smaller comes first, ties go by submit time and job id."""
+"""By name of an order, the function that computes the keys: smallest first, ties by submit time, then job id."""
 
 
 def order_keys(
@@ -47,9 +47,9 @@ def order_keys(
     order : str
         A name in `ORDERS`.
     submit_ms, width, estimate_ms, weight, priority : array_like, shape (n,)
-        Of the jobs.
+        Attributes of the jobs.
     aging_ms : float
-        What one level of priority is worth in waiting time, for ``priority``; infinite for no aging.
+        For ``priority``: the waiting time that is worth one level of priority; infinite for no aging.
 
     Returns
     -------
@@ -62,8 +62,8 @@ def order_keys(
 
     Notes
     -----
-    Every order here has keys that stay as they are while a job waits. Priority with aging has, because all jobs age at
-    one rate: ``priority + waited / aging_ms`` orders jobs as ``priority - submit / aging_ms`` does.
+    Under every order here, a job's key stays the same while it waits. This includes priority with aging: all jobs age
+    at the same rate, so ``priority + waited / aging_ms`` sorts jobs exactly as ``priority - submit / aging_ms``.
 
     Examples
     --------
@@ -72,12 +72,12 @@ def order_keys(
     """
     columns = [np.asarray(column) for column in (submit_ms, width, estimate_ms, weight, priority)]
     keys = ORDERS[order](*columns, aging_ms)
-    found = np.array(np.broadcast_to(keys, np.broadcast_shapes(*(column.shape for column in columns))), np.float64)
-    return check_keys(order, found)
+    shape = np.broadcast_shapes(*(column.shape for column in columns))
+    return check_keys(order, np.array(np.broadcast_to(keys, shape), np.float64))
 
 
 def check_keys(order: str, keys: Floats) -> Floats:
-    """Return the keys of an order; InputError if one is NaN, by which no job can be sorted."""
+    """Return the keys unchanged; raise InputError if one is NaN, which cannot be sorted."""
     if np.isnan(keys).any():
         raise InputError(f"order {order!r}: the key of a job is NaN (not a number); return a number for every job")
     return keys

@@ -1,7 +1,4 @@
-"""Parts of a node as whole numbers, so that nothing is rounded when they are summed: a node is full or it is not.
-
-And how the columns of a workload tell which parts the tasks of its jobs need.
-"""
+"""Fractions of a node as whole numbers, so that sums are exact, and the columns that hold the needs of tasks."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 UNIT = 1_000_000
-"""All of a node's CPU, or all of its memory."""
+"""The whole CPU or memory of a node, in millionths."""
 
 
 def parts_of_node(fractions: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Return fractions of a node as whole millionths; what is between two is rounded up, so that no node is overfull.
+    """Return fractions of a node in millionths, rounded up so that a node is never overfull.
 
     Examples
     --------
@@ -29,23 +26,23 @@ def parts_of_node(fractions: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 MOST_GROUPS = 4
-"""Groups of tasks that the columns of a workload can tell apart in a job."""
+"""Number of groups of tasks that a workload can describe for a job."""
 
 GROUP_COLUMNS = tuple((f"tasks_{k}", f"cpu_need_{k}", f"memory_fraction_{k}") for k in range(2, MOST_GROUPS + 1))
-"""How many tasks a job has in each group behind the first, 0 if it has none, and what one of them needs."""
+"""Columns of each group after the first: number of tasks (0 for no group), and the CPU and memory of one task."""
 
 
 class NeedsOfTasks(NamedTuple):
-    """Groups of tasks that are alike: whose they are, how many, and what one of them needs; arrays of shape (groups,).
+    """Groups of equal tasks, in arrays of shape (groups,).
 
     Attributes
     ----------
     row : numpy.ndarray of int64
-        The row of their job; ascending.
+        Row of the job, ascending.
     tasks : numpy.ndarray of int64
-        How many.
+        Number of tasks.
     cpu, memory : numpy.ndarray of float64
-        Parts of a node.
+        Needs of one task, as fractions of a node.
     """
 
     row: npt.NDArray[np.int64]
@@ -62,14 +59,14 @@ def needs_in_columns(width: npt.NDArray[np.int64], columns: Mapping[str, npt.NDA
     width : numpy.ndarray of int64, shape (n,)
         Tasks of each job.
     columns : mapping from str to numpy.ndarray, shape (n,)
-        ``cpu_need`` and ``memory_fraction`` are of the first group, to which all tasks belong that are in none of
-        `GROUP_COLUMNS`; all of a node where they are missing.
+        ``cpu_need`` and ``memory_fraction`` describe the first group, with all tasks that are in no group of
+        `GROUP_COLUMNS`. A missing column means a whole node.
 
     Examples
     --------
-    >>> told = {"memory_fraction": [0.5, 0.1], "tasks_2": [3, 0], "cpu_need_2": [0.5, 0], "memory_fraction_2": [0.2, 0]}
-    >>> found = needs_in_columns(np.array([4, 2]), {name: np.array(values) for name, values in told.items()})
-    >>> [column.tolist() for column in found]
+    >>> rows = {"memory_fraction": [0.5, 0.1], "tasks_2": [3, 0], "cpu_need_2": [0.5, 0], "memory_fraction_2": [0.2, 0]}
+    >>> needs = needs_in_columns(np.array([4, 2]), {name: np.array(values) for name, values in rows.items()})
+    >>> [column.tolist() for column in needs]
     [[0, 0, 1], [1, 3, 2], [1.0, 0.5, 1.0], [0.5, 0.2, 0.1]]
     """
     rows, ones = np.arange(len(width)), np.ones(len(width))
@@ -83,6 +80,6 @@ def needs_in_columns(width: npt.NDArray[np.int64], columns: Mapping[str, npt.NDA
             parts.append((rows[has], tasks[has], cpu[has], memory[has]))
     if len(parts) == 1:
         return NeedsOfTasks(*parts[0])
-    found = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
-    order = np.argsort(found[0], kind="stable")
-    return NeedsOfTasks(*(column[order] for column in found))
+    joined = [np.concatenate(columns_of_groups) for columns_of_groups in zip(*parts, strict=True)]
+    order = np.argsort(joined[0], kind="stable")
+    return NeedsOfTasks(*(column[order] for column in joined))

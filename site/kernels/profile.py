@@ -1,7 +1,7 @@
-"""Availability profiles: how many nodes are free from which instant on, as a step function of time.
+"""Availability profiles: the number of free nodes as a step function of time.
 
-A profile is a pair of arrays, ``step_ms`` (ascending instants) and ``step_free`` (what is free from that instant until
-the next); the last step holds for ever. The first step is the instant that the profile was last advanced to.
+A profile is a pair of arrays: ``step_ms`` (ascending times) and ``step_free`` (the number free from that time until the
+next step). The last step has no end. The first step is the time that the profile was last advanced to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 @kernel
 def clear(step_ms: Ints, step_free: Ints, now_ms: Int, free: Int) -> Int:
-    """Make a profile with ``free`` at all times from now on; return its number of steps, 1."""
+    """Reset a profile to ``free`` from now on; return its number of steps, 1."""
     step_ms[0] = now_ms
     step_free[0] = free
     return 1
@@ -20,7 +20,7 @@ def clear(step_ms: Ints, step_free: Ints, now_ms: Int, free: Int) -> Int:
 
 @kernel
 def advance(step_ms: Ints, step_free: Ints, n_steps: Int, now_ms: Int) -> Int:
-    """Forget what lies before now; return the new number of steps."""
+    """Drop the steps before now; return the new number of steps."""
     past = 0
     while past + 1 < n_steps and step_ms[past + 1] <= now_ms:
         past += 1
@@ -34,7 +34,7 @@ def advance(step_ms: Ints, step_free: Ints, n_steps: Int, now_ms: Int) -> Int:
 
 @kernel
 def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return the earliest instant at which ``width`` is free for the whole of ``length_ms``.
+    """Return the earliest time at which ``width`` is free for the whole of ``length_ms``, or ``NEVER_MS``.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, wid
         The profile.
     n_steps : int
     from_ms : int
-        The earliest instant to look at.
+        The earliest time allowed.
     width : int
-        What must be free; ``NEVER_MS`` is returned if it never is.
+        Number that must be free.
     length_ms : int
-        For how long.
+        Duration for which it must be free.
     """
     i = 0
     while i + 1 < n_steps and step_ms[i + 1] <= from_ms:
@@ -65,9 +65,9 @@ def earliest_fit(step_ms: Ints, step_free: Ints, n_steps: Int, from_ms: Int, wid
 
 @kernel
 def occupy(step_ms: Ints, step_free: Ints, n_steps: Int, start_ms: Int, end_ms: Int, width: Int) -> Int:
-    """Take ``width`` out of the profile from start to end; return the new number of steps.
+    """Subtract ``width`` from the profile between start and end; return the new number of steps.
 
-    A negative width gives it back. What lies before the first step is left out.
+    A negative width gives it back. Time before the first step is ignored.
     """
     first, n_steps = _split(step_ms, step_free, n_steps, start_ms)
     last, n_steps = _split(step_ms, step_free, n_steps, end_ms)
@@ -79,7 +79,7 @@ def occupy(step_ms: Ints, step_free: Ints, n_steps: Int, start_ms: Int, end_ms: 
 
 @kernel
 def _split(step_ms: Ints, step_free: Ints, n_steps: Int, when_ms: Int) -> tuple[Int, Int]:
-    """See to it that a step begins at this instant; return its index and the number of steps."""
+    """Insert a step at this time unless there is one; return its index and the number of steps."""
     if when_ms <= step_ms[0]:
         return 0, n_steps
     i = n_steps
@@ -97,7 +97,7 @@ def _split(step_ms: Ints, step_free: Ints, n_steps: Int, when_ms: Int) -> tuple[
 
 @kernel
 def _join(step_ms: Ints, step_free: Ints, n_steps: Int, i: Int) -> Int:
-    """Remove the step at this index if it only repeats the one before; return the number of steps."""
+    """Remove the step at this index if it equals the step before; return the number of steps."""
     if i == 0 or i >= n_steps or step_free[i] != step_free[i - 1]:
         return n_steps
     for k in range(i, n_steps - 1):

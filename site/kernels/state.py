@@ -1,8 +1,7 @@
-"""The arrays that a site's kernels work on, and how jobs enter and leave them.
+"""The arrays that a site's kernels work on, and the functions that insert and remove jobs.
 
-A site's state is a `SiteState`, and a `Plan` where its discipline makes one: named tuples of numpy arrays, so that
-compiled code takes them as they are and Python code reads them by name. All changes go through the functions here and
-through the passes.
+A site's state is a `SiteState` and, if its discipline plans, a `Plan`. Both are named tuples of numpy arrays, which
+compiled code can use directly and Python code can read by name. Only the functions here and the passes change them.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import numpy.typing as npt
 from gridweave.jit import Int, Ints, Record, Records, kernel, kernel_part
 
 NEVER_MS = np.int64(2**62)
-"""An instant that does not come."""
+"""A time that never comes."""
 
 UNPLACED_MS = np.int64(-1)
-"""The promise of a job that has been promised nothing yet."""
+"""``promised_ms`` of a job without a promise."""
 
 GONE = np.int64(-1)
-"""The slot at a place of the queue whose job has started in the pass that goes on."""
+"""Marks a place of the queue whose job has started in the present pass."""
 
 JOB = np.dtype(
     [
@@ -35,23 +34,23 @@ JOB = np.dtype(
     ],
     align=True,
 )
-"""What a site knows of a job; its row in the table of jobs is its *slot*.
+"""A job of a site; its row in the table of jobs is its *slot*.
 
-``key`` orders the queue; ``promised_ms`` is the planned or reserved start or, under EASY and slack, the earliest shadow
-time that the job was shown as head; ``limits`` has bit k set if limit k applies.
+``key`` sorts the queue. ``promised_ms`` is the planned or reserved start or, under EASY and slack, the earliest shadow
+time computed for the job as head. ``limits`` has bit k set if limit k applies.
 """
 
 RUNNING = np.dtype([("end_ms", np.int64), ("slot", np.int64)], align=True)
 """A running job; ``end_ms`` is its end by estimate."""
 
 BLOCK = np.dtype([("first", np.int64), ("narrowest", np.int64)], align=True)
-"""A stretch of the queue: its first place, and no job of it is narrower (blocks.py)."""
+"""A block of the queue: its first place, and a lower bound on the widths in it (blocks.py)."""
 
 BLOCK_PLACES = 64
-"""Places of a block when it is made."""
+"""Number of places in a new block."""
 
 WIDTH_CLASSES = 32
-"""Classes of widths for which a block knows how short its jobs are."""
+"""Number of width classes for which a block stores a bound on the length of jobs."""
 
 RESERVATION = np.dtype(
     [("start_ms", np.int64), ("end_ms", np.int64), ("width", np.int64), ("reservation_id", np.int64)], align=True
@@ -67,7 +66,7 @@ COUNTERS = np.dtype(
         ("n_started", np.int64),
         ("n_reservations", np.int64),
         ("n_blocks", np.int64),
-        # What a pass need not work out again: see queueing.py and planning.py.
+        # Results that a pass can reuse: see queueing.py and planning.py.
         ("stale", np.int64),
         ("first_new", np.int64),
         ("narrowest", np.int64),
@@ -77,40 +76,40 @@ COUNTERS = np.dtype(
     ],
     align=True,
 )
-"""The numbers of a site: ``free`` nodes of ``nodes``, how many entries of each array are in use, and what is known."""
+"""The counters of a site: total and ``free`` nodes, the used length of each array, and results of the last pass."""
 
-# Typed, because a kernel called with a plain literal is compiled once more for that literal.
+# Typed, because numba would compile a kernel again for a plain literal.
 HEAD = np.int64(0)
 """The first place of the queue."""
 
 NO_PLACE = np.int64(-1)
-"""What a search returns that found no place."""
+"""The result of a search without a match."""
 
 TAKE, GIVE_BACK = np.int64(1), np.int64(-1)
-"""Whether an occupation is entered into the profiles or taken out of them."""
+"""Whether an occupation is added to the profiles or removed from them."""
 
 NO_LIMITS = np.int64(0)
-"""The mask of no limit."""
+"""The mask of a job without limits."""
 
 
 FRESH, COMPRESS, REPLAN = 0, 1, 2
-"""How much of what the last pass worked out still holds: all; all but holes to move into; nothing."""
+"""How much of the last pass is still valid: everything; everything, but jobs may move up into holes; nothing."""
 
 
 class JobQueue(Protocol):
-    """The arrays of a queue, which a site and a grid have: see `SiteState`."""
+    """The arrays of a queue, common to sites and grids; see `SiteState`."""
 
     @property
     def counters(self) -> Records:
-        """Numbers, of which there is one row."""
+        """The counters, one row."""
 
     @property
     def jobs(self) -> Records:
-        """What is known of each job, by its slot."""
+        """The jobs by slot."""
 
     @property
     def waiting(self) -> Ints:
-        """Slots of the waiting jobs, in the order of the queue."""
+        """Slots of the waiting jobs, in queue order."""
 
 
 class SiteState(NamedTuple):
@@ -121,15 +120,15 @@ class SiteState(NamedTuple):
     counters : numpy.ndarray of COUNTERS, shape (1,)
     jobs : numpy.ndarray of JOB, shape (slots,)
     waiting : numpy.ndarray of int64, shape (slots,)
-        Slots in the order of the queue: ascending (key, submit time, job id).
+        Slots in queue order: ascending (key, submit time, job id).
     running : numpy.ndarray of RUNNING, shape (capacity,)
         Ascending (end by estimate, job id).
     started : numpy.ndarray of int64, shape (capacity,)
-        Slots of the jobs that the last pass started, in the order in which they were started.
+        Slots of the jobs that the last pass started, in order of their starts.
     blocks : numpy.ndarray of BLOCK, shape (capacity,)
-        An index over the queue where it is long: blocks.py.
+        Index over a long queue (blocks.py).
     shortest_ms : numpy.ndarray of int64, shape (capacity, WIDTH_CLASSES)
-        No job of a block and a class of widths has a shorter estimate.
+        Lower bound on the estimates in each block and width class.
     """
 
     counters: npt.NDArray[np.void]
@@ -142,17 +141,17 @@ class SiteState(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a site has promised for the future.
+    """The planned occupation of a site.
 
     Attributes
     ----------
     step_ms, step_free : numpy.ndarray of int64, shape (profiles, capacity)
-        Availability profiles (profile.py): row 0 counts the nodes, each further row what a limit leaves.
+        Availability profiles (profile.py): row 0 for the nodes, a further row for each limit with a cap.
     n_steps : numpy.ndarray of int64, shape (profiles,)
     total : numpy.ndarray of int64, shape (profiles,)
-        What is free in each profile when nothing runs.
+        Capacity of each profile when nothing runs.
     reservations : numpy.ndarray of RESERVATION, shape (capacity,)
-        The accepted ones, ascending (start, reservation id).
+        Accepted reservations, ascending (start, reservation id).
     """
 
     step_ms: npt.NDArray[np.int64]
@@ -163,7 +162,7 @@ class Plan(NamedTuple):
 
 
 def empty_state(nodes: int, *, slots: int) -> SiteState:
-    """Return the state of an idle site, with room for so many jobs (``slots``) that wait or run at one time."""
+    """Return the state of an idle site, with capacity for ``slots`` waiting and running jobs."""
     running = min(nodes, slots)
     blocks = 2 * (slots // BLOCK_PLACES + 1)
     state = SiteState(
@@ -183,17 +182,17 @@ def empty_state(nodes: int, *, slots: int) -> SiteState:
 
 
 def empty_plan(state: SiteState, total: npt.NDArray[np.int64], *, reservations: int = 0) -> Plan:
-    """Return an empty plan with room for all that the site has room for.
+    """Return an empty plan with capacity for all jobs of a site's state.
 
     Parameters
     ----------
     state : SiteState
     total : numpy.ndarray of int64, shape (profiles,)
-        The nodes of the site, and what each limit with a cap allows.
+        The number of nodes, and the capacity of each limit with a cap.
     reservations : int
-        Reservations that may be held at one time.
+        Largest number of reservations at one time.
     """
-    # Each occupation of nodes begins and ends at a step, and one step stands for now.
+    # Each occupation adds at most two steps, and one step is the present time.
     steps = 2 * (len(state.jobs) + reservations) + 2
     return Plan(
         step_ms=np.zeros((len(total), steps), np.int64),
@@ -206,7 +205,7 @@ def empty_plan(state: SiteState, total: npt.NDArray[np.int64], *, reservations: 
 
 @kernel_part
 def comes_before(a: Record, b: Record) -> bool:
-    """Whether job a stands before job b in the queue: by key, then submit time, then job id."""
+    """Whether job a is ahead of job b in the queue: by key, then submit time, then job id."""
     if a.key != b.key:
         return a.key < b.key
     if a.submit_ms != b.submit_ms:
@@ -216,9 +215,9 @@ def comes_before(a: Record, b: Record) -> bool:
 
 @kernel_part
 def enqueue(state: JobQueue, slot: Int) -> Int:
-    """Put the job of a slot into the queue, at its place, and return that.
+    """Insert the job of a filled slot into the queue; return its place.
 
-    The caller has filled in the slot, and sees to it that the array has room.
+    The caller makes sure that the array has capacity.
     """
     job = state.jobs[slot]
     place = state.counters[0].n_waiting
@@ -230,12 +229,12 @@ def enqueue(state: JobQueue, slot: Int) -> Int:
 
 @kernel_part
 def enqueue_at(state: JobQueue, slot: Int, place: Int) -> None:
-    """Put the job of a slot into the queue at this place, where it belongs."""
+    """Insert the job of a slot into the queue at this place, which must be right by `comes_before`."""
     counters = state.counters[0]
     waiting = state.waiting
     job = state.jobs[slot]
     job.promised_ms = UNPLACED_MS
-    # The places of a slice are known not to be negative, which makes this several times as fast.
+    # Indexing slices avoids the check for negative indices, which makes this several times as fast.
     source, target = waiting[place : counters.n_waiting], waiting[place + 1 : counters.n_waiting + 1]
     for i in range(len(source) - 1, -1, -1):
         target[i] = source[i]
@@ -247,7 +246,7 @@ def enqueue_at(state: JobQueue, slot: Int, place: Int) -> None:
 
 @kernel_part
 def place_before(state: JobQueue, job: Record, first: Int, last: Int) -> Int:
-    """Return the first of these places whose job the given one comes before; ``last`` if it comes before none."""
+    """Return the first place from ``first`` on whose job comes after ``job``; ``last`` if none before it does."""
     while first < last:
         middle = (first + last) >> 1
         if comes_before(job, state.jobs[state.waiting[middle]]):
@@ -259,7 +258,7 @@ def place_before(state: JobQueue, job: Record, first: Int, last: Int) -> Int:
 
 @kernel
 def dequeue(state: JobQueue, place: Int) -> None:
-    """Take the job at this place out of the queue."""
+    """Remove the job at this place from the queue."""
     counters = state.counters[0]
     counters.n_waiting -= 1
     if place < counters.first_new < NEVER_MS:
@@ -270,9 +269,9 @@ def dequeue(state: JobQueue, place: Int) -> None:
 
 @kernel_part
 def begin(state: SiteState, place: Int, now_ms: Int) -> None:
-    """Start the job at this place of the queue: it takes its nodes and joins the running jobs.
+    """Start the job at this place of the queue: take its nodes and add it to the running jobs.
 
-    Its place in the queue stays, marked, until `drop_started`, so that a walk over the queue is not disturbed.
+    Its place in the queue is only marked until `drop_started`, so that a walk over the queue can continue.
     """
     counters = state.counters[0]
     slot = state.waiting[place]
@@ -296,7 +295,7 @@ def begin(state: SiteState, place: Int, now_ms: Int) -> None:
 
 @kernel_part
 def leave_running(state: SiteState, place: Int) -> Int:
-    """Take the job at this place out of the running ones; return its slot."""
+    """Remove the job at this place from the running jobs; return its slot."""
     counters = state.counters[0]
     running = state.running
     slot = running[place].slot
@@ -308,7 +307,7 @@ def leave_running(state: SiteState, place: Int) -> Int:
 
 @kernel_part
 def drop_started(state: JobQueue, first: Int) -> None:
-    """Close the gaps that `begin` left in the queue, all of them from the place ``first`` on."""
+    """Close the gaps that `begin` left in the queue; all of them must be at or after place ``first``."""
     counters = state.counters[0]
     waiting = state.waiting
     place = first
@@ -324,7 +323,7 @@ def drop_started(state: JobQueue, first: Int) -> None:
 
 @kernel_part
 def move_down(waiting: Ints, begin: Int, end: Int, by: Int) -> None:
-    """Move the entries of these places ``by`` places towards the front."""
+    """Move the entries from begin to end ``by`` places towards the front."""
     source, target = waiting[begin:end], waiting[begin - by : end - by]
     for i in range(len(source)):
         target[i] = source[i]
@@ -332,13 +331,13 @@ def move_down(waiting: Ints, begin: Int, end: Int, by: Int) -> None:
 
 @kernel_part
 def running_place(state: SiteState, end_ms: Int, job_id: Int) -> Int:
-    """Return the place of a running job, by its end by estimate and its id; ``NO_PLACE`` if it does not run."""
+    """Return the place of a running job, found by its end by estimate and its id; ``NO_PLACE`` if it is not running."""
     running = state.running
     low = 0
     left = state.counters[0].n_running
     while left > 0:
         half = (left + 1) >> 1
-        # Both outcomes are as likely, so this is written for a conditional move rather than a branch.
+        # Both outcomes are equally likely, so this form lets the compiler use a conditional move instead of a branch.
         low += half if running[low + half - 1].end_ms < end_ms else 0
         left -= half
     while low < state.counters[0].n_running and running[low].end_ms == end_ms:
@@ -350,6 +349,6 @@ def running_place(state: SiteState, end_ms: Int, job_id: Int) -> Int:
 
 @kernel_part
 def finish(state: SiteState, place: Int) -> None:
-    """Take the job at this place out of the running jobs; its nodes are free."""
+    """Remove the job at this place from the running jobs and free its nodes."""
     slot = leave_running(state, place)
     state.counters[0].free += state.jobs[slot].width

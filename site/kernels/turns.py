@@ -1,10 +1,10 @@
-"""Work in turns: a job that shares its nodes in time works in some slices of a cycle, and stands still in the others.
+"""Time slices: a job that shares its nodes in time works in some slices of a cycle and is paused in the others.
 
-Between two decisions the slices repeat, so what a job has done by an instant, and when its work is done, is arithmetic:
-at most two cycles are walked, whatever the number of slices between. It is exact, in whole milliseconds.
+Between two decisions the cycle repeats, so a job's progress and its end follow by arithmetic from at most two cycles,
+whatever the number of slices. Results are exact, in whole milliseconds.
 
-A job that works on from the slice before loses nothing. One that is resumed loses the cost of the switch at the
-beginning of its slice. What it owes besides, for having been moved, it pays before it works on.
+A job that also worked in the slice before loses no time. A resumed job loses the cost of the switch at the beginning of
+its slice. A job that was moved pays for the move before it makes progress.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class Cycle(NamedTuple):
-    """The slices that repeat.
+    """A cycle of time slices.
 
     Attributes
     ----------
     n_turns : int
-        Slices of a cycle.
+        Number of slices in the cycle.
     slice_ms : int
-        Length of each.
+        Length of a slice.
     switch_ms : int
-        What a job loses that is resumed, less than a slice.
+        Time that a job loses when it is resumed; less than a slice.
     """
 
     n_turns: Int
@@ -34,18 +34,18 @@ class Cycle(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """How far a job has come.
+    """The progress of a job.
 
     Attributes
     ----------
     elapsed_ms : int
         Time since the first slice began.
     gained_ms : int
-        How long it worked, or paid what it owed for moves.
+        Time that the job worked or paid for moves.
     switch_left_ms : int
-        What is left to pay of the switch.
+        Remaining cost of the last switch.
     works : int
-        1 if it worked up to that instant, otherwise 0.
+        1 if the job was working at the end of the elapsed time, otherwise 0.
     """
 
     elapsed_ms: Int
@@ -56,26 +56,26 @@ class Walked(NamedTuple):
 
 @kernel
 def walk_turns(job: Record, cycle: Cycle, until_ms: Int, need_ms: Int) -> Walked:
-    """Return how far a job has come when a time has passed or it has gained a time, whichever is first.
+    """Return a job's progress once ``until_ms`` has passed or the job has gained ``need_ms``, whichever is first.
 
     Parameters
     ----------
     job : record
-        Any with the int64 fields ``turns`` (bit k is set if it works in slice k of each cycle), ``works`` (1 if it
-        worked right before the first slice), ``switch_left_ms`` (what was left then of its switch), and ``is_fresh``
-        (1 if it has never worked: its first slice is a start, not a resumption, and costs no switch).
+        A record with the int64 fields ``turns`` (bit k is set if the job works in slice k of each cycle), ``works`` (1
+        if it worked right before the first slice), ``switch_left_ms`` (remaining cost of its switch at that time) and
+        ``is_fresh`` (1 if it has never worked: its first slice is a start and costs no switch).
     cycle : Cycle
     until_ms : int
-        Time from the beginning of the first slice, `NEVER_MS` for no end of it; the job has a turn then.
+        Time limit from the beginning of the first slice; `NEVER_MS` for none, allowed only if the job has a slice.
     need_ms : int
-        What it is to gain, at least 1; `NEVER_MS` for no end of it.
+        Work limit, at least 1; `NEVER_MS` for none.
     """
     n_turns, slice_ms, switch_ms = cycle
     elapsed_ms = gained_ms = turn = 0
     works, left_ms, fresh = job.works, job.switch_left_ms, job.is_fresh
     while True:
         if turn == n_turns:
-            # From the second cycle on all are alike.
+            # All cycles after the first are equal.
             turn = 0
             each_ms = gain_of_cycle(job.turns, cycle)
             cycles = (until_ms - elapsed_ms) // (n_turns * slice_ms)
@@ -103,7 +103,7 @@ def walk_turns(job: Record, cycle: Cycle, until_ms: Int, need_ms: Int) -> Walked
 
 @kernel_part
 def gain_of_cycle(turns: Int, cycle: Cycle) -> Int:
-    """Return what a job gains in each cycle but the first, in ms."""
+    """Return the work (ms) that a job gains in each cycle after the first."""
     gained_ms = 0
     before = (turns >> (cycle.n_turns - 1)) & 1
     for turn in range(cycle.n_turns):
@@ -116,19 +116,19 @@ def gain_of_cycle(turns: Int, cycle: Cycle) -> Int:
 
 @kernel_part
 def done_in_turns_ms(job: Record, cycle: Cycle, need_ms: Int) -> Int:
-    """Return when a job will have gained a time, from the beginning of the first slice; see `walk_turns`."""
+    """Return the time from the beginning of the first slice at which a job has gained ``need_ms``; see `walk_turns`."""
     return walk_turns(job, cycle, NEVER_MS, need_ms).elapsed_ms
 
 
 @kernel_part
 def turn_at(elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return the number of the slice that goes on right before an instant after the beginning of the first."""
+    """Return the number of the slice in progress just before ``elapsed_ms``, counted over all cycles."""
     return (elapsed_ms - 1) // cycle.slice_ms
 
 
 @kernel_part
 def time_of_turn_ms(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return how long a slice of the cycle has been on, in all cycles."""
+    """Return the total time (ms) of one slice of the cycle, over all cycles so far."""
     slices, part_ms = divmod(elapsed_ms, cycle.slice_ms)
     cycles, rest = divmod(slices, cycle.n_turns)
     time_ms = cycles * cycle.slice_ms
@@ -141,7 +141,7 @@ def time_of_turn_ms(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
 
 @kernel_part
 def times_of_turn(turn: Int, elapsed_ms: Int, cycle: Cycle) -> Int:
-    """Return how often a slice of the cycle has begun."""
+    """Return how many times a slice of the cycle has begun."""
     begun = (elapsed_ms + cycle.slice_ms - 1) // cycle.slice_ms
     cycles, rest = divmod(begun, cycle.n_turns)
     return cycles + 1 if turn < rest else cycles

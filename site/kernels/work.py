@@ -1,17 +1,16 @@
-"""Running work: the one mechanism for whatever slows, pauses, moves or resumes a running job.
+"""Running work: the one mechanism for slowing, pausing, moving and resuming running jobs.
 
-A job has work: its length in milliseconds at rate 1, in fixed point with 16 binary digits. A running job has a rate, a
-whole number of 2**-16 (`RATE_ONE` is rate 1, 0 pauses it). Work is done by whole milliseconds and nothing is rounded as
-it is: what is left after any number of changes is exact, whatever their order. There are two roundings, both here: a
-rate is the nearest 2**-16 to what it was worked out as, and a job ends at the first whole millisecond by which its work
-is done.
+A job's work is its length in milliseconds at rate 1, in fixed point with 16 binary digits. A running job has a rate, an
+integer multiple of 2**-16 (`RATE_ONE` is rate 1; rate 0 pauses the job). Work progresses in whole milliseconds without
+rounding, so the remaining work is exact after any number of rate changes. There are only two roundings: a rate is
+rounded to the nearest 2**-16, and a job ends at the first whole millisecond at which its work is done.
 
-The longest time of the project (``MAX_TIME_MS``, 10**14) is less than 2**63 of these units, so 64 bits hold it all, but
-would not with more digits. A slowdown of 1.3 is kept to within one part in a hundred thousand.
+The longest time of the project (``MAX_TIME_MS``, 10**14) is less than 2**63 of these units, so it fits into 64 bits; it
+would not with more digits. A slowdown of 1.3 is exact to one part in a hundred thousand.
 
-What runs stands in a table of `WORK`, and its ends in a heap (`Ends`): each end once, the earliest first, at one
-instant by job id. A job whose rate changes moves within the heap; one that stands still is not in it. Where no rate
-ever changes the heap does without the table: give None for it.
+Running jobs are in a table of `WORK`, and their ends in a heap (`Ends`): earliest first, ties by job id. When a job's
+rate changes, its end moves within the heap; a paused job has no end in the heap. If rates never change, pass None
+instead of the table.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ RATE_ONE = 1 << 16
 
 @kernel_part
 def work_of(length_ms: Int) -> Int:
-    """Return the work of a job that runs this long at rate 1."""
+    """Return the work of a job that runs ``length_ms`` at rate 1."""
     return length_ms * RATE_ONE
 
 
 @kernel_part
 def rate_of(slowdown: float) -> Int:
-    """Return the rate of a job that takes ``slowdown`` times as long, a float of at least 1; at least 2**-16."""
+    """Return the rate of a job that takes ``slowdown`` (at least 1.0) times as long; the rate is at least 2**-16."""
     return max(1, round(RATE_ONE / slowdown))
 
 
 @kernel_part
 def work_left(left: Int, rate: Int, since_ms: Int, now_ms: Int) -> Int:
-    """Return what is left of the work ``left`` of instant ``since_ms`` after running at this rate until now."""
+    """Return the remaining work now, if ``left`` remained at ``since_ms`` and the job ran at this rate since."""
     return max(0, left - rate * (now_ms - since_ms))
 
 
 @kernel_part
 def work_done_ms(left: Int, rate: Int, now_ms: Int) -> Int:
-    """Return the first millisecond by which this work is done at this rate; NEVER_MS at rate 0, if any is left."""
+    """Return the first millisecond at which the remaining work is done at this rate; NEVER_MS if it never is."""
     if left <= 0:
         return now_ms
     if rate == 0:
@@ -60,9 +59,9 @@ def work_done_ms(left: Int, rate: Int, now_ms: Int) -> Int:
 
 @kernel_part
 def late_end_ms(left: Int, rate: Int, now_ms: Int) -> Int:
-    """Return when a job is expected to end that was to have ended by now: it goes on at its rate, or at 1 if that is 0.
+    """Return the new expected end of a job that is late: it continues at its rate, or at rate 1 if it is paused.
 
-    ``left`` is its work as of now, by its estimate (docs/grid.md, "Late ends").
+    ``left`` is its remaining work by its estimate (docs/grid.md, "Late ends").
     """
     return work_done_ms(left, rate if rate > 0 else RATE_ONE, now_ms)
 
@@ -71,39 +70,39 @@ WORK = np.dtype(
     [(name, np.int64) for name in ("left", "rate", "since_ms", "end_ms", "job_id", "place")],
     align=True,
 )
-"""What runs: the work that was ``left`` at ``since_ms``, the ``rate`` since then, and the ``end_ms`` at that rate
-(`NEVER_MS` if it stands still). ``place`` is where that end stands in the heap, `NOT_THERE` if it does not."""
+"""A running job: the work ``left`` at ``since_ms``, its ``rate`` since then, and its ``end_ms`` at that rate
+(`NEVER_MS` if it is paused). ``place`` is the index of its end in the heap, or `NOT_THERE`."""
 
 END = np.dtype([("end_ms", np.int64), ("job_id", np.int64), ("row", np.int64)], align=True)
-"""An end in the heap, and the row of what ends."""
+"""An end in the heap, with the row of its job."""
 
 NOT_RUNNING = np.int64(-1)
-"""The rate of what has not begun, or is over."""
+"""The rate of a job that has not started or has ended."""
 
 NOT_THERE = np.int64(-1)
 
 
 class Ends(NamedTuple):
-    """A heap of the ends of what runs.
+    """A heap of the ends of running jobs.
 
     Attributes
     ----------
-    heap : numpy.ndarray of END, shape (room,)
+    heap : numpy.ndarray of END, shape (capacity,)
     size : numpy.ndarray of int64, shape (1,)
-        How many entries are in use.
+        Number of entries in use.
     """
 
     heap: npt.NDArray[np.void]
     size: npt.NDArray[np.int64]
 
 
-def no_ends(room: int) -> Ends:
-    """Return an empty heap with room for so many ends."""
-    return Ends(np.zeros(room, END), np.zeros(1, np.int64))
+def no_ends(capacity: int) -> Ends:
+    """Return an empty heap with this capacity."""
+    return Ends(np.zeros(capacity, END), np.zeros(1, np.int64))
 
 
 NOT_YET = np.int64(-1)
-"""The start or end of a job of a simulation that has not started, or ended."""
+"""The start or end of a simulated job that has not started or ended."""
 
 _CLOCK = np.dtype(
     [(name, np.int64) for name in ("submitted", "cancelled", "changed", "woken_ms", "stirred")], align=True
@@ -111,18 +110,18 @@ _CLOCK = np.dtype(
 
 
 class RunArrays(NamedTuple):
-    """The jobs of one simulation, in the order of submission.
+    """The jobs of one simulation, in order of submission.
 
     Attributes
     ----------
     clock : numpy.ndarray of records, shape (1,)
-        How many jobs have been ``submitted``, how many entries of the cancellations are dealt with, and how many of the
-        changes of nodes (``changed``); at which instant something else has changed that a pass is to see (`NEVER_MS` if
-        nothing has), and whether flows have begun or ended since links were shared last.
+        The progress of the simulation: number of jobs ``submitted``, of cancellations handled (``cancelled``) and of
+        node changes applied (``changed``); ``woken_ms``, the time of another change that needs a pass (`NEVER_MS` for
+        none); and ``stirred``, whether flows have started or ended since links were last shared.
     run_ms : numpy.ndarray of int64, shape (n,)
-        Run times on one site, which sites and grid do not know.
+        Run times on one site, which sites and the grid cannot see.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        Filled in; `NOT_YET` at first.
+        Filled in by the simulation; `NOT_YET` at first.
     ends : Ends
     """
 
@@ -133,16 +132,16 @@ class RunArrays(NamedTuple):
     ends: Ends
 
 
-def new_run(run_ms: npt.NDArray[np.int64], room: int) -> RunArrays:
-    """Return a simulation at its beginning, with room for the ends of so many jobs."""
+def new_run(run_ms: npt.NDArray[np.int64], capacity: int) -> RunArrays:
+    """Return a simulation at its beginning, with capacity for the ends of this number of jobs."""
     start_ms, end_ms = np.full((2, len(run_ms)), NOT_YET)
     clock = np.zeros(1, _CLOCK)
     clock["woken_ms"] = NEVER_MS
-    return RunArrays(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(room))
+    return RunArrays(clock, np.ascontiguousarray(run_ms), start_ms, end_ms, no_ends(capacity))
 
 
 def no_work(rows: int) -> npt.NDArray[np.void]:
-    """Return a table of so many rows in which nothing runs, of `WORK`."""
+    """Return a table of `WORK` with this number of rows, in which no job runs."""
     work = np.zeros(rows, WORK)
     work["rate"], work["end_ms"], work["place"] = NOT_RUNNING, NEVER_MS, NOT_THERE
     return work
@@ -150,12 +149,12 @@ def no_work(rows: int) -> npt.NDArray[np.void]:
 
 @kernel_part
 def set_rate(job: Any, rate: Int, now_ms: Int) -> None:
-    """Let a job go on at another rate, 0 to pause it; its end moves.
+    """Change the rate of a job, 0 to pause it, and update its end.
 
     Parameters
     ----------
     job : record
-        Any with the int64 fields ``left``, ``rate``, ``since_ms`` and ``end_ms``.
+        A record with the int64 fields ``left``, ``rate``, ``since_ms`` and ``end_ms``.
     rate, now_ms : int
     """
     job.left = work_left(job.left, job.rate, job.since_ms, now_ms)
@@ -166,7 +165,7 @@ def set_rate(job: Any, rate: Int, now_ms: Int) -> None:
 
 @kernel
 def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, rate: Int, now_ms: Int) -> None:
-    """Let what stands in a row begin, or go on with other work than it had.
+    """Start the job of a row, or continue it with a new amount of work.
 
     Parameters
     ----------
@@ -174,9 +173,9 @@ def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, ra
     work : numpy.ndarray of WORK
     row : int
     job_id : int
-        Settles which of several comes first that end at one instant.
+        Breaks ties between equal ends.
     left : int
-        Its work (`work_of`).
+        Remaining work (`work_of`).
     rate, now_ms : int
     """
     job = work[row]
@@ -190,7 +189,7 @@ def begin_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, ra
 
 @kernel
 def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, now_ms: Int, end_ms: Int) -> None:
-    """Let what stands in a row begin or go on in turns, in which its work is done at an instant that is worked out.
+    """Start or continue the job of a row that works in time slices, with an end computed by the caller.
 
     Parameters
     ----------
@@ -198,10 +197,10 @@ def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, n
     work : numpy.ndarray of WORK
     row, job_id : int
     left : int
-        What is left of its work (`work_of`).
+        Remaining work (`work_of`).
     now_ms : int
     end_ms : int
-        When that will be done (`gridweave.site.kernels.turns`).
+        When the work will be done (`gridweave.site.kernels.turns`).
     """
     job = work[row]
     job.job_id = job_id
@@ -214,14 +213,14 @@ def expect_work(ends: Ends, work: WorkTable, row: Int, job_id: Int, left: Int, n
 
 @kernel
 def change_rate(ends: Ends, work: WorkTable, row: Int, rate: Int, now_ms: Int) -> None:
-    """Let what runs in a row go on at another rate, 0 to pause it; its end moves in the heap."""
+    """Change the rate of the job of a row, 0 to pause it, and move its end in the heap."""
     set_rate(work[row], rate, now_ms)
     place_end(ends, work, row)
 
 
 @kernel
 def stop_work(ends: Ends, work: WorkTable, row: Int) -> None:
-    """Take what runs in a row out, at its end or before."""
+    """Stop the job of a row, at its end or before, and remove its end from the heap."""
     work[row].rate = NOT_RUNNING
     work[row].end_ms = NEVER_MS
     place_end(ends, work, row)
@@ -229,7 +228,7 @@ def stop_work(ends: Ends, work: WorkTable, row: Int) -> None:
 
 @kernel
 def place_end(ends: Ends, work: WorkTable, row: Int) -> None:
-    """Bring the heap up to date with the end of a row."""
+    """Update the heap with the end of a row."""
     job = work[row]
     if job.place != NOT_THERE:
         take_end(ends, work, job.place)
@@ -239,20 +238,20 @@ def place_end(ends: Ends, work: WorkTable, row: Int) -> None:
 
 @kernel_part
 def first_end_ms(ends: Ends) -> Int:
-    """Return the earliest end, `NEVER_MS` if there is none."""
+    """Return the earliest end, or `NEVER_MS`."""
     return ends.heap[0].end_ms if ends.size[0] > 0 else NEVER_MS
 
 
 @kernel_part
 def push_end(ends: Ends, work: WorkTable | None, end_ms: Int, job_id: Int, row: Int) -> None:
-    """Put an end into the heap; ``work`` is None where no rate ever changes."""
+    """Insert an end into the heap; ``work`` is None if rates never change."""
     ends.size[0] += 1
     _sift_up(ends.heap, work, ends.size[0] - 1, end_ms, job_id, row)
 
 
 @kernel_part
 def pop_end(ends: Ends, work: WorkTable | None) -> Int:
-    """Take the first end out of the heap; return its row. ``work`` is None where no rate ever changes."""
+    """Remove the first end from the heap; return its row. ``work`` is None if rates never change."""
     row = ends.heap[0].row
     take_end(ends, work, 0)
     return row
@@ -260,10 +259,10 @@ def pop_end(ends: Ends, work: WorkTable | None) -> Int:
 
 @kernel_part
 def take_end(ends: Ends, work: WorkTable | None, hole: Int) -> None:
-    """Take the end at a place out of the heap.
+    """Remove the end at index ``hole`` from the heap.
 
-    The hole goes down to a leaf along the smaller children, and the last end goes up from there: it nearly always
-    belongs near the leaves, so this takes fewer comparisons than a sift down.
+    The hole moves down to a leaf along the smaller children, and the last end moves up from there. The last end nearly
+    always belongs near the leaves, so this needs fewer comparisons than sifting it down.
     """
     heap = ends.heap
     if work is not None:
@@ -286,7 +285,7 @@ def take_end(ends: Ends, work: WorkTable | None, hole: Int) -> None:
 def _sift_up(
     heap: npt.NDArray[np.void], work: WorkTable | None, child: Int, end_ms: Int, job_id: Int, row: Int
 ) -> None:
-    """Put an end where it belongs on the way from a place up to the root."""
+    """Insert an end on the path from index ``child`` up to the root."""
     while child > 0:
         parent = (child - 1) >> 1
         if not _before(end_ms, job_id, heap[parent]):
@@ -302,13 +301,13 @@ def _sift_up(
 
 @kernel_part
 def _before(end_ms: Int, job_id: Int, other: Any) -> bool:
-    """Whether an end comes before another: earlier, or at the same instant with the smaller job id."""
+    """Whether an end comes before another: earlier, or at the same time with the smaller job id."""
     return end_ms < other.end_ms or (end_ms == other.end_ms and job_id < other.job_id)
 
 
 @kernel_part
 def _move(heap: npt.NDArray[np.void], work: WorkTable | None, origin: Int, target: Int) -> None:
-    """Move an entry of the heap to another place."""
+    """Move an entry of the heap to another index."""
     heap[target].end_ms = heap[origin].end_ms
     heap[target].job_id = heap[origin].job_id
     heap[target].row = heap[origin].row
