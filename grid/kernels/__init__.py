@@ -1,1 +1,1 @@
-"""The decision rules across sites (docs/grid.md), compiled: pure functions over arrays, each rule written once."""
+"""The compiled decision rules across sites (docs/grid.md): pure functions over arrays, each rule written once."""

@@ -1,11 +1,11 @@
-"""Which waiting jobs are worth a look when the queue is backfilled: of a long queue most plainly cannot start.
+"""Filter the backfill candidates of a long queue, in which most jobs cannot start.
 
-Five numbers say that of a job, by its width and its estimate alone, and they are the same for all jobs until one
-starts. So what the jobs want stands in arrays of its own, in the order of the queue, and is sifted in stretches without
-a branch: the compiler then has the processor compare several jobs at a time. Only what is left is placed, one by one.
+Five limits, which hold until a job starts, rule a job out by its width and estimate alone. So widths and estimates are
+kept in separate arrays in queue order, and a chunk of them is compared without branches, which the compiler turns into
+vector instructions. Only the remaining jobs are placed, one by one.
 
-The fewer digits the numbers have, the more of them are compared at a time. So they have 32, and `MOST` stands for what
-is more: a job that is wider than that, or longer (25 days), may be taken for a candidate, and is found to be none.
+The arrays have 32 bits, because vector instructions compare more of these at a time. A larger value is stored as
+`MOST`: a job that is wider or longer (25 days) may pass the filter, and is then rejected by its exact values.
 """
 
 from __future__ import annotations
@@ -20,42 +20,41 @@ from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import GONE, dequeue
 
 STRETCH = 64
-"""Jobs that are sifted at one stroke."""
+"""Number of jobs that are filtered together."""
 
 MOST = np.int32(2**31 - 1)
-"""What stands for a width, or an estimate, that is more."""
+"""Stored for any larger width or estimate."""
 
 
 Limits = tuple[np.int32, np.int32, np.int32, np.int32, np.int32]
-"""What `limits_now` returns."""
+"""The limits that `limits_now` returns."""
 
 
 @kernel_part
 def _short(number: Int) -> np.int32:
-    """Return a number with 32 digits, as it is compared here; no number that counts is below 0."""
+    """Clamp a number to 32 bits; negative numbers become -1."""
     return np.int32(max(np.int64(-1), min(number, np.int64(MOST))))
 
 
 @kernel_part
 def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
-    """Return the numbers by which `next_candidate` judges: they hold until a job starts or ends.
+    """Return the limits for `next_candidate`; they hold until a job starts or ends.
 
     Returns
     -------
     widest : int32
-        A wider job does not start, since it is wider than all that is free, or, where no job is split, than what is
-        free on any one site.
+        No wider job can start: it exceeds the free nodes of the grid or, without splits, of every single site.
     fitting : int32
-        A job that is no wider starts on one site or not at all.
+        A job up to this width starts on one site or not at all.
     in_time_ms : int32
-        A longer job ends after the shadow time wherever it starts: split it takes no less.
+        A longer job ends after the shadow time, split or not.
     spare, spare_in_all : int32
-        On one site no job may have more nodes that ends after the shadow time; nor in several parts.
+        The most nodes for a job that ends after the shadow time: on one site, and over several sites.
 
     Notes
     -----
-    That a job which fits on one site is in the head's way there makes no split of it end sooner. But if it is split
-    even so (``multi-site``), or the sites are not alike to it, ``fitting`` is 0.
+    Splitting a job that fits on one site does not make it end sooner, even if it would delay the head on that site.
+    ``fitting`` is 0 if such jobs are split anyway (``multi-site``) or if the sites differ for the job because of data.
     """
     counters = state.counters[0]
     most = most_of(state.free_order)
@@ -69,7 +68,7 @@ def limits_now(state: GridState, codes: GridCodes, now_ms: Int) -> Limits:
 
 @kernel_part
 def _most_to_spare(state: GridState) -> Int:
-    """Return the most nodes of one site that a job may have that ends after the shadow time."""
+    """Return the most nodes on one site for a job that ends after the shadow time."""
     most = 0
     for place in range(len(state.free_order) - 1, -1, -1):
         nodes = nodes_of(state.free_order[place])
@@ -81,7 +80,7 @@ def _most_to_spare(state: GridState) -> Int:
 
 @kernel_part
 def _all_to_spare(state: GridState) -> Int:
-    """Return the nodes of all sites that a job may have that ends after the shadow time."""
+    """Return the most nodes on all sites for a job that ends after the shadow time."""
     nodes = state.counters[0].free
     for k in range(state.counters[0].n_reserved):
         site = state.reserved[k].site
@@ -91,22 +90,22 @@ def _all_to_spare(state: GridState) -> Int:
 
 @kernel
 def next_candidate(state: GridState, limits: Limits, first: Int) -> tuple[Place, Int]:
-    """Return the next place of the queue whose job might start behind the head, and the least width of others.
+    """Return the place of the next backfill candidate, and the smallest width among the jobs that were ruled out.
 
     Parameters
     ----------
     state : GridState
     limits : tuple of int32
-        What `limits_now` returned, if no job has started since.
+        From `limits_now`, with no job started since.
     first : int
-        The place from which on candidates are looked for.
+        Where the search starts.
 
     Returns
     -------
     place : int
-        The end of the queue, if there is none.
+        The end of the queue if there is no candidate.
     narrowest : int
-        Of the jobs up to there, and some behind, that are no candidates; `MOST` if there are none, or if it is more.
+        Smallest width of the jobs that were ruled out, up to the end of the last chunk; at most `MOST`.
     """
     end = state.counters[0].n_waiting
     narrowest = MOST
@@ -126,15 +125,15 @@ def next_candidate(state: GridState, limits: Limits, first: Int) -> tuple[Place,
 
 @kernel_part
 def _may_start(limits: Limits, width: np.int32, estimate_ms: np.int32) -> bool:
-    """Whether a job might start, worked out without a branch."""
+    """Whether a job might start, computed without branches."""
     widest, fitting, in_time_ms, spare, spare_in_all = limits
-    out_of_the_way = (width <= spare) | ((width > fitting) & (width <= spare_in_all))
-    return (width <= widest) & ((estimate_ms <= in_time_ms) | out_of_the_way)
+    fits_in_spare = (width <= spare) | ((width > fitting) & (width <= spare_in_all))
+    return (width <= widest) & ((estimate_ms <= in_time_ms) | fits_in_spare)
 
 
 @kernel_part
 def note_wants(state: GridState) -> None:
-    """Write down what the jobs want that are new in the queue since the last pass, and those that they stand before."""
+    """Update the arrays of widths and estimates from the first job that is new since the last pass."""
     counters = state.counters[0]
     for place in range(min(counters.n_noted, counters.first_new), counters.n_waiting):
         job = state.jobs[state.waiting[place]]
@@ -145,11 +144,11 @@ def note_wants(state: GridState) -> None:
 
 @kernel_part
 def drop_started(state: GridState) -> None:
-    """Close the gaps that `begin_taken` left in the queue in this pass, which has started some job."""
+    """Close the gaps that `begin_taken` left in the queue; this pass has started at least one job."""
     counters = state.counters[0]
     first = counters.first_gap
     if counters.n_started <= 2:
-        # The gap behind first: the one before it stays where it is.
+        # Close the last gap first, because that does not move the first gap.
         if counters.n_started == 2:
             _close_gaps_from(state, counters.last_gap)
         _close_gaps_from(state, first)
@@ -167,7 +166,7 @@ def drop_started(state: GridState) -> None:
 
 @kernel
 def _close_gaps_from(state: GridState, gap: Int) -> None:
-    """Close the gap at a place of the queue in all arrays that are in its order."""
+    """Close the gap at a place in all arrays that are in queue order."""
     _close_gap(state.waiting, gap, state.counters[0].n_waiting)
     _close_gap(state.queue_width, gap, state.counters[0].n_waiting)
     _close_gap(state.queue_ms, gap, state.counters[0].n_waiting)
@@ -175,9 +174,9 @@ def _close_gaps_from(state: GridState, gap: Int) -> None:
 
 @kernel_part
 def _close_gap(entries: npt.NDArray[np.int64] | npt.NDArray[np.int32], gap: Int, end: Int) -> None:
-    """Move the entries behind a gap to the front by one place, which most passes come to.
+    """Move the entries behind a gap forward by one place.
 
-    By how much is known to the compiler, so that it can have several entries moved at a time.
+    With a fixed distance of one the compiler can move several entries at a time.
     """
     rest = entries[gap:end]
     for i in range(len(rest) - 1):
@@ -186,16 +185,16 @@ def _close_gap(entries: npt.NDArray[np.int64] | npt.NDArray[np.int32], gap: Int,
 
 @kernel
 def withdraw(state: GridState, place: Place) -> None:
-    """Take the job at this place out of the queue.
+    """Remove the job at this place from the queue.
 
     Parameters
     ----------
     state : GridState
         Changed in place.
     place : int
-        In the queue.
+        Place in the queue.
     """
     dequeue(state, place)
     state.counters[0].n_noted = min(state.counters[0].n_noted, place)
-    # The next job may have its slot.
+    # The next job may get the same slot.
     forget_head(state)

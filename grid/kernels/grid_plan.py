@@ -1,6 +1,6 @@
-"""The grid queue under conservative backfilling: every job holds a reserved start (docs/grid.md, "Reserved starts").
+"""The grid queue under conservative backfilling: every job has a reserved start (docs/grid.md, "Reserved starts").
 
-Sources: the rule is Mu'alem and Feitelson's, over several sites; Streit's thesis, chapter 8, names it as future work.
+Sources: the rule of Mu'alem and Feitelson, over several sites; Streit's thesis, chapter 8, names it as future work.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from gridweave.site.kernels.state import (
 
 @kernel
 def planned_job_ended(state: GridState, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:
-    """Take the job of a slot out, which has ended; return whether it was running.
-
-    What it was expected to go on holding is given back.
+    """Remove an ended job and give back the rest of its planned time; return whether it was running.
 
     Parameters
     ----------
@@ -48,7 +46,7 @@ def planned_job_ended(state: GridState, plan: ReservedStarts, slot: Slot, now_ms
     plan : ReservedStarts
         Changed in place.
     slot : int
-        Of the job.
+        Slot of the job.
     now_ms : int
     """
     end_ms = state.end_ms[slot]
@@ -64,7 +62,7 @@ def planned_job_ended(state: GridState, plan: ReservedStarts, slot: Slot, now_ms
 
 @kernel
 def planned_end_moved(state: GridState, plan: ReservedStarts, slot: Slot, end_ms: Int, now_ms: Int) -> None:
-    """Expect a running job to end at another instant, in the way of no reservation if that can be.
+    """Change the expected end of a running job, and keep all reservations if possible.
 
     Parameters
     ----------
@@ -73,7 +71,7 @@ def planned_end_moved(state: GridState, plan: ReservedStarts, slot: Slot, end_ms
     plan : ReservedStarts
         Changed in place.
     slot : int
-        Of the job.
+        Slot of the job.
     end_ms, now_ms : int
     """
     before_ms = state.end_ms[slot]
@@ -89,7 +87,7 @@ def planned_end_moved(state: GridState, plan: ReservedStarts, slot: Slot, end_ms
 
 @kernel
 def _can_stay(state: GridState, plan: ReservedStarts, slot: Slot, from_ms: Int, until_ms: Int) -> bool:
-    """Whether nobody else is reserved the nodes of a running job between two instants."""
+    """Whether the nodes of a running job are not reserved for other jobs between two times."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
         site = state.fragments[k].site
@@ -101,13 +99,13 @@ def _can_stay(state: GridState, plan: ReservedStarts, slot: Slot, from_ms: Int, 
 
 @kernel_part
 def make_stale(plan: ReservedStarts, stale: Int) -> None:
-    """Note how much of the plan still holds at most."""
+    """Raise the staleness of the plan to at least this level."""
     plan.counters[0].stale = max(plan.counters[0].stale, stale)
 
 
 @kernel
 def planned_job_withdrawn(state: GridState, plan: ReservedStarts, place: Place) -> None:
-    """Take the waiting job at this place out of the queue, and give back what was reserved for it.
+    """Remove the waiting job at this place from the queue, and cancel its reservation.
 
     Parameters
     ----------
@@ -116,7 +114,7 @@ def planned_job_withdrawn(state: GridState, plan: ReservedStarts, place: Place) 
     plan : ReservedStarts
         Changed in place.
     place : int
-        In the queue.
+        Place in the queue.
     """
     slot = state.waiting[place]
     if state.jobs[slot].promised_ms != UNPLACED_MS:
@@ -128,18 +126,18 @@ def planned_job_withdrawn(state: GridState, plan: ReservedStarts, place: Place) 
 
 @kernel
 def grid_plan_pass(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Keep every reservation, reserve the new jobs theirs, and start what was reserved to start now.
+    """Update the reservations, make reservations for new jobs, and start the jobs whose reserved start is now.
 
-    Reservations are moved up first if jobs have ended early, then the new jobs are placed, in submit order. What only
-    happens to live grids (a job past its end that still runs, nodes that a site took away, a start that it refused)
-    leaves no plan to keep: all jobs are then placed anew, in the order of the queue.
+    If jobs have ended early, reservations are moved up first. Then the new jobs are placed in submit order. On live
+    grids a job may run past its end, and a site may withdraw nodes or refuse a start. The plan is then void, and all
+    jobs are placed again in queue order.
 
     Parameters
     ----------
     state : GridState
     codes : GridCodes
     plan : ReservedStarts
-        Changed in place, as is the state; ``started`` lists the slots of the jobs that started.
+        Changed in place, like the state; ``state.started`` lists the slots of the started jobs.
     now_ms : int
     """
     counters = state.counters[0]
@@ -165,7 +163,7 @@ def grid_plan_pass(state: GridState, codes: GridCodes, plan: ReservedStarts, now
 
 @kernel_part
 def _is_late(state: GridState, plan: ReservedStarts, now_ms: Int) -> bool:
-    """Whether a reserved start has passed, or a job still runs past its end."""
+    """Whether a reserved start has passed or a job runs past its end."""
     return _is_overdue(state, now_ms) or plan.counters[0].next_start_ms < now_ms
 
 
@@ -176,7 +174,7 @@ def _is_overdue(state: GridState, now_ms: Int) -> bool:
 
 @kernel
 def _replan(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Reserve all waiting jobs a place anew, in the order of the queue, around what runs and what the sites have."""
+    """Recompute all reservations in queue order, from the running jobs and the present nodes of the sites."""
     while _is_overdue(state, now_ms):
         move_end(state, state.running[row_at(state, FIRST_PLACE)].slot, now_ms + OVERDUE_MS)
     for site in range(len(state.nodes)):
@@ -205,7 +203,7 @@ def _replan(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: In
 
 @kernel
 def _reserve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int) -> None:
-    """Reserve a waiting job its preferred place."""
+    """Reserve the preferred placement of a waiting job."""
     start_ms, length_ms = find_place(state, codes, plan, slot, now_ms, NEVER_MS)
     plan.counters[0].n_spare -= 1
     plan.row[slot] = plan.spare[plan.counters[0].n_spare]
@@ -215,7 +213,7 @@ def _reserve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slo
 
 @kernel
 def _first_unplaced(state: GridState, first: Int) -> Int:
-    """Return the slot of the first job, by submit time and id, with nothing reserved; ``NO_PLACE`` if all have that."""
+    """Return the slot of the first job without a reservation, by submit time and id, or ``NO_PLACE``."""
     best = NO_PLACE
     for place in range(first, state.counters[0].n_waiting):
         slot = state.waiting[place]
@@ -229,7 +227,7 @@ def _first_unplaced(state: GridState, first: Int) -> Int:
 
 @kernel
 def _compress(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Move reservations to better places, in the order of the queue, until none moves any more."""
+    """Improve reservations in queue order until none changes."""
     moved = True
     while moved:
         moved = False
@@ -241,7 +239,7 @@ def _compress(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: 
 
 @kernel
 def _improve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int) -> bool:
-    """Move a reservation to where it ends earlier, or then in fewer fragments; return whether there is such a place."""
+    """Move a reservation to an earlier end, or to the same end in fewer fragments; return whether it moved."""
     job = state.jobs[slot]
     row = plan.row[slot]
     n_fragments = plan.reserved[row].n_fragments
@@ -259,7 +257,7 @@ def _improve(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slo
 
 @kernel
 def _start_reserved(state: GridState, codes: GridCodes, plan: ReservedStarts, now_ms: Int) -> None:
-    """Start the jobs whose reserved start has come, and note the next one."""
+    """Start the jobs whose reserved start has come, and record the next reserved start."""
     counters = state.counters[0]
     first = counters.n_waiting
     next_start_ms = NEVER_MS

@@ -1,6 +1,6 @@
-"""The grid queue: one queue over all sites, EASY backfilling with the head's reservation protected (docs/grid.md).
+"""The grid queue: one queue over all sites with EASY backfilling that protects the head's reservation (docs/grid.md).
 
-A meta-scheduler plays it step by step: jobs come one by one, nodes go and come, ends move.
+A meta-scheduler runs it step by step, as jobs arrive, nodes are lost and found, and expected ends change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gridweave.site.kernels.state import GONE, HEAD, NEVER_MS, NO_LIMITS, NO_PLA
 
 @kernel_part
 def grid_job_ended(state: GridState, slot: Slot) -> bool:
-    """Take the job of a slot out, which has ended; return whether it was running."""
+    """Remove an ended job; return whether it was running."""
     place = place_of(state, slot)
     if place == NO_PLACE:
         return False
@@ -60,27 +60,27 @@ def grid_job_ended(state: GridState, slot: Slot) -> bool:
 
 @kernel
 def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
-    """Start what may start now: the head while it can be placed, then backfill candidates.
+    """Start the head while it can be placed, then backfill candidates.
 
     Parameters
     ----------
     state : GridState
-        Changed in place; ``started`` lists the slots of the jobs that started.
+        Changed in place; ``started`` lists the slots of the started jobs.
     codes : GridCodes
     now_ms : int
 
     Notes
     -----
-    Other than on one site, every pass is worked out anew: a job that starts on one site can move the head's reservation
-    to another, and, under ``adaptive``, make a split pay that did not before. ``narrowest`` is a lower bound on the
-    widths in the queue.
+    In contrast to a single site, most passes start from scratch: a start on one site can move the head's reservation to
+    another site and, under ``adaptive``, can make a split worthwhile. ``narrowest`` is a lower bound on the widths in
+    the queue.
 
-    When the last pass started nothing, and nothing has started or ended since, nor any end moved, what could not start
-    then cannot now: each job would only end later, against the same shadow time and the same ends on single sites. So
-    only the jobs that are new are looked at, and the head's reservation is that of the last pass.
+    There is one shortcut. If the last pass started no job, and since then no job has started or ended and no expected
+    end has changed, then no job of that pass can start now: it would only end later, against the same shadow time and
+    the same ends on single sites. So only the new jobs are examined, and the head keeps its reservation.
 
-    A call of what is not put in line hands over the arrays of the grid and of its links, a hundred words and more. It
-    takes as long as much of what a pass does. So there are few, from one place each.
+    A call that is not inlined passes the arrays of the grid and its links, more than a hundred words. That costs as
+    much as a good part of a pass, so there are few such calls, each from a single place.
     """
     counters = state.counters[0]
     note_wants(state)
@@ -117,7 +117,7 @@ def grid_pass(state: GridState, codes: GridCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _any_fits(state: GridState, first: Int) -> bool:
-    """Whether any job from a place of the queue on is no wider than all that is free."""
+    """Whether a job from place ``first`` on is at most as wide as the free nodes of the grid."""
     for place in range(first, state.counters[0].n_waiting):
         if state.jobs[state.waiting[place]].width <= state.counters[0].free:
             return True
@@ -126,7 +126,7 @@ def _any_fits(state: GridState, first: Int) -> bool:
 
 @kernel_part
 def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Place a job now; return whether it can be, with the fragments in ``taken``."""
+    """Place the head now, with its fragments in ``taken``; return whether that is possible."""
     if take_free_site(state, codes, codes.net, slot, now_ms, NEVER_MS):
         return True
     return (
@@ -139,9 +139,9 @@ def _place_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> 
 
 @kernel_part
 def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_ms: Int) -> bool:
-    """Whether to make a split of this length at an instant; True unless the policy is adaptive.
+    """Whether a split of this length is worthwhile at a time; always True unless the policy is adaptive.
 
-    An adaptive split must end before the job would on any single site, or on shared nodes that a site offers.
+    An adaptive split must end before the job would on any single site, and before it would on offered shared nodes.
     """
     if not codes.adaptive:
         return True
@@ -153,13 +153,13 @@ def _pays(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int, when_m
 
 @kernel_part
 def _is_offered_by(offers: npt.NDArray[np.int64] | None, slot: Slot, end_ms: Int) -> bool:
-    """Whether a job would end by an instant on nodes that others use, or it is not known yet whether it would."""
+    """Whether a job would end by ``end_ms`` on offered shared nodes, or the offers are not known yet."""
     return offers is not None and offers[slot] <= end_ms
 
 
 @kernel_part
 def _may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether a job may be split, and some split of it may pay at an instant; if none does, none does later."""
+    """Whether a job may be split and some split may be worthwhile at a time; if not, none is worthwhile later."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms
     )
@@ -167,7 +167,7 @@ def _may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bo
 
 @kernel_part
 def _may_pay_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Whether a job may be split, and some split of it may pay with what is free now."""
+    """Whether a job may be split and some split of it over the free nodes may be worthwhile now."""
     return may_split(state, codes, slot) and _pays(
         state, codes, slot, shortest_split_now_ms(state, codes, slot, state.jobs[slot].estimate_ms), now_ms
     )
@@ -175,16 +175,16 @@ def _may_pay_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) ->
 
 @kernel_part
 def _taken_pays(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether the split in ``taken`` is to be made at an instant."""
+    """Whether the split in ``taken`` is worthwhile at a time."""
     return _pays(state, codes, slot, split_length_ms(state, codes, slot, state.jobs[slot].estimate_ms), when_ms)
 
 
 @kernel
 def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
-    """Find the shadow time of the head and the nodes that it will take then; note what can be spared beyond it.
+    """Find the head's shadow time and its nodes at that time, and record the extra nodes of the sites.
 
-    On one site it can be placed only when a site that something comes free on has the nodes, split only when all have.
-    A head that the links keep from being placed at all has no shadow time, nor has one that reserves nothing.
+    Placement on one site is tried whenever a site gains enough nodes, and a split whenever all sites together have
+    enough. There is no shadow time if the links never allow a placement, or if the policy reserves nothing.
     """
     counters = state.counters[0]
     _reserve_nothing(state, slot)
@@ -225,7 +225,7 @@ def _reserve(state: GridState, codes: GridCodes, slot: Slot) -> None:
 
 @kernel_part
 def _reserve_nothing(state: GridState, slot: Slot) -> None:
-    """Note that nothing is reserved for the head yet, at the instant at which what is free now is free."""
+    """Reset the head's reservation, and start the search from the nodes that are free now."""
     counters = state.counters[0]
     counters.shadow_ms = NEVER_MS
     counters.spare = UNKNOWN
@@ -237,7 +237,7 @@ def _reserve_nothing(state: GridState, slot: Slot) -> None:
 
 @kernel_part
 def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> bool:
-    """Give back the nodes of a job that ends; return whether one of its sites then has so many."""
+    """Give back the nodes of an ending job; return whether one of its sites then has ``width`` free nodes."""
     fits = False
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -253,7 +253,7 @@ def _free_ahead(state: GridState, slot: Slot, width: Int, in_order: bool) -> boo
 
 @kernel_part
 def _order_ahead(state: GridState) -> None:
-    """Order the sites by the nodes that are free at the instant that has been come to."""
+    """Sort the sites by ``ahead``, the nodes that are free at the time reached by the search."""
     copy_order(state.free_order, state.ahead_order)
     for site in range(len(state.ahead)):
         if state.ahead[site] != state.free[site]:
@@ -262,7 +262,7 @@ def _order_ahead(state: GridState) -> None:
 
 @kernel_part
 def _reserve_taken(state: GridState, shadow_ms: Int) -> None:
-    """Reserve for the head, at the shadow time, what it was just placed on."""
+    """Reserve the nodes in ``taken`` for the head at the shadow time."""
     counters = state.counters[0]
     counters.shadow_ms = shadow_ms
     counters.n_kept = counters.n_taken
@@ -273,7 +273,7 @@ def _reserve_taken(state: GridState, shadow_ms: Int) -> None:
 
 @kernel_part
 def _reserve_again(state: GridState) -> None:
-    """Reserve for the head what was found for it; since it was, nothing has started, ended or moved."""
+    """Restore the head's reservation of the last pass; no job has started or ended and no end has changed since."""
     counters = state.counters[0]
     counters.spare = UNKNOWN
     counters.n_reserved = counters.n_kept
@@ -284,7 +284,7 @@ def _reserve_again(state: GridState) -> None:
 
 @kernel_part
 def _forget_reserved(state: GridState) -> None:
-    """Make all nodes of every site extra ones again."""
+    """Drop the head's reservation: all nodes of every site are extra nodes again."""
     for k in range(state.counters[0].n_reserved):
         state.extra[state.reserved[k].site] = ALL_NODES
     state.counters[0].n_reserved = 0
@@ -292,21 +292,22 @@ def _forget_reserved(state: GridState) -> None:
 
 @kernel
 def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[Int, Int]:
-    """Say what the head will have, for whoever wants to know: nothing is reserved any more when this returns.
+    """Report the reservation that the head would get, for explanations, without keeping it.
 
     Parameters
     ----------
     state : GridState
-        Somebody waits; the reserved nodes are left in ``reserved``.
+        At least one job is waiting. Afterwards ``reserved`` holds the fragments of the reservation.
     codes : GridCodes
     kept : numpy.ndarray of int64, shape (sites,)
-        Set to the free nodes of each site that a job may not have if it ends after the shadow time.
+        Set to the free nodes of each site that are denied to jobs ending after the shadow time.
 
     Returns
     -------
     shadow_ms : int
         ``NEVER_MS`` if there is none.
     n_reserved : int
+        Number of fragments in ``reserved``.
     """
     counters = state.counters[0]
     _reserve(state, codes, state.waiting[HEAD])
@@ -319,7 +320,7 @@ def kept_for_head(state: GridState, codes: GridCodes, kept: SiteNodes) -> tuple[
 
 @kernel_part
 def _backfill(state: GridState, codes: GridCodes, head: Int, first: Int, now_ms: Int) -> None:
-    """Try every job behind the head from one place on that might start, in the order of the queue."""
+    """Try to start every candidate from place ``first`` on, in queue order."""
     counters = state.counters[0]
     narrowest = state.jobs[state.waiting[head]].width
     if first > head + 1:
@@ -342,7 +343,7 @@ def _backfill(state: GridState, codes: GridCodes, head: Int, first: Int, now_ms:
 
 @kernel_part
 def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> None:
-    """Start a candidate; if it ends after the shadow time, it takes of what can be spared then."""
+    """Start a candidate; if it ends after the shadow time, subtract its nodes from the extra nodes."""
     counters = state.counters[0]
     end_ms = begin_taken(state, codes, place, now_ms)
     counters.spare = UNKNOWN
@@ -355,16 +356,16 @@ def _begin_behind_head(state: GridState, codes: GridCodes, place: Place, now_ms:
 
 @kernel_part
 def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int) -> bool:
-    """Place a candidate so that the head is not delayed; return whether it can be, with the fragments in ``taken``."""
+    """Place a candidate without delaying the head, with its fragments in ``taken``; return whether that is possible."""
     counters = state.counters[0]
     if take_free_site(state, codes, codes.net, slot, now_ms, counters.shadow_ms):
         return True
     if codes.adaptive and fits_now(state, codes.net, slot):
-        # That it is in the head's way there makes no split of it end sooner.
+        # A split would not end sooner, even though the job would delay the head on that site.
         return False
     if not _may_pay_now(state, codes, slot, now_ms):
         return False
-    # With all that is free, if that is out of the head's way; otherwise with what can be spared.
+    # Try all free nodes if the job ends by the shadow time; otherwise try the spare nodes.
     if ends_late_on_links(state, codes.net, slot, now_ms, counters.shadow_ms):
         pass
     elif take_parts_in_order(state, codes, codes.net, slot, state.free_order, now_ms):
@@ -372,7 +373,7 @@ def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: I
         if end_ms <= counters.shadow_ms and _taken_pays(state, codes, slot, now_ms):
             return True
     elif codes.net is None:
-        # Fewer nodes on each site are in more fragments, if they are enough at all.
+        # With fewer nodes on each site a split would need more fragments, if it were possible at all.
         return False
     if counters.spare == UNKNOWN:
         _order_spare(state)
@@ -385,9 +386,9 @@ def _place_behind_head(state: GridState, codes: GridCodes, slot: Slot, now_ms: I
 
 @kernel_part
 def _order_spare(state: GridState) -> None:
-    """Order the sites by the nodes that a job may take that ends after the shadow time.
+    """Sort the sites by their spare nodes: those that a job ending after the shadow time may take.
 
-    On a site where nothing is reserved these are all free ones: more than those are free when the head starts.
+    On a site without a reservation all free nodes are spare.
     """
     counters = state.counters[0]
     copy_order(state.free_order, state.spare_order)
@@ -402,9 +403,9 @@ def _order_spare(state: GridState) -> None:
 
 @kernel
 def begin_taken(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -> Int:
-    """Start the job at this place of the queue on the nodes that were just taken for it; return its end by estimate.
+    """Start the job at this place of the queue on the nodes in ``taken``; return its end by estimate.
 
-    Its place in the queue stays, marked, until `drop_started` (candidates.py).
+    Its place in the queue is only marked until `drop_started` (candidates.py).
     """
     counters = state.counters[0]
     slot = state.waiting[place]
@@ -433,19 +434,19 @@ def begin_taken(state: GridState, codes: GridCodes, place: Place, now_ms: Int) -
 
 @kernel_part
 def finish_job(state: GridState, place: Place) -> None:
-    """Take the job at this place out of the running jobs; its nodes are free."""
+    """Remove the job at this place from the running jobs and free its nodes."""
     counters = state.counters[0]
     slot = leave_blocks(state, place)
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
-        # One whose part is over already has no nodes any more.
+        # A fragment that has ended before has width 0.
         add_free(state, state.fragments[k].site, state.fragments[k].width)
         counters.free += state.fragments[k].width
     freed(state)
 
 
 PlacedRow = tuple[int, int, int, int, int]
-"""Of a job that was started: slot, end by estimate, number of fragments, first site and its nodes there."""
+"""A started job: slot, end by estimate, number of fragments, first site, and its nodes on that site."""
 
 
 @kernel
@@ -460,22 +461,22 @@ def job_arrived(
     sensitivity: float,
     draw: float,
 ) -> None:
-    """Fill a slot in with a job, and put that into the queue.
+    """Fill a slot with a job and insert it into the queue.
 
     Parameters
     ----------
     state : GridState
         Changed in place.
     slot : int
-        A row that no job has.
+        A free row.
     key : float
-        By which the queue is ordered.
+        Sort key of the queue.
     submit_ms, job_id, width, estimate_ms : int
-        Of the job; its width in nodes.
+        Attributes of the job; its width is in nodes.
     sensitivity : float
-        By which the overhead of a split is multiplied.
+        Factor on the overhead of a split.
     draw : float
-        In [0, 1): what chance it has, for the selection ``random``.
+        Random number in [0, 1) for the selection ``random``.
     """
     job = state.jobs[slot]
     job.key = key
@@ -491,7 +492,7 @@ def job_arrived(
 
 @kernel
 def pass_and_placement(state: GridState, codes: GridCodes, now_ms: Int) -> tuple[int, PlacedRow]:
-    """Run the pass of an instant; return how many jobs it started, and of the first what `placement_of` does.
+    """Run a pass; return the number of started jobs and the `placement_of` the first one.
 
     Parameters
     ----------
@@ -506,7 +507,7 @@ def pass_and_placement(state: GridState, codes: GridCodes, now_ms: Int) -> tuple
 
 @kernel_part
 def placement_of(state: GridState, number: Int) -> PlacedRow:
-    """Return slot, end by estimate, number of fragments, first site and its nodes, of a job that was started."""
+    """Return the `PlacedRow` of a job that the last pass started, by its index in ``started``."""
     slot = state.started[number]
     first = state.fragments[state.first_fragment[slot]]
     return slot, state.end_ms[slot], state.n_fragments[slot], first.site, first.width
@@ -514,13 +515,15 @@ def placement_of(state: GridState, number: Int) -> PlacedRow:
 
 @kernel
 def change_free(state: GridState, site: Int, nodes: Int) -> None:
-    """Make so many nodes more of a site free (fewer, if negative).
+    """Change the number of free nodes of a site.
 
     Parameters
     ----------
     state : GridState
         Changed in place.
-    site, nodes : int
+    site : int
+    nodes : int
+        Added to the free nodes; may be negative.
     """
     add_free(state, site, nodes)
     state.counters[0].free += nodes
@@ -529,14 +532,14 @@ def change_free(state: GridState, site: Int, nodes: Int) -> None:
 
 @kernel
 def move_end(state: GridState, slot: Slot, end_ms: Int) -> None:
-    """Expect a running job to end at another instant.
+    """Change the expected end of a running job.
 
     Parameters
     ----------
     state : GridState
         Changed in place.
     slot : int
-        Of the job.
+        Slot of the job.
     end_ms : int
     """
     place = place_of(state, slot)

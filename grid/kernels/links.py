@@ -1,6 +1,6 @@
-"""What the links between the sites mean to the grid queue: how long a job takes where (docs/grid.md, "With a network").
+"""The links between the sites for the grid queue: how long a job takes on which sites (docs/grid.md, "With a network").
 
-A grid without a network has None in the place of `GridLinks`; numba then leaves out what is done for one.
+A grid without a network passes None instead of `GridLinks`, and numba compiles the code without the network.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.state import NEVER_MS
 
 MAX_OVERHEAD = 10_000
-"""A split job that takes ten thousand times as long is a slip of the pen; by the links, it is none that can be made."""
+"""Upper bound of overheads: an option above it is a typing error, and a split above it is impossible."""
 
 MAX_SPLIT_FACTOR = 2.0
-"""The largest factor by which a split may make a job longer, by default (docs/grid.md, "With a network")."""
+"""Default bound on the factor by which a split may make a job longer (docs/grid.md, "With a network")."""
 
 NO_DATA, BLOCKING, PREFETCH = 0, 1, 2
-"""Whether jobs have data to move, and whether it moves while they wait."""
+"""Staging of data: none; transfers keep the nodes busy; input is transferred while the job waits."""
 
 JOB_DATA = np.dtype(
     [
@@ -38,7 +38,7 @@ JOB_DATA = np.dtype(
     ],
     align=True,
 )
-"""What a job reads and writes, and at which site that lies."""
+"""The size and site of a job's input and output."""
 
 
 MEMO_ROWS, LAST_ROWS = 256, 64
@@ -46,21 +46,21 @@ NO_JOB = np.int64(-(2**62))
 
 
 class Memo(NamedTuple):
-    """Where jobs go, as it was worked out before: as long as a head waits, the same question comes pass after pass.
+    """A cache of placements: while a head waits, successive passes look for the same placement.
 
     Attributes
     ----------
     job_id : numpy.ndarray of int64, shape (rows,)
-        Of the job; `NO_JOB` if there is none. The rows are a power of 2.
+        Id of the job, `NO_JOB` in an empty row. The number of rows is a power of 2.
     available : numpy.ndarray of int64, shape (rows, sites)
-        The nodes that it might have.
+        Available nodes, part of the key.
     n_parts : numpy.ndarray of int64, shape (rows,)
-        Parts of the best placement; 0 if there is none.
+        Number of parts of the best placement; 0 for none.
     parts : numpy.ndarray of PART, shape (rows, sites)
     last_job_id, last_available, last_n_parts, last_parts : numpy.ndarray
-        The same for the last choice of a job, if it was the best of all placements: one row for each of some jobs.
+        The last result of an exhaustive search for some jobs, one row each, with the same meaning.
     last_factor : numpy.ndarray of float64, shape (rows,)
-        By which the job grows then.
+        Factor by which the job takes longer in that placement.
     """
 
     job_id: npt.NDArray[np.int64]
@@ -74,12 +74,12 @@ class Memo(NamedTuple):
     last_factor: npt.NDArray[np.float64]
 
     def forget(self) -> None:
-        """Forget all of it: the links have changed."""
+        """Clear the cache after the links have changed."""
         self.job_id[:] = self.last_job_id[:] = NO_JOB
 
 
 def new_memo(sites: int) -> Memo:
-    """Return a memory of places with nothing in it."""
+    """Return an empty cache."""
     return Memo(
         job_id=np.full(MEMO_ROWS, NO_JOB),
         available=np.zeros((MEMO_ROWS, sites), np.int64),
@@ -94,44 +94,44 @@ def new_memo(sites: int) -> Memo:
 
 
 class GridLinks(NamedTuple):
-    """What the grid queue knows of the links between its sites, and of what its jobs send over them.
+    """The links between the sites, the traffic of the jobs, and scratch space for placing jobs.
 
     Attributes
     ----------
     paths : NetArrays
-        Of the links as they are now.
+        Paths over the present links.
     communication : numpy.ndarray of COMMUNICATION, shape (slots,)
     data : numpy.ndarray of JOB_DATA, shape (slots,)
     staging : int
         NO_DATA, BLOCKING or PREFETCH.
     exact_up_to : float
-        If there are no more placements than this, all are looked at.
+        Up to this number of placements the search is exhaustive.
     max_factor : float
-        A split that makes a job longer by a larger factor is not made.
+        Largest factor by which a split may make a job longer.
     choice : Choice or None
-        Room for choosing sites, if a job is split where it ends first; None if over the fewest sites. (Without it the
-        code that chooses is not compiled, which takes most of the time.)
+        Scratch space for splits that end earliest; None for splits over the fewest sites. (With None the code of the
+        search is not compiled, which takes most of the compile time.)
     memo : Memo
-        Forgotten when the links change.
+        Cleared when the links change.
     changed : numpy.ndarray of int64, shape (1,)
         Whether the links have changed since the last pass.
     delay_ms : numpy.ndarray of float64, shape (sites,)
-        Room: how long what a job moves keeps each site.
+        Scratch: how long a job's data transfers occupy each site.
     room : numpy.ndarray of int64, shape (sites,)
-        Room: nodes of each site.
+        Scratch: nodes of each site.
     taken_factor : numpy.ndarray of float64, shape (1,)
-        By which a job grows on the nodes in ``taken``, if these are on several sites.
+        Factor by which a job takes longer on the nodes in ``taken``, if these are on several sites.
     taken_data_ms : numpy.ndarray of int64, shape (1,)
-        How long its data moves then.
+        Duration of the job's data transfers on these nodes.
     least_factor : numpy.ndarray of float64, shape (slots,)
-        Below that of every split of the job.
+        Lower bound on the factor of any split of the job.
     crossing_factor : numpy.ndarray of float64, shape (slots,)
-        By how much a job grows at least per share of its messages that crosses, if that share follows from the free
-        nodes (overlapped, all to all); otherwise 0.
+        Lower bound on the growth of a job per fraction of its messages that crosses between sites, if that fraction
+        follows from the free nodes (overlapped, all to all); otherwise 0.
     factor : numpy.ndarray of float64, shape (slots,)
-        Of each job that has started.
+        Factor of each started job.
     data_ms : numpy.ndarray of int64, shape (slots,)
-        How long the data of each job that has started moves.
+        Duration of the data transfers of each started job.
     """
 
     paths: NetArrays
@@ -155,13 +155,13 @@ class GridLinks(NamedTuple):
 
 @kernel_part
 def grown_ms(length_ms: Int, factor: float) -> Int:
-    """Return a length of time, times a factor, in whole milliseconds, rounded up."""
+    """Multiply a duration by a factor, rounded up to whole milliseconds."""
     return np.int64(math.ceil(length_ms * factor))
 
 
 @kernel_part
 def length_on_links_ms(net: GridLinks, n_taken: Int, length_ms: Int) -> Int:
-    """Return how long a job takes on the nodes in ``taken``, as `judge_taken` found; its data included."""
+    """Return how long a job takes on the nodes in ``taken`` with its data transfers, from the last `judge_taken`."""
     if n_taken == 1:
         return net.taken_data_ms[0] + length_ms
     return net.taken_data_ms[0] + grown_ms(length_ms, net.taken_factor[0])
@@ -169,24 +169,24 @@ def length_on_links_ms(net: GridLinks, n_taken: Int, length_ms: Int) -> Int:
 
 @kernel_part
 def moves_data(net: GridLinks, slot: Slot) -> bool:
-    """Whether a job has data that keeps the sites that it runs on."""
+    """Whether a job has data whose transfer occupies its sites."""
     return net.staging != NO_DATA and (net.data[slot].input_bytes > 0 or net.data[slot].output_bytes > 0)
 
 
 @kernel
 def data_delay_ms(net: GridLinks, slot: Slot, submit_ms: Int, site: Int, when_ms: Int) -> Int:
-    """Return how long the data of a job keeps a site that it starts on at an instant; NEVER_MS if there is no path.
+    """Return how long data transfers of a job occupy a site; NEVER_MS without a path.
 
     Parameters
     ----------
     net : GridLinks
     slot : int
-        Of the job.
+        Slot of the job.
     submit_ms : int
-        When it was submitted: prefetched data has been on its way since then.
+        Time of submission, when the transfer of prefetched data starts.
     site : int
     when_ms : int
-        When it starts there.
+        Start of the job on this site.
     """
     if not moves_data(net, slot):
         return np.int64(0)
@@ -202,13 +202,13 @@ def data_delay_ms(net: GridLinks, slot: Slot, submit_ms: Int, site: Int, when_ms
 
 @kernel_apart
 def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> bool:
-    """Work out how long a job takes on the nodes in ``taken`` if it starts there at an instant.
+    """Compute ``taken_factor`` and ``taken_data_ms`` for a job that starts on the nodes in ``taken`` at a time.
 
     Returns
     -------
     bool
-        False if that is more than a job may take, or the bound on factors allows, or its parts have no path to each
-        other, or to its data.
+        Whether the placement is allowed: the factor and the run time are within their bounds, and there are paths
+        between the parts and to the data.
     """
     job = state.jobs[slot]
     n_taken = state.counters[0].n_taken
@@ -230,14 +230,14 @@ def judge_taken(state: GridState, net: GridLinks, slot: Slot, when_ms: Int) -> b
 
 @kernel_part
 def judge_started(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int) -> None:
-    """Work out anew how long a job takes on nodes that were reserved for it."""
+    """Recompute how long a job takes on its reserved nodes, which are in ``taken``."""
     if net is not None:
         judge_taken(state, net, slot, now_ms)
 
 
 @kernel_part
 def note_taken(state: GridState, net: GridLinks | None, slot: Slot) -> None:
-    """Keep what was found for the nodes in ``taken``: the job starts there."""
+    """Record the factor and transfer time of a job that starts on the nodes in ``taken``."""
     if net is not None:
         net.factor[slot] = 1.0 if state.counters[0].n_taken == 1 else net.taken_factor[0]
         net.data_ms[slot] = net.taken_data_ms[0]
@@ -245,9 +245,9 @@ def note_taken(state: GridState, net: GridLinks | None, slot: Slot) -> None:
 
 @kernel_part
 def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float:
-    """Return what a job grows by at least if no site can give it more than so many nodes.
+    """Return a lower bound on the factor of a split if each site has at most ``most`` nodes for the job.
 
-    Of all pairs of ranks (width - most) / (width - 1) at least are apart then, in any split.
+    In any such split, at least a fraction (width - most) / (width - 1) of all pairs of ranks are on different sites.
     """
     apart = max(np.int64(0), width - most) / max(np.int64(1), width - 1)
     return max(net.least_factor[slot], (1.0 + net.crossing_factor[slot] * apart) * (1.0 - 1e-9))
@@ -255,17 +255,18 @@ def least_factor_now(net: GridLinks, slot: Slot, width: Int, most: Int) -> float
 
 @kernel
 def find_least_factors(net: GridLinks, lag_ms: float, ms_per_bit: float) -> None:
-    """Write for each job what no split of it can grow less by, from the best that any two sites have.
+    """Compute lower bounds on the factors of all splits, from the best path between any two sites.
 
-    Bulk-synchronous one message, the slowest, crosses in any split; overlapped, and among all messages, it is one there
-    and one back at least, and between all ranks as many as if a single rank were apart.
+    In a bulk-synchronous job the slowest message counts, and in any split at least one message crosses between sites.
+    In an overlapped job all messages count, and at least one crosses in each direction; if all ranks exchange messages,
+    at least as many cross as if a single rank were on another site.
 
     Parameters
     ----------
     net : GridLinks
         ``least_factor`` and ``crossing_factor`` are written.
     lag_ms, ms_per_bit : float
-        The least of all paths between two sites.
+        The smallest of all paths between two sites.
     """
     for slot in range(len(net.communication)):
         communication = net.communication[slot]
@@ -282,7 +283,7 @@ def find_least_factors(net: GridLinks, lag_ms: float, ms_per_bit: float) -> None
                 if communication.pattern == ALL_TO_ALL:
                     share = 2.0 / communication.width
                     net.crossing_factor[slot] = min(communication.fraction * more_ms / local_ms, float(MAX_OVERHEAD))
-            # A little less, for the roundings on the way.
+            # Slightly lower, to allow for rounding errors.
             least = max(1.0, (1.0 + communication.fraction * share * more_ms / local_ms) * (1.0 - 1e-9))
             least = min(least, 1.0 + MAX_OVERHEAD)
         net.least_factor[slot] = least

@@ -1,6 +1,6 @@
-"""Where a job goes when links lie between the sites (docs/grid.md, "With a network").
+"""Placement of jobs with a network between the sites (docs/grid.md, "With a network").
 
-Each of these takes the links as an argument of its own: where they are None, numba leaves out what is done for them.
+Each function takes the links as a separate argument, so that numba compiles it without the network if they are None.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from gridweave.netmodel.kernels.choice import choose_sites, first_parts_factor, 
 from gridweave.netmodel.kernels.placements import Choice
 from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 
-# These are called with links, which the compiler knows.
+# mypy cannot see that the functions below are compiled only for links that are not None.
 # mypy: disable-error-code="arg-type, union-attr"
 
 STARTS, ROUNDS = np.int64(16), np.int64(8)
-"""Of the heuristic for choosing sites (netmodel/model.py)."""
+"""Parameters of the heuristic that chooses sites (netmodel/model.py)."""
 
 
 @kernel_part
 def take_free_site(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int
 ) -> bool:
-    """Place a job on one site now; return whether it can be.
+    """Place a job on one site now, in ``taken``; return whether that is possible.
 
-    Where it ends after the shadow time it may have what can be spared there; for the head that is never.
+    A job that ends after ``shadow_ms`` gets only spare nodes. For the head pass ``NEVER_MS``.
     """
     if net is not None:
         if moves_data(net, slot):
@@ -65,7 +65,7 @@ def take_free_site(
 
 @kernel_part
 def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, when_ms: Int) -> bool:
-    """Place a job on one site at a later instant, with the nodes ``ahead``; return whether it can be."""
+    """Place a job on one site at a later time, on the nodes in ``ahead``; return whether that is possible."""
     if net is not None:
         if moves_data(net, slot):
             return _take_near_site(state, codes, slot, state.ahead, when_ms, NEVER_MS)
@@ -78,7 +78,7 @@ def take_site_ahead(state: GridState, codes: GridCodes, net: GridLinks | None, s
 def _take_near_site(
     state: GridState, codes: GridCodes, slot: Slot, free: SiteNodes, when_ms: Int, shadow_ms: Int
 ) -> bool:
-    """Place a job on the site where it ends first, with its data; the selection decides between several."""
+    """Place a job with data on the site where it ends earliest; the selection breaks ties."""
     net = codes.net
     job = state.jobs[slot]
     least_ms = NEVER_MS
@@ -101,7 +101,7 @@ def _take_near_site(
 def take_parts_in_order(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, order: SiteOrder, when_ms: Int
 ) -> bool:
-    """Split a job at an instant, with the sites in the order of what is available on them; return whether it can be."""
+    """Split a job at a time over sites sorted by their available nodes; return whether that is possible."""
     if net is None:
         return take_split_in_order(state, codes, slot, order)
     return _take_parts_on_links(state, codes, net.choice, slot, order, when_ms)
@@ -111,7 +111,7 @@ def take_parts_in_order(
 def _take_parts_on_links(
     state: GridState, codes: GridCodes, choice: Choice | None, slot: Slot, order: SiteOrder, when_ms: Int
 ) -> bool:
-    """Split a job over links: over the fewest sites, or, with room for choosing them, where it ends first."""
+    """Split a job with a network: over the fewest sites or, if ``choice`` is given, so that it ends earliest."""
     net = codes.net
     if net.least_factor[slot] > net.max_factor:
         return False
@@ -128,9 +128,9 @@ def _take_parts_on_links(
 
 @kernel_part
 def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int) -> bool:
-    """Whether it is worth while to work out how long a job takes on the nodes in ``taken``, which are the fewest sites.
+    """Whether the split in ``taken``, over the fewest sites, may be worthwhile.
 
-    It is not if the job would end before on one site even if only the first two parts sent each other anything.
+    It is not if the job would end earlier on one site, even if only the first two parts exchanged messages.
     """
     net = codes.net
     communication = net.communication[slot]
@@ -147,7 +147,7 @@ def _taken_may_pay(state: GridState, codes: GridCodes, slot: Slot, when_ms: Int)
 
 @kernel
 def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int) -> bool:
-    """Whether it is worth while to look for a split: not if the job ends before on one site, whatever it comes to."""
+    """Whether any split may be worthwhile; not if the job ends earlier on one site by a lower bound for all splits."""
     net = codes.net
     communication = net.communication[slot]
     if moves_data(net, slot) or not waits_for_all(net.paths, communication):
@@ -163,9 +163,9 @@ def _any_may_pay(state: GridState, codes: GridCodes, slot: Slot, available: Site
 def take_parts(
     state: GridState, codes: GridCodes, net: GridLinks | None, slot: Slot, available: SiteNodes, when_ms: Int
 ) -> bool:
-    """Split a job at an instant; return whether it can be, with the parts in ``taken[:n_taken]``.
+    """Split a job at a time, with the parts in ``taken[:n_taken]``; return whether that is possible.
 
-    `net` is ``codes.net``, told apart by the compiler; the nodes in `available` may be used up on the way.
+    ``net`` is ``codes.net``, passed separately for the compiler. The function may change ``available``.
     """
     if net is None:
         return take_split(state, codes, slot, available)
@@ -187,9 +187,9 @@ def _take_available_parts(
 def _take_where_it_ends_first(
     state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int, has_to_pay: bool
 ) -> bool:
-    """Split a job so that it ends first; over the fewest sites, if those are more sites than it may have.
+    """Split a job so that it ends earliest, or over the fewest sites if that split has more fragments than allowed.
 
-    What does not end before the job would on one site may be passed over where it ``has_to_pay``.
+    With ``has_to_pay`` the search may be skipped if no split ends before the job would on one site.
     """
     net = codes.net
     job = state.jobs[slot]
@@ -220,7 +220,7 @@ def _take_where_it_ends_first(
 
 @kernel_part
 def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
-    """Tell the search what was the best for the job when it might have other nodes; nothing, if its data counts too."""
+    """Give the search the job's last result for other available nodes as a start; none for a job with data."""
     memo, known = net.memo, net.choice.known
     row = job_id & (len(memo.last_job_id) - 1)
     known.n_parts[0] = 0
@@ -235,7 +235,7 @@ def _recall_last(net: GridLinks, slot: Slot, job_id: Int) -> None:
 
 @kernel_part
 def _note_last(net: GridLinks, job_id: Int, available: SiteNodes) -> None:
-    """Keep what was just found to be the best of all placements."""
+    """Cache the result of an exhaustive search."""
     memo, choice = net.memo, net.choice
     row = job_id & (len(memo.last_job_id) - 1)
     memo.last_job_id[row] = job_id
@@ -251,7 +251,7 @@ def _note_last(net: GridLinks, job_id: Int, available: SiteNodes) -> None:
 def _take_remembered(
     state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, when_ms: Int, row: Int
 ) -> bool:
-    """Split a job as it was chosen; over the fewest sites, if those are more sites than it may have."""
+    """Split a job as cached in a row, or over the fewest sites if that split has more fragments than allowed."""
     memo = codes.net.memo
     count = memo.n_parts[row]
     if count == 0:
@@ -266,7 +266,7 @@ def _take_remembered(
 
 @kernel_part
 def _row_for(memo: Memo, job_id: Int, available: SiteNodes) -> Int:
-    """Return the one row in which the choice for a job and these nodes may stand."""
+    """Return the only row of the cache in which the placement of a job on these nodes can be."""
     mixed = job_id
     for site in range(len(available)):
         mixed = mixed * 31 + available[site]
@@ -275,9 +275,10 @@ def _row_for(memo: Memo, job_id: Int, available: SiteNodes) -> Int:
 
 @kernel
 def _remembered(net: GridLinks, slot: Slot, job_id: Int, available: SiteNodes) -> Int:
-    """Return the row with what was chosen before for this job and the same nodes; -1 if there is none.
+    """Return the row with the cached placement of this job on the same nodes, or -1.
 
-    Without data nothing else counts, as long as the links stay as they are.
+    Job and nodes are the whole key while the links stay the same. A job with data is never cached, because its
+    placement also depends on the time.
     """
     if moves_data(net, slot):
         return -1
@@ -293,7 +294,7 @@ def _remembered(net: GridLinks, slot: Slot, job_id: Int, available: SiteNodes) -
 
 @kernel
 def _remember(net: GridLinks, job_id: Int, available: SiteNodes, found: bool) -> Int:
-    """Keep what was just chosen; return the row."""
+    """Cache the placement that was just chosen; return its row."""
     memo = net.memo
     row = _row_for(memo, job_id, available)
     memo.job_id[row] = job_id
@@ -307,7 +308,7 @@ def _remember(net: GridLinks, job_id: Int, available: SiteNodes, found: bool) ->
 
 @kernel_part
 def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_ms: Int, shadow_ms: Int) -> bool:
-    """Whether no split of a job over links can end by the shadow time; without links, that is left to be found out."""
+    """Whether every split of a job ends after the shadow time by a lower bound; False without links."""
     if net is None:
         return False
     return now_ms + grown_ms(state.jobs[slot].estimate_ms, net.least_factor[slot]) > shadow_ms
@@ -315,19 +316,19 @@ def ends_late_on_links(state: GridState, net: GridLinks | None, slot: Slot, now_
 
 @kernel_part
 def sites_are_alike(net: GridLinks | None) -> bool:
-    """Whether a job ends at one instant on whichever single site it starts: data is nearer to one than to another."""
+    """Whether a job ends at the same time on every single site, which is not so if it has data to transfer."""
     return net is None or net.staging == NO_DATA
 
 
 @kernel_part
 def fits_now(state: GridState, net: GridLinks | None, slot: Slot) -> bool:
-    """Whether a job would end first on the single site that has the nodes for it now."""
+    """Whether a site has the nodes for a job now and no other placement would end earlier."""
     return (net is None or not moves_data(net, slot)) and most_of(state.free_order) >= state.jobs[slot].width
 
 
 @kernel_part
 def stays_settled(net: GridLinks | None) -> bool:
-    """Whether what could not start at the last pass cannot now either, as far as the links and the data go."""
+    """Whether links and data are unchanged since the last pass, so that a job that could not start still cannot."""
     if net is None:
         return True
     same = net.staging == NO_DATA and net.changed[0] == 0
@@ -337,7 +338,7 @@ def stays_settled(net: GridLinks | None) -> bool:
 
 @kernel_part
 def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
-    """Whether, by the estimates of the running jobs, a job could end on one site by an instant, from another one on."""
+    """Whether a job that starts on one site at ``when_ms`` or later could end by ``end_ms``, by the estimates."""
     if net is not None and moves_data(net, slot):
         return _ends_near_by(state, net, slot, when_ms, end_ms)
     return fits_one_site_by(state, slot, end_ms - state.jobs[slot].estimate_ms)
@@ -345,7 +346,7 @@ def ends_on_one_site_by(state: GridState, net: GridLinks | None, slot: Slot, whe
 
 @kernel_apart
 def _ends_near_by(state: GridState, net: GridLinks, slot: Slot, when_ms: Int, end_ms: Int) -> bool:
-    """Look at each site by itself: a job with data ends at another instant on each."""
+    """Answer `ends_on_one_site_by` for a job with data, which takes a different time on each site."""
     width = state.jobs[slot].width
     if width > state.counters[0].largest:
         return False
@@ -379,16 +380,16 @@ def _ends_there_by(state: GridState, net: GridLinks, slot: Slot, site: Int, star
 
 @kernel
 def find_possible(state: GridState, codes: GridCodes, possible: npt.NDArray[np.bool_]) -> None:
-    """Write for each job whether it could be placed on the idle grid with the links as they are now.
+    """Determine which jobs could be placed on the idle grid with the present links.
 
     Parameters
     ----------
     state : GridState
-        Of the idle grid, with a job in every slot.
+        State of the idle grid, with a job in every slot.
     codes : GridCodes
-        With links.
+        Policy with links.
     possible : numpy.ndarray of bool, shape (slots,)
-        Written.
+        Output.
     """
     net = codes.net
     for slot in range(len(state.jobs)):
@@ -403,15 +404,15 @@ def find_possible(state: GridState, codes: GridCodes, possible: npt.NDArray[np.b
 
 @kernel
 def find_splittable(state: GridState, codes: GridCodes, splittable: npt.NDArray[np.bool_]) -> None:
-    """Write for each job whether it may be split.
+    """Determine which jobs may be split.
 
     Parameters
     ----------
     state : GridState
-        With a job in every slot.
+        State with a job in every slot.
     codes : GridCodes
     splittable : numpy.ndarray of bool, shape (slots,)
-        Written.
+        Output.
     """
     for slot in range(len(state.jobs)):
         splittable[slot] = may_split(state, codes, slot)

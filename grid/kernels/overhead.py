@@ -1,7 +1,6 @@
-"""How much longer a job takes when it is split: the one place that knows (docs/grid.md, "How long a split job takes").
+"""The length of a split job (docs/grid.md, "How long a split job takes").
 
-Whatever the overhead comes from, the rest of the kernels see lengths alone: behind `split_length_ms` stands a number,
-or a model of the links between the sites (links.py).
+The other kernels see only lengths, whether the overhead is a fixed number or comes from the links (links.py).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 @kernel_part
 def stretched_ms(overhead: npt.NDArray[np.float64], n_fragments: Int, sensitivity: float, length_ms: Int) -> Int:
-    """Return how long a job takes in so many fragments, by overheads for 2, 3, ... of them; the last holds for more."""
+    """Return how long a job takes in ``n_fragments``; ``overhead`` holds values for 2, 3, ... and the last for more."""
     if n_fragments == 1:
         return length_ms
     factor = overhead[min(n_fragments, len(overhead) + 1) - 2] * sensitivity
@@ -29,26 +28,26 @@ def stretched_ms(overhead: npt.NDArray[np.float64], n_fragments: Int, sensitivit
 
 @kernel_part
 def split_length_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
-    """Return how long a job takes on the nodes that stand in ``taken``.
+    """Return how long a job takes on the nodes in ``taken``.
 
     Parameters
     ----------
     state : GridState
         The fragments of the job are ``taken[:n_taken]``.
     codes : GridCodes
-        ``overhead`` is by how much more a job takes in 2, 3, ... fragments; the last one holds for more. With a network
-        it does not count.
+        ``overhead`` holds the overheads for 2, 3, ... fragments, the last one also for more. It is not used with a
+        network.
     slot : int
-        Of the job, whose ``sensitivity`` to that counts too.
+        Slot of the job, whose ``sensitivity`` multiplies the overhead.
     length_ms : int
-        How long it takes on one site.
+        Length of the job on one site.
 
     Returns
     -------
     int
-        ``length_ms`` for a single fragment, otherwise time + floor(time x overhead x sensitivity): the overhead p of
-        Streit, section 6.5.3, for each number of fragments and each job. With a network time x factor, rounded up, and
-        what its data takes.
+        ``length_ms`` for a single fragment, otherwise length + floor(length x overhead x sensitivity), where the
+        overhead is p of Streit, section 6.5.3. With a network: length x factor, rounded up, plus the time of its data
+        transfers.
     """
     return _split_length_ms(state, codes, codes.net, slot, length_ms)
 
@@ -62,7 +61,7 @@ def _split_length_ms(state: GridState, codes: GridCodes, net: GridLinks | None, 
 
 @kernel_part
 def shortest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
-    """Return what no split of a job takes less than, so that splits that cannot pay need not be found."""
+    """Return a lower bound on the length of any split of a job, so that hopeless searches can be skipped."""
     return _shortest_split_ms(state, codes, codes.net, slot, length_ms)
 
 
@@ -78,7 +77,7 @@ def _shortest_split_ms(state: GridState, codes: GridCodes, net: GridLinks | None
 
 @kernel_part
 def shortest_split_now_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> Int:
-    """Return what no split of a job takes less than with what is free now, if it fits on no single site."""
+    """Return a lower bound on the length of any split over the free nodes, for a job that fits on no single site."""
     return _shortest_split_now_ms(state, codes, codes.net, slot, length_ms)
 
 
@@ -93,7 +92,7 @@ def _shortest_split_now_ms(
 
 @kernel_part
 def longest_split_ms(state: GridState, codes: GridCodes, slot: Slot, length_ms: Int) -> float:
-    """Return what no split of a job takes longer than, as a double: it may be more than any number of milliseconds."""
+    """Return an upper bound on the length of any split, as a float because it may exceed 64-bit integers."""
     return _longest_split_ms(state, codes, codes.net, slot, length_ms)
 
 

@@ -1,4 +1,4 @@
-"""Where a job goes: one site by a selection, or several with the fewest fragments (docs/grid.md, "Placing a job now").
+"""Place a job on one site by a selection, or on several with the fewest fragments (docs/grid.md, "Placing a job now").
 
 Sources: Streit, sections 6.5.2 and 6.5.3; Figure 7.12 and Table 7.5.
 """
@@ -29,34 +29,34 @@ from gridweave.site.kernels.state import NEVER_MS, NO_PLACE
 BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM, EARLIEST_END = 0, 1, 2, 3, 4
 
 ANYWHERE, SINGLE_SITE, NOTHING = 0, 1, 2
-"""What the head of the queue reserves."""
+"""Kinds of reservation for the head of the queue."""
 
 
 class GridCodes(NamedTuple):
-    """A grid's policy as compiled code reads it.
+    """The policy of a grid, for compiled code.
 
     Attributes
     ----------
     splits : bool
-        Whether a job may be split at all.
+        Whether jobs may be split.
     adaptive : bool
-        Whether it is split only if that ends earlier than waiting for a single site.
+        Whether to split a job only if it then ends earlier than on a single site.
     backfills : bool
     head_reservation : int
-        ANYWHERE, SINGLE_SITE (but for a job wider than any) or NOTHING.
+        ANYWHERE, SINGLE_SITE (except for a job wider than every site) or NOTHING.
     selection : int
         BEST_FIT, BIGGEST_FREE, EQUAL_UTIL, RANDOM or EARLIEST_END.
     lower_bound : int
-        A job that is to be split is wider than this, or than the largest site.
+        Only jobs wider than this, or wider than the largest site, may be split.
     width_up_to, fragments : numpy.ndarray of int64, shape (rows,)
-        Fragments allowed for widths up to a bound, in ascending order; wider jobs have no limit.
+        Largest number of fragments for widths up to a bound, ascending; wider jobs have no limit.
     overhead : numpy.ndarray of float64, shape (at least 1,)
-        By which part of itself a job takes longer in 2, 3, ... fragments; the last one holds for more.
+        Overhead in 2, 3, ... fragments, as a fraction of the job's length; the last value also holds for more.
     net : GridLinks or None
-        The links between the sites, and what the jobs send over them; None where the overhead is a number.
+        The links between the sites and the traffic of the jobs; None if the overhead is a number.
     offers : numpy.ndarray of int64, shape (slots,), or None
-        When each job would end that starts now on nodes that others use: ``NEVER_MS`` if no site offers that, 0 if it
-        is not known yet. None where no site shares nodes, or splits do not go by such ends.
+        For each job the end if it started now on offered shared nodes; ``NEVER_MS`` without an offer, 0 if not known
+        yet. None if no site shares nodes or splits do not depend on such offers.
     """
 
     splits: bool
@@ -74,7 +74,7 @@ class GridCodes(NamedTuple):
 
 @kernel_part
 def fragments_allowed(codes: GridCodes, width: Int) -> Int:
-    """Return into how many fragments a job of this width may be split."""
+    """Return the largest number of fragments for a job of this width."""
     for row in range(len(codes.width_up_to)):
         if width <= codes.width_up_to[row]:
             return codes.fragments[row]
@@ -83,16 +83,16 @@ def fragments_allowed(codes: GridCodes, width: Int) -> Int:
 
 @kernel
 def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes, free: SiteNodes) -> Int:
-    """Return the one site for a job, among those with enough available; ``NO_PLACE`` if there is none.
+    """Select one site for a job among those with enough available nodes; ``NO_PLACE`` if there is none.
 
     Parameters
     ----------
     state : GridState
     codes : GridCodes
     slot : int
-        Of the job.
+        Slot of the job.
     available, free : numpy.ndarray of int64, shape (sites,)
-        The nodes that the job may have, and those that no job holds, by which the sites are compared.
+        The nodes that the job may take, and the free nodes by which the sites are compared.
     """
     width = state.jobs[slot].width
     if codes.selection == RANDOM:
@@ -104,7 +104,7 @@ def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteN
         if best == NO_PLACE:
             best = site
             if codes.selection == EARLIEST_END:
-                # The nodes of all sites are alike: a job ends at one instant wherever it starts now.
+                # All nodes are equal, so a job that starts now ends at the same time on every site.
                 return site
         elif codes.selection == BEST_FIT:
             if free[site] < free[best]:
@@ -121,7 +121,7 @@ def choose_site(state: GridState, codes: GridCodes, slot: Slot, available: SiteN
 
 @kernel
 def _choose_at_random(state: GridState, slot: Slot, available: SiteNodes) -> Int:
-    """Return the site that the job's draw means among those with enough available, in site order."""
+    """Return the site that the job's random number selects among those with enough available nodes, in site order."""
     width = state.jobs[slot].width
     fitting = 0
     for site in range(len(available)):
@@ -137,7 +137,7 @@ def _choose_at_random(state: GridState, slot: Slot, available: SiteNodes) -> Int
 
 @kernel_part
 def take_site(state: GridState, slot: Slot, site: Int) -> None:
-    """Note that a job takes its nodes from one site."""
+    """Put a placement on one site into ``taken``."""
     state.taken[0].site = site
     state.taken[0].width = state.jobs[slot].width
     state.counters[0].n_taken = 1
@@ -145,17 +145,17 @@ def take_site(state: GridState, slot: Slot, site: Int) -> None:
 
 @kernel_part
 def may_split(state: GridState, codes: GridCodes, slot: Slot) -> bool:
-    """Whether a job may be split: by the mode, and by the lower bound unless it fits on no site."""
+    """Whether the policy allows to split a job; a job that is wider than every site ignores the lower bound."""
     width = state.jobs[slot].width
     return codes.splits and (width > codes.lower_bound or width > state.counters[0].largest)
 
 
 @kernel
 def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNodes) -> bool:
-    """Split a job over the fewest sites; return whether it can be, with the fragments in ``taken``.
+    """Split a job over the fewest sites, with the fragments in ``taken``; return whether that is possible.
 
-    The sites are found one after the other, the one with the most nodes left first: fragments are few, so that beats
-    sorting all sites. ``available`` is used up on the way.
+    Sites are picked one by one, largest number of available nodes first. Fragments are few, so that is faster than
+    sorting all sites. The function changes ``available``.
     """
     missing = state.jobs[slot].width
     most = min(fragments_allowed(codes, missing), len(available))
@@ -179,11 +179,11 @@ def take_split(state: GridState, codes: GridCodes, slot: Slot, available: SiteNo
 
 @kernel_part
 def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool) -> Int:
-    """Return the one site for a job that starts now; ``NO_PLACE`` if there is none.
+    """Select one site for a job that starts now; ``NO_PLACE`` if there is none.
 
-    The choice is that of `choose_site` with all free nodes available or, for a job that ends after the shadow time
-    (``late``), those that can be spared. Best-fit and biggest-free find it in the order of the sites; no more sites are
-    passed over than are reserved for the head.
+    The result is that of `choose_site` with all free nodes available or, for a job that ends after the shadow time
+    (``late``), only the spare ones. Best-fit and biggest-free use the sorted order of the sites and skip at most as
+    many sites as the head has reserved.
     """
     width = state.jobs[slot].width
     order = state.free_order
@@ -208,7 +208,7 @@ def choose_free_site(state: GridState, codes: GridCodes, slot: Slot, late: bool)
 
 @kernel_part
 def _first_to_spare(state: GridState, low: Int, high: Int, width: Int, late: bool) -> Int:
-    """Return the first site between two places of the order that can spare the nodes; ``NO_PLACE`` if none can."""
+    """Return the first site in the order, from low to high, with enough spare nodes; ``NO_PLACE`` if there is none."""
     for place in range(low, high):
         site = site_of(state.free_order[place])
         if not late or state.extra[site] >= width:
@@ -218,7 +218,7 @@ def _first_to_spare(state: GridState, low: Int, high: Int, width: Int, late: boo
 
 @kernel_part
 def take_split_in_order(state: GridState, codes: GridCodes, slot: Slot, order: SiteOrder) -> bool:
-    """Split a job over the fewest sites, as `take_split`, with the sites in the order of what is available on them."""
+    """Split a job over the fewest sites, as `take_split`, using sites sorted by their available nodes."""
     width = state.jobs[slot].width
     count = _take_fewest(order, state.taken, width, fragments_allowed(codes, width))
     state.counters[0].n_taken = count
@@ -227,7 +227,7 @@ def take_split_in_order(state: GridState, codes: GridCodes, slot: Slot, order: S
 
 @kernel
 def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, most: Int) -> Int:
-    """Take nodes from the end of the order on; return from how many sites, or 0 if they are too many or too few."""
+    """Take nodes from the sites with the most nodes; return the number of sites, 0 if more than ``most`` are needed."""
     count = 0
     high = len(order)
     while high > 0 and nodes_of(order[high - 1]) > 0:
@@ -248,15 +248,15 @@ def _take_fewest(order: SiteOrder, taken: npt.NDArray[np.void], missing: Int, mo
 
 @kernel_part
 def fits_one_site_by(state: GridState, slot: Slot, limit_ms: Int) -> bool:
-    """Whether, by the estimates of the running jobs, some one site has the nodes for a job at an instant or before."""
+    """Whether some site has the nodes for a job at ``limit_ms`` or before, by the estimates of the running jobs."""
     return fits_one_site_ms(state, slot, limit_ms) <= limit_ms
 
 
 @kernel_part
 def fits_one_site_ms(state: GridState, slot: Slot, limit_ms: Int) -> Int:
-    """Return the first instant at which, by estimates, some one site has the nodes for a job.
+    """Return the first time at which some site has the nodes for a job, by estimates.
 
-    0 if one has them now; `NEVER_MS` if none ever has, or none has by ``limit_ms`` and no more was found out.
+    0 if a site has them now. `NEVER_MS` if no site ever has, or if none has by ``limit_ms``; the search may stop there.
     """
     counters = state.counters[0]
     width = state.jobs[slot].width
@@ -274,9 +274,10 @@ def fits_one_site_ms(state: GridState, slot: Slot, limit_ms: Int) -> Int:
 
 @kernel
 def _look_ahead(state: GridState, width: Int, limit_ms: Int) -> None:
-    """Work out when the most nodes that are free on one site become more: up to a width, or up to an instant.
+    """Extend the horizon, the times at which the largest number of free nodes on one site grows.
 
-    What is known holds until a job starts or ends, and is added to.
+    The search stops at ``width`` nodes or at ``limit_ms``. The horizon stays valid until a job starts or ends, and
+    later calls continue it.
     """
     counters = state.counters[0]
     later = state.later

@@ -1,6 +1,6 @@
-"""What the grid has reserved for waiting jobs, and where a reservation goes (docs/grid.md, "Reserved starts").
+"""The grid's reservations for waiting jobs, and the search for their placements (docs/grid.md, "Reserved starts").
 
-The arrays, how a reservation is entered into them, and its place: on one site at its earliest, or on several.
+A reservation is the earliest start on one site, or a split over several.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 from gridweave.site.kernels.state import NEVER_MS
 
 RESERVED = np.dtype([("length_ms", np.int64), ("n_fragments", np.int64)], align=True)
-"""What is reserved for a waiting job: for how long, and on how many sites. Its start is ``promised_ms`` of its slot."""
+"""The length and number of fragments of a reservation; its start is ``promised_ms`` in the job's slot."""
 
 PLAN_COUNTERS = np.dtype([("n_spare", np.int64), ("stale", np.int64), ("next_start_ms", np.int64)], align=True)
-"""How many rows are spare, how much of the plan still holds (``FRESH`` and its like), and the next reserved start."""
+"""Number of free rows, staleness of the plan (``FRESH``, ``COMPRESS`` or ``REPLAN``), and the next reserved start."""
 
 
 class ReservedStarts(NamedTuple):
-    """What the grid has reserved.
+    """The reservations of a grid.
 
     Attributes
     ----------
     counters : numpy.ndarray of PLAN_COUNTERS, shape (1,)
     step_ms, step_free : numpy.ndarray of int64, shape (sites + 1, steps)
-        The availability profile of each site (`gridweave.site.kernels.profile`), and last of all sites together.
+        The availability profile of each site (`gridweave.site.kernels.profile`); the last row is for all sites.
     n_steps : numpy.ndarray of int64, shape (sites + 1,)
     row : numpy.ndarray of int64, shape (slots,)
-        Of each waiting job its row in the next two.
-    reserved : numpy.ndarray of RESERVED, shape (room,)
-    fragments : numpy.ndarray of FRAGMENT, shape (room, most fragments)
-    spare : numpy.ndarray of int64, shape (room,)
-        The rows that belong to no job.
+        For each waiting job its row in ``reserved`` and ``fragments``.
+    reserved : numpy.ndarray of RESERVED, shape (capacity,)
+    fragments : numpy.ndarray of FRAGMENT, shape (capacity, most fragments)
+    spare : numpy.ndarray of int64, shape (capacity,)
+        A stack of the free rows.
     earliest_ms, cursor : numpy.ndarray of int64, shape (sites,)
-        Room to work in: the earliest start of a job on each site alone, and the step that holds at an instant.
+        Scratch: the earliest start of a job on each single site, and the profile step in force at a time.
     """
 
     counters: npt.NDArray[np.void]
@@ -57,9 +57,9 @@ class ReservedStarts(NamedTuple):
 
 
 def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> ReservedStarts:
-    """Return a plan for an idle grid, in which nothing is reserved, for so many jobs that wait or run."""
+    """Return a plan without reservations for an idle grid, with capacity for ``room`` waiting and running jobs."""
     sites = len(state.nodes)
-    # Each job changes what is free at its start and at its end; one step stands for the last pass, and one for now.
+    # Each job adds at most two steps; one more step is for the last pass, and one for now.
     steps = 2 * room + 2
     plan = ReservedStarts(
         counters=np.zeros(1, PLAN_COUNTERS),
@@ -81,7 +81,7 @@ def empty_grid_plan(state: GridState, codes: GridCodes, *, room: int) -> Reserve
 
 
 def enlarged(plan: ReservedStarts) -> ReservedStarts:
-    """Return the same plan with room for twice as many jobs."""
+    """Return a copy of the plan with twice the capacity."""
     room = len(plan.reserved)
     wider = ((0, 0), (0, 2 * room))
     spare = np.zeros(2 * room, np.int64)
@@ -100,14 +100,14 @@ def enlarged(plan: ReservedStarts) -> ReservedStarts:
 
 @kernel_part
 def has_room(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
-    """Whether the plan has room for so many new jobs."""
+    """Whether the plan has capacity for ``n_new`` more jobs."""
     counters = state.counters[0]
     return counters.n_waiting + counters.n_running + n_new <= len(plan.reserved)
 
 
 @kernel
 def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, length_ms: Int) -> None:
-    """Note the nodes in ``taken`` as what is reserved for a job; nothing, if it has no start (``NEVER_MS``) as yet."""
+    """Record the nodes in ``taken`` as a job's reservation; without a start (``NEVER_MS``) it has no nodes."""
     row = plan.row[slot]
     n_taken = state.counters[0].n_taken if start_ms < NEVER_MS else 0
     for k in range(n_taken):
@@ -119,7 +119,7 @@ def note_reserved(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: 
 
 @kernel
 def occupy_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: Int) -> None:
-    """Enter a job's reservation into the profiles (sign ``TAKE``), or take it out (``GIVE_BACK``).
+    """Add a job's reservation to the profiles (sign ``TAKE``) or remove it (``GIVE_BACK``).
 
     Parameters
     ----------
@@ -140,9 +140,9 @@ def occupy_reserved(state: GridState, plan: ReservedStarts, slot: Slot, sign: In
 
 @kernel
 def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms: Int, end_ms: Int, sign: Int) -> None:
-    """Enter what a running job holds from one instant to another into the profiles, or take it out.
+    """Add the nodes of a running job between two times to the profiles, or remove them.
 
-    The profile of a site that is shut has no nodes at all, so what the job holds there is not entered.
+    Nodes on a site that is shut are ignored, because its profile has no nodes.
     """
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -152,13 +152,13 @@ def occupy_running(state: GridState, plan: ReservedStarts, slot: Slot, start_ms:
 
 @kernel_part
 def occupy_nodes(plan: ReservedStarts, row: Int, start_ms: Int, end_ms: Int, width: Int) -> None:
-    """Take nodes out of a profile; a negative width gives them back."""
+    """Subtract nodes from a profile; a negative width gives them back."""
     plan.n_steps[row] = occupy(plan.step_ms[row], plan.step_free[row], plan.n_steps[row], start_ms, end_ms, width)
 
 
 @kernel_part
 def release_row(plan: ReservedStarts, slot: Slot) -> None:
-    """Put the row of a job back among the spare ones."""
+    """Return the row of a job to the free rows."""
     plan.spare[plan.counters[0].n_spare] = plan.row[slot]
     plan.counters[0].n_spare += 1
 
@@ -167,23 +167,23 @@ def release_row(plan: ReservedStarts, slot: Slot) -> None:
 def find_place(
     state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, now_ms: Int, latest_end_ms: Int
 ) -> tuple[Int, Int]:
-    """Find the preferred place of a job, among those that end by an instant.
+    """Find the preferred placement of a job among those that end by ``latest_end_ms``.
 
     Parameters
     ----------
     state : GridState
-        ``taken`` then holds the fragments.
+        Afterwards ``taken`` holds the fragments.
     codes : GridCodes
     plan : ReservedStarts
-        Brought up to now; what is reserved for the job itself is taken out.
+        Advanced to now, without the job's own reservation.
     slot, now_ms : int
     latest_end_ms : int
-        A place that ends later does not count.
+        The latest end allowed.
 
     Returns
     -------
     start_ms : int
-        ``NEVER_MS`` if there is no such place.
+        ``NEVER_MS`` if there is no such placement.
     length_ms : int
     """
     job = state.jobs[slot]
@@ -209,7 +209,7 @@ def find_place(
 
 @kernel
 def _take_earliest_site(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> None:
-    """Take the nodes of the selected site among those on which a job has this earliest start."""
+    """Select one of the sites on which a job has its earliest start, and put its nodes into ``taken``."""
     for site in range(len(state.nodes)):
         state.available[site] = state.jobs[slot].width if plan.earliest_ms[site] == start_ms else 0
         i = 0
@@ -229,9 +229,9 @@ def _earliest_split(
     before_ms: Int,
     before_end_ms: Int,
 ) -> tuple[Int, Int]:
-    """Find the first start of a split before an instant, with its fragments in ``taken``; return start and length.
+    """Find the earliest split starting before ``before_ms``, with its fragments in ``taken``; return start and length.
 
-    The start is ``NEVER_MS`` if there is none, or if that split does not end before ``before_end_ms``.
+    The start is ``NEVER_MS`` if there is none, or if the earliest split does not end before ``before_end_ms``.
     """
     job = state.jobs[slot]
     for site in range(len(state.nodes)):
@@ -239,7 +239,7 @@ def _earliest_split(
     everywhere = len(state.nodes)
     when_ms = now_ms
     while True:
-        # What all sites have together must suffice for that long; few instants are left that are worth a closer look.
+        # All sites together must have enough nodes for the whole length, which leaves few times to examine.
         when_ms = earliest_fit(
             plan.step_ms[everywhere],
             plan.step_free[everywhere],
@@ -268,9 +268,9 @@ def _earliest_split(
 
 @kernel
 def _split_from(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: Slot, start_ms: Int) -> Int:
-    """Split a job that starts at the instant of the cursors; return its length, ``NEVER_MS`` if it cannot be split.
+    """Split a job that starts at the time of the cursors; return its length, ``NEVER_MS`` if that is impossible.
 
-    A split that takes longer than was thought may find fewer nodes, and then be another.
+    If a split takes longer than assumed, fewer nodes may be free for that length, so the search is repeated.
     """
     estimate_ms = state.jobs[slot].estimate_ms
     length_ms = estimate_ms
@@ -287,7 +287,7 @@ def _split_from(state: GridState, codes: GridCodes, plan: ReservedStarts, slot: 
 
 @kernel_part
 def _least_free(plan: ReservedStarts, site: Int, end_ms: Int) -> Int:
-    """Return how many nodes of a site are free from the cursor on for the whole time until an instant."""
+    """Return how many nodes of a site are free for the whole time from its cursor to ``end_ms``."""
     i = plan.cursor[site]
     least = plan.step_free[site, i]
     i += 1

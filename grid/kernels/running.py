@@ -1,10 +1,10 @@
-"""The running jobs of a grid in ascending order of (end by estimate, job id), in blocks.
+"""The running jobs of a grid, sorted by (end by estimate, job id), in blocks.
 
-In one sorted array a job that starts or ends moves half of all others; here it moves those of its block. The blocks in
-use stand at the head of ``block_order``, in the order of their jobs, the others behind them. A full block is divided,
-and two neighbours that together fill no more than half a block are joined, so that few blocks are needed.
+In a single sorted array, each start or end would move half of the jobs; here it moves only jobs of one block.
+``block_order`` lists the blocks in use, in the order of their jobs, and then the free blocks. A full block is split,
+and two neighbours that together fill at most half a block are merged, so that few blocks are needed.
 
-A *place* counts through the blocks in use: number of the block in their order x BLOCK + index in the block.
+A *place* counts through the blocks in use: index of the block in ``block_order`` x BLOCK + index within the block.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.kernels.state import NO_PLACE
 
 FIRST_PLACE = np.int64(0)
-"""Where the job that ends first stands."""
+"""The place of the job with the earliest end."""
 
 
 def running_slots(state: GridState) -> npt.NDArray[np.int64]:
-    """Return the slots of the running jobs in the order of their ends by estimate, shape (running,)."""
+    """Return the slots of the running jobs, shape (running,), sorted by end by estimate."""
     blocks = state.block_order[: int(state.counters[0]["n_blocks"])]
     in_use = np.arange(BLOCK) < state.block_count[blocks, None]
     slots: npt.NDArray[np.int64] = state.running["slot"].reshape(-1, BLOCK)[blocks][in_use]
@@ -30,7 +30,7 @@ def running_slots(state: GridState) -> npt.NDArray[np.int64]:
 
 @kernel_part
 def end_place(state: GridState) -> Int:
-    """Return the place behind the last running job."""
+    """Return the place after the last running job."""
     return state.counters[0].n_blocks * BLOCK
 
 
@@ -50,7 +50,7 @@ def next_place(state: GridState, place: Place) -> Int:
 
 @kernel_part
 def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
-    """Whether the job in a row comes before another."""
+    """Whether the job in a row comes before a job with this end and id."""
     if state.running[row].end_ms != end_ms:
         return state.running[row].end_ms < end_ms
     return state.jobs[state.running[row].slot].job_id < job_id
@@ -58,7 +58,7 @@ def _ends_before(state: GridState, row: Int, end_ms: Int, job_id: Int) -> bool:
 
 @kernel_part
 def _block_number(state: GridState, end_ms: Int, job_id: Int) -> Int:
-    """Return the number of the block in which a job stands or would have to stand."""
+    """Return the index in ``block_order`` of the block that contains a job, or into which it belongs."""
     low = 0
     left = state.counters[0].n_blocks - 1
     while left > 0:
@@ -72,7 +72,7 @@ def _block_number(state: GridState, end_ms: Int, job_id: Int) -> Int:
 
 @kernel_part
 def place_of(state: GridState, slot: Slot) -> Int:
-    """Return the place of the job of a slot; ``NO_PLACE`` if it does not run."""
+    """Return the place of the job of a slot; ``NO_PLACE`` if it is not running."""
     if state.counters[0].n_running == 0:
         return NO_PLACE
     end_ms = state.end_ms[slot]
@@ -84,7 +84,7 @@ def place_of(state: GridState, slot: Slot) -> Int:
     last = row + left
     while left > 0:
         half = (left + 1) >> 1
-        # Both outcomes are as likely, so this is written for a conditional move rather than a branch.
+        # Both outcomes are equally likely, so this form lets the compiler use a conditional move instead of a branch.
         row += half if state.running[row + half - 1].end_ms < end_ms else 0
         left -= half
     while row < last and state.running[row].slot != slot:
@@ -94,7 +94,7 @@ def place_of(state: GridState, slot: Slot) -> Int:
 
 @kernel_part
 def join_blocks(state: GridState, slot: Slot, end_ms: Int) -> None:
-    """Put a job among the running ones."""
+    """Insert a job into the running jobs."""
     counters = state.counters[0]
     job_id = state.jobs[slot].job_id
     if counters.n_blocks == 0:
@@ -117,7 +117,7 @@ def join_blocks(state: GridState, slot: Slot, end_ms: Int) -> None:
 
 @kernel_part
 def leave_blocks(state: GridState, place: Place) -> Int:
-    """Take the job at this place out of the running ones; return its slot."""
+    """Remove the job at this place from the running jobs; return its slot."""
     number = place >> BLOCK_BITS
     block = state.block_order[number]
     row = block * BLOCK + (place & (BLOCK - 1))
@@ -141,7 +141,7 @@ def _divide(
     block_count: npt.NDArray[np.int64],
     number: Int,
 ) -> None:
-    """Move the later half of a full block into a new one behind it."""
+    """Move the second half of a full block into a new block after it."""
     old = block_order[number]
     new = block_order[counters[0].n_blocks]
     for i in range(counters[0].n_blocks, number + 1, -1):
@@ -163,7 +163,7 @@ def _unite(
     block_count: npt.NDArray[np.int64],
     number: Int,
 ) -> None:
-    """Drop a block that is empty; join one to a neighbour if they fill no more than half a block together."""
+    """Free an empty block, or merge a block with a neighbour if together they fill at most half a block."""
     for first in range(max(number - 1, 0), min(number + 1, counters[0].n_blocks - 1)):
         block, other = block_order[first], block_order[first + 1]
         count = block_count[block]
@@ -179,7 +179,7 @@ def _unite(
 
 @kernel_part
 def _drop(counters: npt.NDArray[np.void], block_order: npt.NDArray[np.int64], number: Int) -> None:
-    """Take a block out of those in use."""
+    """Move a block from the blocks in use to the free blocks."""
     block = block_order[number]
     counters[0].n_blocks -= 1
     for i in range(number, counters[0].n_blocks):

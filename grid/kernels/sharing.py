@@ -1,6 +1,7 @@
-"""Whether a job starts now on nodes that others use, slowed, or waits, or is split (docs/control.md, "Wait, or share").
+"""Choose between starting a job now on shared nodes, waiting, and splitting it (docs/control.md, "Wait, or share").
 
-A site with hyperthreaded nodes offers that. Every level of control that knows of offers weighs them by these functions.
+Sites with hyperthreaded nodes offer shared nodes, on which a job starts at once and runs slower. All levels of control
+that know these offers compare them with these functions.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from gridweave.jit import Int, kernel, kernel_part
 
 @kernel_part
 def shared_end_ms(slowdown: float, length_ms: Int, now_ms: Int) -> Int:
-    """Return when a job ends that starts now beside others, and takes so many times as long as alone."""
+    """Return when a job ends that starts now on shared nodes and takes ``slowdown`` times as long as alone."""
     return now_ms + np.int64(math.ceil(slowdown * length_ms))
 
 
 @kernel_part
 def is_first(end_ms: Int, otherwise_ms: Int) -> bool:
-    """Whether what has a price, a split or shared nodes, ends a job before what has none; if both end at once, not."""
+    """Whether an option with a cost (a split, shared nodes) ends a job before one without; a tie goes to the latter."""
     return end_ms < otherwise_ms
 
 
 @kernel
 def shares_now(state: GridState, codes: GridCodes, slot: Slot, now_ms: Int, end_ms: Int) -> bool:
-    """Whether a waiting job that would end then on shared nodes ends before it would on one site alone.
+    """Whether a waiting job ends earlier on shared nodes now than on any single site without sharing.
 
     Parameters
     ----------
     state : GridState
     codes : GridCodes
     slot : int
-        Of the job.
+        Slot of the job.
     now_ms, end_ms : int
-        When it would start and end on shared nodes.
+        Its start and end on shared nodes.
     """
     return not ends_on_one_site_by(state, codes.net, slot, now_ms, end_ms)

@@ -1,12 +1,11 @@
-"""The arrays that the grid queue works on.
+"""The arrays of the grid queue.
 
-The queue itself is kept by the kernels of a site (`gridweave.site.kernels.state.enqueue` and its like): a `GridState`
-has the same ``jobs``, ``waiting`` and counters, with the nodes told apart by site.
+The kernels of a site maintain the queue itself (`gridweave.site.kernels.state.enqueue` and others): a `GridState` has
+the same ``jobs``, ``waiting`` and counters, but counts nodes by site.
 
-The sites stand in ascending order of their free nodes, kept up to date, so that none need be looked at in vain. An
-entry of a `SiteOrder` is a single number, free nodes x 2^24 + site: no grid has 2^24 nodes, nor therefore sites. A
-search takes as many steps as the sites have binary digits; a change moves the entries between the old place and the new
-one.
+The sites are kept sorted by their free nodes, so that a search touches only sites with enough nodes. An entry of a
+`SiteOrder` is a single number, free nodes x 2^24 + site; no grid has 2^24 nodes or sites. A search is binary, and a
+change moves the entries between the old and the new position.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ SiteOrder = npt.NDArray[np.int64]
 """The entries of all sites, ascending: shape (sites,)."""
 
 Slot = Int
-"""The row of a job in the tables of jobs; it keeps that as long as it waits or runs."""
+"""The row of a job in the tables of jobs, fixed while the job waits or runs."""
 
 Place = Int
-"""Where a job stands: in the queue, or among the running jobs (running.py)."""
+"""The position of a job in the queue, or among the running jobs (running.py)."""
 
 SiteNodes = npt.NDArray[np.int64]
 """A number of nodes for each site: shape (sites,)."""
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
-"""Jobs in a block."""
+"""Number of jobs in a block."""
 
 FRAGMENT = np.dtype([("site", np.int64), ("width", np.int64)], align=True)
-"""A part of a job: so many nodes of one site."""
+"""A part of a job: a number of nodes on one site."""
 
 COUNTERS = np.dtype(
     [
@@ -68,24 +67,24 @@ COUNTERS = np.dtype(
     ],
     align=True,
 )
-"""The numbers of a grid: ``free`` of ``nodes`` on all sites, nodes of the ``largest``, and how full each array is.
+"""The counters of a grid: total and ``free`` nodes, nodes of the ``largest`` site, and the used length of each array.
 
-``spare`` is the sum of what ``spare_order`` holds, `UNKNOWN` if that is not up to date; ``horizon_next`` is the running
-job up to which the horizon is known. ``settled`` is the head, by its slot, for which the last pass started nothing, if
-nothing has started, ended or moved since; otherwise `UNKNOWN`. ``n_noted`` is up to which place it is known what the
-waiting jobs want; ``first_gap`` and ``last_gap`` where the first and the last job stood that the pass has started.
-``reserved_for`` is the head, by its slot, for which ``shadow_ms``, ``ahead`` and ``n_kept`` entries of ``reserved``
-were found, if nothing has started, ended or moved since; otherwise `UNKNOWN`.
+``spare`` is the sum of the nodes in ``spare_order``, `UNKNOWN` if that is outdated. ``horizon_next`` is the place of
+the running job at which the search for the horizon continues. ``settled`` is the slot of the head if the last pass
+started no job and nothing has changed since, otherwise `UNKNOWN`. ``n_noted`` is the number of places for which
+``queue_width`` and ``queue_ms`` are up to date. ``first_gap`` and ``last_gap`` are the places of the first and last job
+that the pass has started. ``reserved_for`` is the slot of the head for which ``shadow_ms``, ``ahead`` and ``n_kept``
+entries of ``reserved`` were computed if nothing has changed since, otherwise `UNKNOWN`.
 """
 
 UNKNOWN = np.int64(-1)
 
 ALL_NODES = np.int64(2**62)
-"""The extra nodes of a site on which nothing is reserved for the head."""
+"""The number of extra nodes of a site on which the head has no reservation."""
 
 
 def blocks_for(jobs: int) -> int:
-    """Return how many blocks so many running jobs can need: any two neighbours fill more than half of one."""
+    """Return the largest number of blocks for a number of running jobs: two neighbours fill more than half a block."""
     return 4 * jobs // BLOCK + 2
 
 
@@ -97,41 +96,41 @@ class GridState(NamedTuple):
     counters : numpy.ndarray of COUNTERS, shape (1,)
     jobs : numpy.ndarray of JOB, shape (slots,)
     sensitivity : numpy.ndarray of float64, shape (slots,)
-        By which the overhead of each job is multiplied, for jobs that communicate more than others, or less.
+        Factor on the overhead of each job, for jobs that communicate more or less than others.
     draw : numpy.ndarray of float64, shape (slots,)
-        In [0, 1): what chance each job has, for the selection ``random``.
+        Random number in [0, 1) of each job, for the selection ``random``.
     waiting : numpy.ndarray of int64, shape (slots,)
-        Slots in the order of the queue.
+        Slots in queue order.
     queue_width, queue_ms : numpy.ndarray of int32, shape (slots,)
-        What the waiting jobs want, in the order of the queue (candidates.py): their widths and estimates.
+        Widths and estimates of the waiting jobs in queue order (candidates.py).
     running : numpy.ndarray of RUNNING, shape (blocks x BLOCK,)
         Ascending (end by estimate, job id) through the blocks in use (running.py).
     block_order, block_count : numpy.ndarray of int64, shape (blocks,)
-        The blocks in the order of their jobs, those in use first; and how many jobs each block has.
+        The blocks in use in the order of their jobs, then the free blocks; and the number of jobs in each block.
     started : numpy.ndarray of int64, shape (capacity,)
         Slots of the jobs that the last pass started.
     nodes, free : numpy.ndarray of int64, shape (sites,)
     fragments : numpy.ndarray of FRAGMENT, shape (capacity,)
-        Of all jobs that ever started, one job after the other.
+        Fragments of all jobs that ever started, job after job.
     first_fragment, n_fragments : numpy.ndarray of int64, shape (slots,)
-        Where the fragments of a job stand, and how many they are.
+        Index of a job's first fragment, and their number.
     end_ms : numpy.ndarray of int64, shape (slots,)
-        The end by estimate of each job that has started.
+        The end by estimate of each started job.
     taken : numpy.ndarray of FRAGMENT, shape (sites,)
-        What the last placement took.
+        The result of the last placement.
     free_order, spare_order, ahead_order : numpy.ndarray of int64, shape (sites,)
-        The sites in the order of their free nodes (`SiteOrder`): now; of what a candidate may take that ends after
-        the shadow time; and at the instant up to which the shadow time has been looked for.
+        The sites sorted by nodes (`SiteOrder`): by free nodes now; by the nodes that a candidate ending after the
+        shadow time may take; and by free nodes at the time reached by the search for the shadow time.
     reserved : numpy.ndarray of FRAGMENT, shape (sites,)
-        What the head will take at the shadow time.
+        The head's reservation at the shadow time.
     extra : numpy.ndarray of int64, shape (sites,)
-        Nodes that can be spared beyond the shadow time on the sites that are reserved; `ALL_NODES` elsewhere.
+        Nodes that the head leaves free at the shadow time on its reserved sites; `ALL_NODES` on the others.
     available, ahead, later : numpy.ndarray of int64, shape (sites,)
-        Room to work in: nodes that a candidate may take, and nodes free at some later instant.
+        Scratch: nodes that a candidate may take, and nodes free at a later time.
     horizon_ms, horizon_most : numpy.ndarray of int64, shape (capacity,)
-        The instants, by estimates, at which the most nodes free on one site become more, and how many they then are.
+        The times, by estimates, at which the largest number of free nodes on one site grows, and that number.
     shut : numpy.ndarray of bool, shape (sites,)
-        Whether a site takes in nothing new for the grid: jobs that end there free no nodes for it.
+        Whether a site accepts no new jobs from the grid; ends of jobs there free no nodes for the grid.
     """
 
     counters: npt.NDArray[np.void]
@@ -166,7 +165,7 @@ class GridState(NamedTuple):
 
 
 def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
-    """Return the state of an idle grid, with slots for the jobs that may wait or run at one time."""
+    """Return the state of an idle grid with capacity for ``slots`` waiting and running jobs."""
     sites = len(nodes)
     running = int(min(nodes.sum(), slots))
     state = GridState(
@@ -209,27 +208,27 @@ def empty_grid(nodes: npt.NDArray[np.int64], *, slots: int) -> GridState:
 
 @kernel_part
 def is_full(state: GridState) -> bool:
-    """Whether the fragments of one more pass might not find room: a pass starts no more than one per node."""
+    """Whether the fragments of one more pass, at most one per node, might exceed the capacity."""
     return state.counters[0].n_fragments + state.counters[0].nodes > len(state.fragments)
 
 
 @kernel_part
 def forget_head(state: GridState) -> None:
-    """Note that what was found of the head, which is known by its slot, holds no more."""
+    """Invalidate the cached results about the head."""
     state.counters[0].settled = UNKNOWN
     state.counters[0].reserved_for = UNKNOWN
 
 
 @kernel_part
 def freed(state: GridState) -> None:
-    """Note that what is free on one site, now or later, has changed."""
+    """Invalidate the cached results after the present or future free nodes of a site have changed."""
     state.counters[0].n_horizon = 0
     forget_head(state)
 
 
 @kernel_part
 def add_free(state: GridState, site: Int, nodes: Int) -> None:
-    """Make so many nodes more of a site free (fewer, if negative)."""
+    """Change the free nodes of a site by ``nodes``, which may be negative."""
     before = state.free[site]
     state.free[site] = before + nodes
     move_site(state.free_order, site, before, before + nodes)
@@ -237,7 +236,7 @@ def add_free(state: GridState, site: Int, nodes: Int) -> None:
 
 @kernel_part
 def recall_taken(state: GridState, slot: Slot) -> None:
-    """Put the fragments of a job that has started back into ``taken``."""
+    """Copy the fragments of a started job into ``taken``."""
     first = state.first_fragment[slot]
     for k in range(state.n_fragments[slot]):
         state.taken[k] = state.fragments[first + k]
@@ -246,7 +245,7 @@ def recall_taken(state: GridState, slot: Slot) -> None:
 
 @kernel_part
 def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
-    """Add the nodes that the end of a running job frees to a vector of free nodes."""
+    """Add the nodes that a running job will free to an array of free nodes."""
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
         free[state.fragments[k].site] += freed_by(state, k)
@@ -254,13 +253,13 @@ def give_back(state: GridState, slot: Slot, free: SiteNodes) -> None:
 
 @kernel_part
 def freed_by(state: GridState, k: Int) -> Int:
-    """Return how many nodes the end of a fragment frees for the grid: none at a site that is shut."""
+    """Return how many nodes the end of a fragment frees for the grid; 0 on a site that is shut."""
     return 0 if state.shut[state.fragments[k].site] else state.fragments[k].width
 
 
 @kernel_part
 def freed_in_all(state: GridState, slot: Slot) -> Int:
-    """Return how many nodes the end of a running job frees for the grid, on all its sites."""
+    """Return how many nodes the end of a running job frees for the grid, over all its sites."""
     nodes = np.int64(0)
     first = state.first_fragment[slot]
     for k in range(first, first + state.n_fragments[slot]):
@@ -270,7 +269,7 @@ def freed_in_all(state: GridState, slot: Slot) -> Int:
 
 @kernel_part
 def entry_of(site: Int, nodes: Int) -> Int:
-    """Return the entry of a site with so many nodes free."""
+    """Return the entry of a site with this number of free nodes."""
     return (nodes << SITE_BITS) | site
 
 
@@ -288,18 +287,18 @@ def nodes_of(entry: Int) -> Int:
 
 @kernel_part
 def most_of(order: SiteOrder) -> Int:
-    """Return the most nodes that are free on one site."""
+    """Return the largest number of nodes on one site."""
     return nodes_of(order[len(order) - 1])
 
 
 @kernel_part
 def first_from(order: SiteOrder, entry: Int) -> Int:
-    """Return the place of the first entry that is not below this one: a site, or so many nodes on the first site."""
+    """Return the index of the first entry that is at least ``entry``."""
     low = 0
     left = len(order)
     while left > 0:
         half = (left + 1) >> 1
-        # Written for a conditional move: both outcomes are as likely.
+        # Both outcomes are equally likely, so this form lets the compiler use a conditional move instead of a branch.
         low += half if order[low + half - 1] < entry else 0
         left -= half
     return low
@@ -307,7 +306,7 @@ def first_from(order: SiteOrder, entry: Int) -> Int:
 
 @kernel_part
 def first_with(order: SiteOrder, nodes: Int) -> Int:
-    """Return the place of the first entry with at least so many nodes free."""
+    """Return the index of the first entry with at least this number of nodes."""
     return first_from(order, nodes << SITE_BITS)
 
 
@@ -320,7 +319,7 @@ def copy_order(source: SiteOrder, target: SiteOrder) -> None:
 
 @kernel_part
 def move_site(order: SiteOrder, site: Int, before: Int, after: Int) -> None:
-    """Move a site to its new place when its free nodes change."""
+    """Move a site to its new position after its number of nodes has changed."""
     entry = entry_of(site, after)
     place = first_from(order, entry_of(site, before))
     if after > before:
