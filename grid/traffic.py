@@ -160,7 +160,7 @@ class KnownTraffic:
         """Return what the placement of a job on several sites costs."""
         taken = self.communication(request)
         return split_cost(
-            places, request.limit_ms, length_ms, model, taken.communication, names=self._sites, said=taken.text
+            places, request.limit_ms, length_ms, model, taken.communication, names=self._sites, traffic=taken.text
         )
 
     def ended(self, record: JobRecord, model: NetworkModel | None) -> None:

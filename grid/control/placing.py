@@ -148,7 +148,7 @@ class OneJob:
         """Return what a split of a job is and costs, in words and numbers; the sites have these names."""
         places, communication = named(fragments, names), sends.communication
         said = communication_text(communication)
-        cost = split_cost(places, job.estimate_ms, length_ms, self.model, communication, names=names, said=said)
+        cost = split_cost(places, job.estimate_ms, length_ms, self.model, communication, names=names, traffic=said)
         reason = f"it is {cost.text}"
         return SplitReason(places=places, length_ms=length_ms, whole_ms=job.estimate_ms, reason=reason, cost=cost)
 

@@ -1,1 +1,1 @@
-"""When a job of the grid starts, and why not sooner."""
+"""Explain when a job of the grid starts, and why not earlier."""

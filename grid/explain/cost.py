@@ -1,4 +1,4 @@
-"""What a split costs, in numbers and in words: the one sentence that forecasts, records and stories have of it."""
+"""The cost of a split, as numbers and as the sentence that forecasts, records and histories show."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def split_cost(
     communication: Communication | None = None,
     *,
     names: Sequence[str] = (),
-    said: str = "",
+    traffic: str = "",
 ) -> SplitCost:
-    """Return what a split over these sites costs.
+    """Return the cost of splitting a job over these sites.
 
     Parameters
     ----------
     places : tuple of (str, int)
-        At least two sites, and nodes of each.
+        At least two sites, with the number of nodes on each.
     whole_ms, length_ms : int
-        How long the job takes at most on one site, and split.
+        The job's limit on one site, and its limit in this split.
     model : NetworkModel, optional
-        The links as they are known; without it the factor is that of the two lengths.
+        The links between the sites. Without it the factor is the ratio of the two limits.
     communication : Communication, optional
-        What the job sends, where there are links.
+        The job's traffic; needed with a model.
     names : sequence of str
-        Of all sites of the grid, in the order of those of the model.
-    said : str
-        What it sends in words, and who says so.
+        Names of all sites of the grid, in the order of the model's sites.
+    traffic : str
+        The job's traffic in words, and where it was specified.
 
     Examples
     --------
@@ -57,29 +57,29 @@ def split_cost(
             factor=factor_on_links(model, communication, places, names),
             latency_ms=latency_ms,
             bandwidth_bps=bandwidth_bps,
-            communication=said,
+            communication=traffic,
         )
     return msgspec.structs.replace(cost, text=_text(places, cost))
 
 
 def named(fragments: Iterable[tuple[int, int]], names: Sequence[str]) -> Places:
-    """Return fragments with the names of their sites."""
+    """Replace the site numbers of fragments by names."""
     return tuple((names[site], nodes) for site, nodes in fragments)
 
 
 def bound_text(max_split_factor: float) -> str:
-    """Return which splits are made, in words."""
+    """Return the bound on split factors as a clause."""
     return f"grid.max_split_factor allows {max_split_factor:g}"
 
 
 def factor_on_links(model: NetworkModel, communication: Communication, places: Places, names: Sequence[str]) -> float:
-    """Return by which factor a job takes longer on these sites; the model may have other names for them."""
+    """Return the factor by which a job takes longer on these sites; the model may use other names for the sites."""
     nodes = {model.topology.sites[names.index(site)]: width for site, width in places}
     return model.split_factor(communication, nodes)
 
 
 def _between(model: NetworkModel, numbers: Sequence[int]) -> tuple[float, float]:
-    """Return the longest latency between two of these sites, one way, and the least bandwidth."""
+    """Return the largest one-way latency and the smallest bandwidth between any two of these sites."""
     pairs = [pair for one, other in combinations(numbers, 2) for pair in ((one, other), (other, one))]
     latency_ms = max(float(model.paths.latency_ms[pair]) for pair in pairs)
     return latency_ms, min(float(min(model.paths.bandwidth_bps[pair], model.paths.stream_bps[pair])) for pair in pairs)

@@ -1,4 +1,4 @@
-"""When a job starts that waits in the queue of a site, or is to: what the grid knows, and what sites say."""
+"""Forecasts for jobs in the queues of sites, from the answers of the sites and the grid's own state."""
 
 from __future__ import annotations
 
@@ -33,22 +33,30 @@ def delegated_forecast(
     ahead_ms: int | None,
     split: SplitReason | None = None,
 ) -> Forecast:
-    """Return how it stands with a job under limited control; without a place it is asked for again at `retry_ms`.
+    """Return the forecast for a job under limited control.
 
-    `shut` says why sites take in nothing new; at `ahead_ms` sites are asked to reserve ahead for the job, None: never;
-    `split` is the split for whose last nodes it waits.
+    Parameters
+    ----------
+    retry_ms : int
+        When the sites are asked again if the job has no placement.
+    shut : mapping from int to str
+        Sites that accept no new jobs, and why.
+    ahead_ms : int or None
+        When sites are asked to reserve nodes ahead for the job; None for never.
+    split : SplitReason, optional
+        The split for whose last nodes the job is waiting.
     """
     job = delegation.job
     rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
     known = Forecast(job_id=job.job_id, now_ms=now_ms, sites=rows, split=split)
     if delegation.state == ASKING:
-        said = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
-        return msgspec.structs.replace(known, reason=said)
+        reason = f"{len(delegation.quotes)} of {len(nodes)} sites have said when they could start it; then it is placed"
+        return msgspec.structs.replace(known, reason=reason)
     if delegation.state == BACKLOG:
         return _without_place(known, delegation, retry_ms, names, ahead_ms)
     name, quote = names[delegation.site], delegation.quotes.get(delegation.site)
     meant_ms = None if quote is None else quote.start_ms
-    # What was to have started by now is late, and only its site knows for how long.
+    # A start that has passed is late, and only the site knows by how much.
     start_ms = None if meant_ms is None or meant_ms < now_ms else meant_ms
     known = msgspec.structs.replace(
         known, start_ms=start_ms, places=((name, job.width),), length_ms=job.estimate_ms, queues=(name,)
@@ -67,12 +75,12 @@ def delegated_forecast(
 def _without_place(
     known: Forecast, delegation: Delegation, retry_ms: int, names: Sequence[str], ahead_ms: int | None
 ) -> Forecast:
-    """Return for what a job waits that has no place; the sites are asked again at `retry_ms`."""
+    """Explain what a job without a placement is waiting for; the sites are asked again at ``retry_ms``."""
     now_ms = known.now_ms
     again = when_text(max(retry_ms, now_ms), now_ms)
     if delegation.awaited is not None:
-        said = f"{_awaited(now_ms, delegation.awaited, known.split)}; the sites are asked again {again}"
-        return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=said)
+        reason = f"{_awaited(now_ms, delegation.awaited, known.split)}; the sites are asked again {again}"
+        return msgspec.structs.replace(known, start_ms=delegation.awaited.start_ms, reason=reason)
     if delegation.mapped is not None:
         return _mapped(known, delegation, delegation.mapped, names)
     if ahead_ms is not None:
@@ -82,26 +90,26 @@ def _without_place(
 
 
 def _reserved_ahead(now_ms: int, delegation: Delegation, ahead_ms: int, again: str) -> str:
-    """Return for what a job waits that is wider than every site, and how long at most."""
+    """Explain what a job that is wider than every site is waiting for, and for how long at most."""
     since_ms = ahead_ms if delegation.waits_since_ms is None else delegation.waits_since_ms
     waits = span_text(ahead_ms - since_ms)
-    said = f"it is wider than every site, and the nodes of several are not free together; they are asked again {again}"
+    why = f"it is wider than every site, and the nodes of several are not free together; they are asked again {again}"
     if ahead_ms > now_ms:
-        return f"{said}; when it has waited for {waits}, {when_text(ahead_ms, now_ms)}, they reserve nodes ahead for it"
-    return f"{said}; it has waited for {waits}, and they reserve nodes ahead for it next, one job at a time"
+        return f"{why}; when it has waited for {waits}, {when_text(ahead_ms, now_ms)}, they reserve nodes ahead for it"
+    return f"{why}; it has waited for {waits}, and they reserve nodes ahead for it next, one job at a time"
 
 
 def apart_forecast(forecaster: Forecaster) -> Forecast:
-    """Return how it stands with a job that is delegated though the grid queue has others."""
-    found = forecaster()
-    said = f"some sites do not take it, so it is delegated; {found.reason}"
-    return msgspec.structs.replace(found, reason=said)
+    """Return the forecast for a job that is delegated, despite the grid queue, because not all sites accept it."""
+    forecast = forecaster()
+    reason = f"some sites do not take it, so it is delegated; {forecast.reason}"
+    return msgspec.structs.replace(forecast, reason=reason)
 
 
 def _quoted(
     now_ms: int, delegation: Delegation, site: int, nodes: int, names: Sequence[str], shut: Mapping[int, str]
 ) -> SiteReason:
-    """Return what a site has said last of a job."""
+    """Return the last answer of a site about a job."""
     refusals, quote = delegation.refusals.get(site), delegation.quotes.get(site)
     refused = _refused(now_ms, delegation, site)
     if refused and (quote is None or delegation.avoids(site, now_ms)):
@@ -127,34 +135,34 @@ def _quoted(
 
 
 def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names: Sequence[str]) -> Forecast:
-    """Return for what a job waits that has been mapped over the sites with all others."""
+    """Explain what a job that was mapped over the sites together with all others is waiting for."""
     start, where = when_text(max(place.start_ms, known.now_ms), known.now_ms), "several sites together"
     quote = delegation.quotes.get(place.site)
     if quote is not None:
         name, nodes = names[place.site], quote.nodes or delegation.job.width
         known, where = msgspec.structs.replace(known, places=((name, nodes),)), name
-    said = f"mapped over the sites with all that waits, it would start {start} on {where}"
+    plan = f"mapped over the sites with all that waits, it would start {start} on {where}"
     return msgspec.structs.replace(
         known,
         start_ms=max(place.start_ms, known.now_ms),
         length_ms=place.end_ms - place.start_ms,
-        reason=f"{said}; that is worked out anew whenever something changes",
+        reason=f"{plan}; that is worked out anew whenever something changes",
     )
 
 
 def _awaited(now_ms: int, awaited: Awaited, split: SplitReason | None) -> str:
-    """Return for which split a job waits whose nodes are to come, and what that costs and gains."""
+    """Describe the split for whose nodes a job is waiting, with its cost and its gain."""
     cost = "split" if split is None or split.cost is None else split.cost.text
-    said = f"it waits to be {cost}; the last nodes are expected {when_text(awaited.start_ms, now_ms)}"
-    said += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
+    text = f"it waits to be {cost}; the last nodes are expected {when_text(awaited.start_ms, now_ms)}"
+    text += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
     if awaited.alone_ms is None:
-        return said
+        return text
     gain = span_text(awaited.alone_ms - awaited.end_ms)
-    return f"{said}, and it ends {gain} sooner than on one site"
+    return f"{text}, and it ends {gain} sooner than on one site"
 
 
 def _refused(now_ms: int, delegation: Delegation, site: int) -> str:
-    """Return why a site would not have a job, or never can; empty if it has not said so."""
+    """Return why a site refused a job or can never run it; empty if it has done neither."""
     if site in delegation.never:
         return f"can never run it: {delegation.never[site]}"
     refusals = delegation.refusals.get(site)
@@ -174,10 +182,16 @@ def sent_forecast(
     names: Sequence[str],
     shut: Mapping[int, str],
 ) -> Forecast:
-    """Return how it stands with a job without control; one that all have refused is sent again at `retry_ms`.
+    """Return the forecast for a job without control.
 
-    `loads` is for how long each site is busy with what it was sent; None for one that has refused. `shut` says why
-    sites take in nothing new.
+    Parameters
+    ----------
+    loads : sequence of int or None
+        For each site the time (ms) that it needs for the jobs that the grid has sent; None if it has refused this job.
+    retry_ms : int
+        When a job that all sites have refused is sent again.
+    shut : mapping from int to str
+        Sites that accept no new jobs, and why.
     """
     job, site = sent.job, sent.site
     rows = tuple(
@@ -210,10 +224,16 @@ def unasked_quote(
     loads: Sequence[int | None] | None = None,
     split: SplitReason | None = None,
 ) -> Forecast:
-    """Return what can be said of a job that was not handed in, and that no site has been asked about.
+    """Return a quote for a job without asking the sites.
 
-    `refusal` is why it would be refused; `shut` and `loads` are as for `sent_forecast`; `loads` is None under limited
-    control. `split` is how it would be split where it is wider than every site.
+    Parameters
+    ----------
+    refusal : str or None
+        Why the job would be refused.
+    shut, loads
+        As for `sent_forecast`; ``loads`` is None under limited control.
+    split : SplitReason, optional
+        How the job would be split, if it is wider than every site.
     """
     if refusal is not None:
         return Forecast(now_ms=now_ms, state="refused", reason=refusal)

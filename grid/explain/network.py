@@ -1,4 +1,4 @@
-"""The network between the sites as it is now, with what was measured, and how many running jobs are on each link."""
+"""The present network between the sites, with measurements and the number of running jobs on each link."""
 
 from __future__ import annotations
 
@@ -28,11 +28,17 @@ def network_now(
     measured: Sequence[PairMeasured],
     spread: Sequence[Sequence[int]],
 ) -> KnownNetwork:
-    """Return the network as it is known.
+    """Return the network with its measured values.
 
-    Without a `network` the sites are the nodes, and the links are what was measured, or has jobs. `model` is the
-    network as decisions go by it, which measurements have corrected. `spread` has the sites of each running job that
-    is on several.
+    Parameters
+    ----------
+    network : GridNetwork or None
+        The configured network. Without it the nodes are the sites, and the links are the pairs of sites that were
+        measured or share a job.
+    model : NetworkModel or None
+        The network that decisions use, corrected by measurements.
+    spread : sequence of sequence of int
+        The sites of each running job that is split.
     """
     if network is None or model is None:
         pairs = Counter(pair for sites in spread for pair in itertools.combinations(sorted(sites), 2))
@@ -46,13 +52,13 @@ def network_now(
 
 def _jobs_on_cables(model: NetworkModel, spread: Sequence[Sequence[int]]) -> Counter[int]:
     cable = model.topology.cable.tolist()
-    found: Counter[int] = Counter()
+    jobs: Counter[int] = Counter()
     for sites in spread:
         crossed = {
             cable[link] for one, other in itertools.permutations(sites, 2) for link in model.paths.between(one, other)
         }
-        found.update(crossed)
-    return found
+        jobs.update(crossed)
+    return jobs
 
 
 def _nodes(topology: Topology) -> list[NetworkNode]:
@@ -68,10 +74,10 @@ def _nodes(topology: Topology) -> list[NetworkNode]:
 
 
 def _links(written: NetworkModel, model: NetworkModel, on_cable: Mapping[int, int]) -> list[NetworkLink]:
-    """Return the links; of two that are one cable, one each way, the second is the way back of the first.
+    """Return the links; two links that are the two directions of a cable become one link with a way back.
 
-    A link that is a whole path between two sites has the figures of that path. If a path has several links, a
-    measurement does not show which of them is slower than written down.
+    A link that is the whole path between two sites shows the measured values of that path. If a path has several
+    links, a measurement cannot tell which of them is slower than configured.
     """
     topology, lone = written.topology, _lone_links(written, model)
     links: list[NetworkLink] = []
@@ -117,7 +123,7 @@ def _way_there(link: NetworkLink) -> NetworkWay:
 
 
 def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, NetworkWay]:
-    """Return the links that are a whole path corrected by measurements, with its figures."""
+    """Return the links that are a whole path between two sites and were corrected, with their measured values."""
     corrected, paths = _corrected(written.paths, model.paths), model.paths
     alone = np.diff(written.paths.first).reshape(corrected.shape) == 1
     ways = {}
@@ -133,14 +139,14 @@ def _lone_links(written: NetworkModel, model: NetworkModel) -> dict[int, Network
 
 
 def _corrected(written: Paths, paths: Paths) -> BoolArray:
-    """Return which paths between sites measurements have changed, (sites, sites)."""
+    """Return which paths between sites were changed by measurements, shape (sites, sites)."""
     figures = (attrgetter(name) for name in ("latency_ms", "jitter_ms", "bandwidth_bps", "stream_bps"))
     corrected: BoolArray = np.logical_or.reduce([of(written) != of(paths) for of in figures])
     return corrected
 
 
 def _paths(written: NetworkModel, model: NetworkModel) -> list[NetworkPath]:
-    """Return the path from each site to each other one, as decisions count it."""
+    """Return the path from each site to each other site, with the values that decisions use."""
     sites, corrected = model.topology.sites, _corrected(written.paths, model.paths)
     return [
         NetworkPath(
@@ -163,7 +169,7 @@ def _latency_ms(model: NetworkModel, ends: Pair) -> float | None:
 
 
 def _bandwidth_bps(model: NetworkModel, ends: Pair) -> float | None:
-    """Return the bandwidth of one job on the path between two sites; None: no path, or no limit."""
+    """Return the bandwidth of one job on the path between two sites; None without a path or without a limit."""
     bandwidth_bps = float(min(model.paths.bandwidth_bps[ends], model.paths.stream_bps[ends]))
     return bandwidth_bps if 0 < bandwidth_bps < math.inf else None
 
@@ -190,7 +196,7 @@ def _of_sites(names: Sequence[str], measured: Sequence[PairMeasured], jobs: Mapp
 
 
 def _way_of(there: PairMeasured | None, back: PairMeasured | None) -> NetworkWay:
-    """Return one direction as measured: half of the least round trip, and the usual excess as jitter."""
+    """Return the measured values of one direction: half the smallest round trip, and the usual excess as jitter."""
     trips = there if there is not None and there.round_trip_ms is not None else back
     bandwidth_bps = None if there is None else there.bandwidth_bps
     if trips is None or trips.round_trip_ms is None or trips.least_ms is None:

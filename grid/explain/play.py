@@ -1,8 +1,8 @@
-"""When a job of the grid queue starts: a copy of the meta-scheduler is played forward, and decides as it would.
+"""Forecast the start of a job in the grid queue by simulating a copy of the meta-scheduler.
 
-In that play every running job ends at its expected end, of which the grid hears ``end_ms`` later, the sites grant what
-they are asked for at once, and nobody else comes (docs/explain.md). Whatever decides is what decides in earnest:
-nothing of it is written a second time here.
+The simulation assumes that every running job ends at its expected end, that the grid hears of it ``end_ms`` later, that
+sites grant every request at once, and that no new jobs arrive (docs/explain.md). The copy makes its decisions with the
+same code as the meta-scheduler itself.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from gridweave.site.kernels.planning import OVERDUE_MS
 from gridweave.site.messages import Answer, Ended, Reserved, ReserveNodes
 
 MOST_STEPS = 20_000
-"""So many instants are played at most."""
+"""Largest number of simulated time steps."""
 
 MOST_RESERVED = 50_000
-"""Where starts are reserved: so many jobs, over all instants together, as a pass may have to reserve them all anew."""
+"""Largest number of reservations in a simulation with reserved starts, where each pass may recompute all of them."""
 
 
 class Copy(Protocol):
-    """A copy of `gridweave.grid.control.full.FullControl`, to be played with."""
+    """A copy of `gridweave.grid.control.full.FullControl` for simulation."""
 
     @property
     def queue(self) -> GridQueue:
-        """Its queue."""
+        """The grid queue."""
 
     @property
     def policy(self) -> GridPolicy:
-        """How it schedules."""
+        """The scheduling policy."""
 
     @property
     def margin_ms(self) -> int:
-        """How far ahead the start of a job on several sites is agreed."""
+        """How far ahead the common start of a split job is agreed."""
 
     @property
     def attempts(self) -> dict[int, Attempt]:
-        """The attempts that are under way, by job."""
+        """The current attempts by job id."""
 
     @property
     def closed(self) -> dict[int, LeftAlone]:
-        """The sites that are not asked for now, and why."""
+        """Sites that the grid does not ask for nodes at present, and why."""
 
     @property
     def shut(self) -> dict[int, str]:
-        """The sites that take in nothing new, and why."""
+        """Sites that accept no new jobs, and why."""
 
     def copy(self) -> Self:
-        """Return the same state; neither sees what is done to the other."""
+        """Return an independent copy."""
 
     def submit(self, now_ms: int, asked: GridJobSubmitted) -> list[GridCommand]:
-        """Take in a job."""
+        """Submit a job."""
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says."""
+        """Apply an answer from a site."""
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide, after all that happened at an instant has been taken in."""
+        """Make decisions, after all events of this time have been applied."""
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called though nothing is heard."""
+        """Return when to call `run` even without an event."""
 
 
 def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> Forecast:
-    """Return how it stands with a job that has been placed."""
+    """Return the forecast for a job that was placed and is starting."""
     places = named(attempt.fragments, names)
     missing = attempt.missing if attempt.state == ASKED else ()
     asked = [names[site] for site, _ in attempt.fragments if site in missing]
@@ -99,7 +99,7 @@ def attempt_forecast(now_ms: int, attempt: Attempt, names: Sequence[str]) -> For
 
 
 def _ahead_forecast(now_ms: int, attempt: Attempt, places: Places, asked: Sequence[str], reserved: str) -> Forecast:
-    """Return how it stands with a job for which sites reserve nodes ahead; when the last has them nobody knows."""
+    """Return the forecast for a job for which sites reserve nodes ahead; its start is unknown."""
     reason = f"reserved ahead on {reserved}; " if reserved else ""
     reason += f"it is next in the queue of {listed(asked)}, which {'keeps' if len(asked) == 1 else 'keep'} for it what "
     reason += "comes free; it starts when all sites have their nodes"
@@ -107,21 +107,21 @@ def _ahead_forecast(now_ms: int, attempt: Attempt, places: Places, asked: Sequen
 
 
 class QueueForecasts:
-    """When the jobs of one state of the grid start: one play, carried on as far as it is asked about.
+    """Forecasts for all jobs in one state of the grid, from one simulation that advances only as far as needed.
 
-    Whoever asks second, or about a second job, is answered as if nobody had asked before.
+    The result for a job does not depend on earlier calls.
 
     Parameters
     ----------
     control : Copy
-        As it is now; it is used up.
+        The present state; this object takes it over.
     now_ms : int
     names : sequence of str
-        Of the sites.
+        Names of the sites.
     end_ms : int
-        So long after its end the grid hears of a job's end.
+        Delay between the end of a job and the grid's hearing of it.
     most_steps : int
-        So many decisions are played at most.
+        Largest number of simulated time steps.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class QueueForecasts:
     ) -> None:
         self._now_ms, self._names, self._end_ms, self._most_steps = now_ms, names, end_ms, most_steps
         expect_ends(control.queue, now_ms, end_ms)
-        self._control = control  # as it is now; another copy is played
+        self._control = control  # stays in the present state; `_play` simulates a copy
         self._placed: dict[int, tuple[int, Fragments, int]] = {}
-        self._has_ended = False  # whether the play came to where nothing is known to happen
+        self._has_ended = False  # whether the simulation has run out of events
         self._steps = self._play()
 
     def forecast(self, job_id: int) -> Forecast:
-        """Return when a waiting job starts, and why not sooner."""
+        """Return when a waiting job starts, and why not earlier."""
         control, now_ms = self._control, self._now_ms
         standing = Standing(control.queue, control.policy, control.closed, control.shut, now_ms, job_id, self._names)
         firm = _firmly_reserved(control, now_ms, job_id)
@@ -154,7 +154,7 @@ class QueueForecasts:
         return standing.unplaced(is_too_far=True)
 
     def starts(self, most_jobs: int) -> list[Forecast]:
-        """Return the first starts of the jobs that wait, in their order; what is not reached is left out."""
+        """Return the first ``most_jobs`` starts of waiting jobs, in order; starts beyond the simulation are missing."""
         while len(self._placed) < min(most_jobs, self._control.queue.n_waiting) and next(self._steps, False):
             pass
         return [
@@ -169,7 +169,7 @@ class QueueForecasts:
         ]
 
     def _play(self) -> Iterator[bool]:
-        """Play from decision to decision, and note who is placed; yield whether it goes on."""
+        """Simulate step by step and record placements; yield whether more events follow."""
         control = self._control.copy()
         _grant_all(control, self._now_ms, self._end_ms)
         seen = set(control.attempts)
@@ -185,14 +185,14 @@ class QueueForecasts:
 def quoted_forecast(
     control: Copy, now_ms: int, asked: GridJobSubmitted, names: Sequence[str], end_ms: int = 0
 ) -> Forecast:
-    """Return when a job would start that were submitted now; the control is used up by that."""
+    """Return when a job would start if it were submitted now; ``control`` is changed."""
     job = asked.job
     for command in control.submit(now_ms, asked):
         if isinstance(command, ReportRefused):
             return Forecast(now_ms=now_ms, state="refused", reason=command.reason)
     expect_ends(control.queue, now_ms, end_ms)
-    told = control.queue, control.policy, control.closed, control.shut
-    standing = Standing(*told, now_ms, job.job_id, names, is_quote=True)
+    state = control.queue, control.policy, control.closed, control.shut
+    standing = Standing(*state, now_ms, job.job_id, names, is_quote=True)
     _carry_out(control, now_ms, end_ms, control.run(now_ms))
     placed = control.attempts.get(job.job_id)
     if placed is not None:
@@ -201,7 +201,7 @@ def quoted_forecast(
 
 
 def expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
-    """Expect to hear of ends when they are heard of; of jobs that are past that soon, as the plan of the grid does."""
+    """Delay all expected ends by ``end_ms``, and expect overdue jobs to end soon, as the grid's plan does."""
     queue.expect_late(now_ms)
     if end_ms:
         for job_id, ends_ms in [(running.job.job_id, running.end_ms) for running in queue.running]:
@@ -212,7 +212,7 @@ def expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
 
 
 def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Fragments, int] | None:
-    """Return what is reserved for a job (its start, places and length), if nothing can move that in the play."""
+    """Return a job's reservation (start, fragments, length) if nothing can change it in the simulation."""
     wakeup_ms = control.next_wakeup_ms()
     if control.closed or (wakeup_ms is not None and wakeup_ms <= now_ms):
         return None
@@ -225,7 +225,7 @@ def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Frag
 
 
 def _play(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_steps: int) -> Forecast | None:
-    """Play a copy forward until a job is placed; return None if that is not reached within the steps allowed."""
+    """Simulate until a job is placed; return None if that takes more steps than allowed."""
     _grant_all(control, now_ms, end_ms)
     for next_ms in _instants(control, now_ms, end_ms, most_steps):
         placed = control.attempts.get(standing.job_id)
@@ -237,7 +237,7 @@ def _play(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_step
 
 
 def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Iterator[int | None]:
-    """Play a copy forward, from decision to decision; yield at each when the next one is, None if there is none."""
+    """Simulate from decision to decision; before each, yield its time, or None if there is none."""
     reserved = 0
     for _ in range(most_steps):
         instants = [control.next_wakeup_ms(), control.queue.next_end_ms()]
@@ -255,7 +255,7 @@ def _instants(control: Copy, now_ms: int, end_ms: int, most_steps: int) -> Itera
 
 
 def _grant_all(control: Copy, now_ms: int, end_ms: int) -> None:
-    """Have the sites grant at once what they have been asked for."""
+    """Answer all open requests to sites with a grant."""
     for attempt in list(control.attempts.values()):
         for site in sorted(attempt.missing):
             granted = control.answered(now_ms, site, Reserved(attempt.job.job_id, attempt.number))
@@ -271,7 +271,7 @@ def _end_jobs(control: Copy, now_ms: int) -> None:
 
 
 def _carry_out(control: Copy, now_ms: int, end_ms: int, commands: Sequence[GridCommand]) -> None:
-    """Have the sites grant at once what they are asked for on several of them."""
+    """Answer the requests among these commands with a grant, and delay the expected ends by ``end_ms``."""
     for command in commands:
         if isinstance(command, ToSite) and isinstance(command.request, ReserveNodes):
             request = command.request

@@ -1,7 +1,7 @@
-"""How a waiting job stands in the grid queue: at each site, and with the split that could start soonest.
+"""Explain why a job is waiting in the grid queue: for each site, and for the split that could start earliest.
 
-The reasons are made of numbers that the kernels leave behind: free nodes, the shadow time, what is kept for the head,
-what is reserved. No rule is decided here a second time (docs/explain.md).
+The reasons come from numbers that the kernels have left: free nodes, the shadow time, the nodes kept for the head, the
+reservations. No decision rule is repeated here (docs/explain.md).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from gridweave.site.launch import SplitCost
 from gridweave.site.times import span_text, when_text
 
 MOST_SPLITS = 256
-"""At so many ends of running jobs a split is looked for at most."""
+"""Largest number of ends of running jobs at which to look for a split."""
 
 
 _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
-"""Splits a waiting job over nodes at an instant: its fragments, and its length in them."""
+"""Split a waiting job over free nodes at a time; return its fragments and its length."""
 
 
 class _Alone(NamedTuple):
-    """When a site has the nodes for a job, were it the next there.
+    """When a site has the nodes for a job, if the job were next there.
 
-    ``start_ms`` is None if never by what is known. ``delay_ms`` is how long its data keeps the site beside its work,
-    None if there is no way to its data. ``more`` nodes come free by then, when the jobs ``waits_for`` end.
+    ``start_ms`` is None if that is unknown. ``delay_ms`` is the time of the job's data transfers, None without a path
+    to its data. Until the start, ``more`` nodes come free when the jobs in ``waits_for`` end.
     """
 
     start_ms: int | None
@@ -57,10 +57,16 @@ class _Alone(NamedTuple):
 
 
 class Standing:
-    """A waiting job, and all that is said of it as things are now; when it starts is found by play.
+    """The reasons why a job is waiting now; the caller finds its start by simulation.
 
-    In the queue no running job is past its expected end. `closed` are the sites that are not asked for now, and why.
-    `shut` are those that take in nothing new, and why.
+    Parameters
+    ----------
+    queue : GridQueue
+        A queue in which no running job is past its expected end.
+    closed, shut : mapping from int
+        Sites that the grid does not ask at present, and sites that accept no new jobs, with the reasons.
+    is_quote : bool
+        Whether the job was not submitted, so that the forecast has no job id.
     """
 
     def __init__(
@@ -92,9 +98,9 @@ class Standing:
         elif self._ahead and (reserved := queue.reserved(waiting[0].job_id)) is not None:
             self._head_start_ms = reserved[0]
         self._alone = [self._when_alone(site) for site in self._sites]
-        # Where the job would end first alone: the end, and the name of the site.
+        # The earliest end on a single site, the name of that site, and the length of the job there.
         self._whole_end_ms, self._whole_site, self._whole_ms = self._first_end_alone()
-        # All is said before the queue is played forward.
+        # Collect all reasons before the caller simulates the queue.
         self._model = queue.model
         self._moves = "" if queue.tuning is None else f"; {queue.tuning.why_starts_move()}"
         self._cause, self._reason = self._why()
@@ -102,23 +108,23 @@ class Standing:
         self._split = self._split_now()
 
     def _ends_by_site(self) -> list[list[tuple[int, int, int]]]:
-        """Return of each site (end, job, nodes) of what runs there, by its end.
+        """Return for each site (end, job, nodes) of its running jobs, by end.
 
-        What ends at a site that takes in nothing new frees nothing for the grid.
+        Sites that accept no new jobs are left empty, because ends there free no nodes for the grid.
         """
-        found: list[list[tuple[int, int, int]]] = [[] for _ in self._sites]
+        ends: list[list[tuple[int, int, int]]] = [[] for _ in self._sites]
         for running in self._queue.running:
             for site, width in (part for part in running.fragments if part[0] not in self._shut):
-                found[site].append((running.end_ms, running.job.job_id, width))
-        return found
+                ends[site].append((running.end_ms, running.job.job_id, width))
+        return ends
 
     @property
     def job_id(self) -> int:
-        """Of the job."""
+        """Id of the job."""
         return self._job.job_id
 
     def unplaced(self, *, is_too_far: bool = False) -> Forecast:
-        """Return the forecast if no start was found: because there is none, or none within the steps allowed."""
+        """Return the forecast without a start: there is none, or (``is_too_far``) none within the simulated steps."""
         why = "; nodes that others have must come free first, and when they do is not known"
         if self._shut_suits():
             why = "; it cannot start before such a site takes jobs again"
@@ -129,9 +135,9 @@ class Standing:
     def placed(
         self, start_ms: int, fragments: Fragments, length_ms: int, *, is_reserved_only: bool = False
     ) -> Forecast:
-        """Return the forecast if a start was found; `is_reserved_only` if what becomes of that lies too far ahead."""
+        """Return the forecast with a start; ``is_reserved_only`` if it is a reservation that may still move."""
         places = named(fragments, self._names)
-        # When and where has fields of its own; what a split costs stands here alone.
+        # Start and sites have their own fields; only the cost of a split belongs into the reason.
         reason = self._reason
         if len(places) > 1:
             reason += f"; it starts{self._where(places, length_ms)}"
@@ -140,20 +146,26 @@ class Standing:
         return self._found(reason, start_ms, places, length_ms)
 
     def placed_at_once(self, start_ms: int, fragments: Fragments, length_ms: int) -> Forecast:
-        """Return the forecast of a job that would not wait at all."""
+        """Return the forecast of a job that would start at once."""
         places = named(fragments, self._names)
         return self._found(f"{STARTS_AT_ONCE},{self._where(places, length_ms)}", start_ms, places, length_ms)
 
     def _where(self, places: Places, length_ms: int) -> str:
-        """Return on which sites the job starts, and what that costs."""
+        """Return the sites on which the job starts, and the cost of a split, as a clause."""
         return f" {self._cost(places, length_ms).text}" if len(places) > 1 else f" on {places_text(places)}"
 
     def _cost(self, places: Places, length_ms: int) -> SplitCost:
-        """Return what a split of the job costs."""
         _, _, sends = self._queue.told(self._job.job_id)
         communication = sends.communication
-        said = communication_text(communication)
-        return split_cost(places, self._whole_ms, length_ms, self._model, communication, names=self._names, said=said)
+        return split_cost(
+            places,
+            self._whole_ms,
+            length_ms,
+            self._model,
+            communication,
+            names=self._names,
+            traffic=communication_text(communication),
+        )
 
     def _found(self, reason: str, start_ms: int, places: Places, length_ms: int) -> Forecast:
         forecast = self._forecast(reason)
@@ -176,7 +188,7 @@ class Standing:
     # -- the job ------------------------------------------------------------------------------------------------------
 
     def _why(self) -> tuple[str, str]:
-        """Return why it waits: without numbers, and with them."""
+        """Return why the job is waiting, first without numbers and then with them."""
         need, length = f"it needs {nodes_text(self._job.width)}", span_text(self._job.estimate_ms)
         if self._policy.backfill == "conservative":
             return "its start is reserved", f"its start is reserved: {need} for {length}, which no earlier gap has"
@@ -199,15 +211,15 @@ class Standing:
         return "too few nodes are free", f"{need}, {self._most_free()}{self._shut_away()}; {ahead}"
 
     def _shut_suits(self) -> bool:
-        """Return whether the job waits for sites that take in nothing new: without these it could never start."""
+        """Whether the job cannot start without the sites that accept no new jobs."""
         left = [nodes for site, nodes in enumerate(self._queue.nodes) if site not in self._shut]
         fits = sum(left) if self._policy.splits else max(left, default=0)
         return bool(self._shut) and fits < self._job.width
 
     def _shut_away(self) -> str:
-        """Return which sites take in nothing new, and why."""
-        told = [f"{self._names[site]} {shut_text(why)}" for site, why in sorted(self._shut.items())]
-        return f"; {'; '.join(told)}" if told else ""
+        """Return the sites that accept no new jobs, and why, as clauses."""
+        clauses = [f"{self._names[site]} {shut_text(why)}" for site, why in sorted(self._shut.items())]
+        return f"; {'; '.join(clauses)}" if clauses else ""
 
     def _most_free(self) -> str:
         most, total = max(self._free, default=0), sum(self._free)
@@ -241,12 +253,12 @@ class Standing:
         return _Alone(None if delay_ms is None else start_ms, delay_ms, more, tuple(ends))
 
     def _has_room(self, site: int) -> bool:
-        """Return whether a site could be asked for the job now, and has the nodes."""
+        """Whether the grid can ask a site for the job now, and the site has the nodes."""
         alone = self._alone[site]
         return site not in self._closed and alone.delay_ms is not None and self._free[site] >= self._job.width
 
     def _row(self, site: int) -> SiteReason:
-        """Return how the job stands at a site."""
+        """Return the row of a site in the forecast."""
         alone = self._alone[site]
         return SiteReason(
             site=self._names[site],
@@ -259,7 +271,7 @@ class Standing:
         )
 
     def _standing(self, site: int) -> str:
-        """Return why the job does not run at a site: the first reason that holds."""
+        """Return the first reason why the job is not running on a site."""
         now_ms, width, nodes = self._now_ms, self._job.width, self._queue.nodes[site]
         free = free_text(self._free[site], nodes)
         if nodes < width:
@@ -275,7 +287,7 @@ class Standing:
         return free + (self._hindrance(site) or ": it could start there now")
 
     def _hindrance(self, site: int) -> str | None:
-        """Return what keeps the job from a site that has the nodes; None if nothing does."""
+        """Return why the job cannot start on a site that has the nodes; None if it can."""
         now_ms, estimate_ms = self._now_ms, self._job.estimate_ms
         if self._gaps_ms:
             gap_ms = self._gaps_ms[site]
@@ -293,7 +305,7 @@ class Standing:
         return f", {self._kept[site]} of them kept for job {self._head}{self._head_due()}"
 
     def _later(self, site: int) -> str:
-        """Return what comes free at a site, and when."""
+        """Return which nodes come free at a site and when, as a clause."""
         alone, count = self._alone[site], max(0, self._queue.others(site))
         others = f"; others have {count}" if count else ""
         if alone.start_ms is None:
@@ -303,32 +315,32 @@ class Standing:
         return f"{others}; {more} {when_text(alone.start_ms, self._now_ms)} when {_ends(alone.waits_for)}{ahead}"
 
     def _first_end_alone(self) -> tuple[int | None, str, int]:
-        """Return where the job would end first on one site: its end there (None: nowhere), the name, and its length."""
-        estimate_ms, found = self._job.estimate_ms, []
+        """Return the earliest end on one site (None: no site can run it), the site's name, and the job's length."""
+        estimate_ms, ends = self._job.estimate_ms, []
         for site, alone in enumerate(self._alone):
             start_ms = self._gaps_ms[site] if self._gaps_ms else alone.start_ms
             if alone.start_ms is not None and start_ms is not None:
                 length_ms = estimate_ms + (alone.delay_ms or 0)
-                found.append((start_ms + length_ms, site, length_ms))
-        if not found:
+                ends.append((start_ms + length_ms, site, length_ms))
+        if not ends:
             return None, "", estimate_ms
-        end_ms, site, length_ms = min(found)
+        end_ms, site, length_ms = min(ends)
         return end_ms, self._names[site], length_ms
 
     # -- split --------------------------------------------------------------------------------------------------------
 
     def _split_now(self) -> SplitReason | None:
-        """Return the split that could start soonest, were the job the next; None if nothing is ever split."""
+        """Return the split that could start earliest if the job were next; None if the grid makes no splits."""
         width = self._job.width
         if not self._policy.splits or width < 2 or len(self._sites) < 2:
             return None
         if not self._queue.may_split(self._job.job_id):
             return self._no_split(f"only jobs of more than {nodes_text(self._policy.lower_bound)} are split")
         allowed = self._queue.fragments_allowed(width)
-        found = self._soonest_split(self._queue.split) if allowed > 1 else None
-        if found is None:
+        soonest = self._soonest_split(self._queue.split) if allowed > 1 else None
+        if soonest is None:
             return self._too_dear() or self._no_split(self._why_no_split(allowed))
-        start_ms, fragments, length_ms = found
+        start_ms, fragments, length_ms = soonest
         if len(fragments) > 1:
             return self._split_possible(start_ms, named(fragments, self._names), length_ms)
         alone = f"{self._whole_site} alone has the nodes"
@@ -337,11 +349,11 @@ class Standing:
         return self._no_split(f"no split is possible before {alone}, {when_text(start_ms, self._now_ms)}")
 
     def _too_dear(self) -> SplitReason | None:
-        """Return that each split costs more than one may; None if none is possible at any cost."""
-        found = self._soonest_split(self._queue.split_at_any_cost)
-        if found is None or len(found[1]) < 2:
+        """Explain that every split exceeds the bound on factors; None if no split is possible at any cost."""
+        soonest = self._soonest_split(self._queue.split_at_any_cost)
+        if soonest is None or len(soonest[1]) < 2:
             return None
-        start_ms, fragments, length_ms = found
+        start_ms, fragments, length_ms = soonest
         cost = self._cost(named(fragments, self._names), length_ms)
         start = when_text(start_ms, self._now_ms)
         reason = f"it is not {cost.text}, {start} at the soonest: {bound_text(self._queue.max_split_factor)}"
@@ -351,7 +363,7 @@ class Standing:
         return SplitReason(whole_ms=self._whole_ms, reason=reason)
 
     def _why_no_split(self, allowed: int) -> str:
-        """Return why no split was found, with so many sites allowed."""
+        """Return why there is no split over at most ``allowed`` sites."""
         width = nodes_text(self._job.width)
         if sum(self._free) + sum(nodes for site in self._running for _, _, nodes in site) < self._job.width:
             return "no split is possible: too few nodes come free, by what is known"
@@ -397,7 +409,7 @@ class Standing:
         )
 
     def _soonest_split(self, split: _Split) -> tuple[int, Fragments, int] | None:
-        """Return the first instant at which what is free can be had in fragments, with these and the length then."""
+        """Return the earliest time at which the job can be split over the free nodes, its fragments and its length."""
         free, width = self._free.copy(), self._job.width
         ends = sorted({end_ms for running in self._running for end_ms, _, _ in running})
         at_ms: dict[int, list[tuple[int, int]]] = {end_ms: [] for end_ms in ends}
@@ -410,10 +422,10 @@ class Standing:
                 free[site] += nodes
             if sum(free) < width:
                 continue
-            found = split(self._job.job_id, free, when_ms)
+            placement = split(self._job.job_id, free, when_ms)
             tries += 1
-            if found is not None:
-                return when_ms, *found
+            if placement is not None:
+                return when_ms, *placement
             if tries == MOST_SPLITS:
                 break
         return None

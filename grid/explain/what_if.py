@@ -1,7 +1,7 @@
-"""What would become of waits and of the use of nodes if the grid were another: its queue is played twice.
+"""Compare waits and node use of the present grid with those of a changed grid, by simulating the queue twice.
 
-Once as it is and once changed, from what runs and waits now, with the jobs that came in the last hours coming again
-(docs/what-if.md). What decides is `GridQueue`, as in earnest.
+Both simulations start from the running and waiting jobs, and the jobs of the last hours arrive again (docs/what-if.md).
+`GridQueue` makes the decisions, as on the live grid.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from gridweave.site.job import MAX_WIDTH
 from gridweave.site.times import span_text
 
 MOST_JOBS = 20_000
-"""So many jobs may wait and come at most: more would take minutes."""
+"""Largest number of waiting and arriving jobs; more would take minutes."""
 
 MOST_STEPS = 100_000
-"""So many instants are played at most; of conservative backfilling so many reservations, in tens."""
+"""Largest number of simulated time steps; with conservative backfilling, of reservations divided by ten."""
 
 ENOUGH_ENDED = 10
-"""So many jobs must have ended to tell which part of their limits jobs take."""
+"""Number of ended jobs needed to estimate which fraction of their limits jobs use."""
 
 HOUR_MS = 3_600_000
 
 
 class PastJob(NamedTuple):
-    """A job that came to the grid."""
+    """A job that was submitted to the grid."""
 
     submit_ms: int
     submitted: GridJobSubmitted
-    part: float | None  # of its limit that it took; None: not known
+    part: float | None  # fraction of its limit that it used; None if unknown
 
 
 class GridNow(NamedTuple):
-    """What is known of a grid: a copy of its queue, which this may use up, and what that is made of."""
+    """The present state of a grid; `what_if` may change ``queue``, which must be a copy."""
 
     now_ms: int
-    names: tuple[str, ...]  # of the sites
+    names: tuple[str, ...]  # names of the sites
     queue: GridQueue
     policy: GridPolicy
     network: GridNetwork | None
-    margin_ms: int  # how far ahead the start of a job on several sites is agreed
-    end_ms: int  # so much after its end the grid hears of it
+    margin_ms: int  # how far ahead the common start of a split job is agreed
+    end_ms: int  # delay between the end of a job and the grid's hearing of it
     seed: int  # for the selection ``random``
-    waiting: tuple[PastJob, ...]  # in the order of the queue; those that not all sites take are left out
-    past: tuple[PastJob, ...]  # those that came in the hours that are asked for, by their submissions
-    n_apart: int  # jobs that wait, and that not all sites take
+    waiting: tuple[PastJob, ...]  # in queue order, without the jobs that not all sites accept
+    past: tuple[PastJob, ...]  # jobs of the requested hours, by submission
+    n_apart: int  # number of waiting jobs that not all sites accept
 
 
 class _Stage(NamedTuple):
-    """A grid as it is to be played: how many nodes each site has, those with which it counts, and its policy."""
+    """The grid to simulate: nodes by site, drained sites, cut links, policy, and factor on the load."""
 
     nodes: dict[str, int]
     drain: tuple[str, ...]
@@ -72,9 +72,12 @@ class _Stage(NamedTuple):
 
 
 def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
-    """Return what would become of the grid if it were as asked; the `grid` is used up.
+    """Compare the grid with a changed grid; ``grid`` is changed.
 
-    InputError if a site or a link is not known, the policy makes no sense, or there are too many jobs to play.
+    Raises
+    ------
+    InputError
+        If a site or link is unknown, the policy is invalid, or there are too many jobs to simulate.
     """
     before = _Stage(dict(zip(grid.names, grid.queue.nodes, strict=True)), (), (), grid.policy, 1.0)
     after = _changed(grid, before, asked)
@@ -97,7 +100,7 @@ def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
 
 
 def _changed(grid: GridNow, stage: _Stage, asked: WhatIf) -> _Stage:
-    """Return the grid as it is asked for."""
+    """Apply the requested changes, or raise InputError."""
     nodes = stage.nodes | asked.nodes
     new = [name for name in asked.nodes if name not in stage.nodes]
     if new and grid.network is not None:
@@ -124,9 +127,9 @@ def _changed(grid: GridNow, stage: _Stage, asked: WhatIf) -> _Stage:
 
 
 def _queue_of(grid: GridNow, stage: _Stage) -> GridQueue:
-    """Return a queue for a stage in which that runs which runs now, and nothing waits."""
+    """Return a queue for a stage with the present running jobs and no waiting jobs."""
     had = dict(zip(grid.names, grid.queue.nodes, strict=True))
-    # What runs on nodes that are to go runs to its end: these count as other people's.
+    # Jobs on removed nodes run to their ends, so those nodes stay in the queue and count as used by others.
     sizes = {name: max(nodes, had.get(name, 0)) for name, nodes in stage.nodes.items()}
     queue = GridQueue(list(sizes.values()), stage.policy, grid.network)
     for news in grid.queue.links_news:
@@ -144,7 +147,7 @@ def _queue_of(grid: GridNow, stage: _Stage) -> GridQueue:
 
 
 def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, str]]) -> LinksChanged:
-    """Return how the links are without some."""
+    """Return the event that cuts the given links, on top of earlier changes."""
     topology = network.model.topology
     known = [news.factors for news in queue.links_news if isinstance(news, LinksChanged)]
     factors = list(known[0]) if known else [1.0] * topology.n_cables
@@ -156,20 +159,20 @@ def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, s
 
 
 class _Play:
-    """One play of a stage: what starts when, and for how long nodes are had."""
+    """One simulation of a stage: the starts of jobs and the node time used."""
 
     def __init__(self, grid: GridNow, stage: _Stage, past: Sequence[PastJob], span_ms: int, length: float) -> None:
         self._grid, self._stage, self._length = grid, stage, length
         self._until_ms = grid.now_ms + span_ms
         self._rng = Generator(PCG64(grid.seed))
         self._queue = _queue_of(grid, stage)
-        # What each job takes of its limit, when it is first there, and when it starts.
+        # By job: fraction of its limit that it uses, arrival (or now for a waiting job), and start.
         self._parts: dict[int, float] = {}
         self._from_ms: dict[int, int] = {}
         self._starts_ms: dict[int, int] = {}
         self._never = 0
         self._used_ms = np.zeros(len(stage.nodes), np.int64)
-        # What runs: (end, job), the first end first.
+        # A heap of the running jobs: (end, job).
         self._ends: list[tuple[int, int]] = []
         for job, fragments, end_ms in grid.queue.running:
             self._runs(job.job_id, fragments, grid.now_ms, grid.now_ms + round((end_ms - grid.now_ms) * length))
@@ -178,7 +181,7 @@ class _Play:
         self._coming = _again(past, span_ms, stage.load, first_id)
 
     def outlook(self) -> Outlook:
-        """Play it, and return what became of it."""
+        """Run the simulation and return its results."""
         grid = self._grid
         for job in grid.waiting:
             self._submit(grid.now_ms, job._replace(part=None))
@@ -197,7 +200,7 @@ class _Play:
         )
 
     def _play(self) -> None:
-        """Play from instant to instant: ends by job, then submissions, then one pass, as cores have it."""
+        """Simulate: at each time apply ends by job id, then submissions, then run one pass, as the cores do."""
         queue, now_ms, place, steps = self._queue, self._grid.now_ms, 0, 0
         while now_ms < self._until_ms:
             while self._ends and self._ends[0][0] <= now_ms:
@@ -212,7 +215,7 @@ class _Play:
                 raise InputError("hours: there is too much to play; ask for fewer hours, or a smaller load")
             instants = [self._ends[0][0] if self._ends else None, queue.next_start_ms()]
             instants.append(self._coming[place].submit_ms if place < len(self._coming) else None)
-            now_ms = max(now_ms + 1, min((each for each in instants if each is not None), default=self._until_ms))
+            now_ms = max(now_ms + 1, min((time for time in instants if time is not None), default=self._until_ms))
 
     def _submit(self, now_ms: int, job: PastJob) -> None:
         submitted = job.submitted
@@ -223,8 +226,8 @@ class _Play:
         draw, sensitivity = float(self._rng.random()), submitted.sensitivity
         self._queue.submit(job.submit_ms, submitted.job, draw=draw, sensitivity=sensitivity, sends=submitted.sends)
         self._from_ms[submitted.job.job_id] = now_ms
-        known = job.part if self._length < 1 else None
-        self._parts[submitted.job.job_id] = self._length if known is None else known
+        part = job.part if self._length < 1 else None
+        self._parts[submitted.job.job_id] = self._length if part is None else part
 
     def _start(self, now_ms: int, placed: PlacedJob) -> None:
         job_id, margin_ms = placed.job.job_id, self._grid.margin_ms if len(placed.fragments) > 1 else 0
@@ -243,18 +246,18 @@ class _Play:
 
 
 def _again(past: Sequence[PastJob], span_ms: int, load: float, first_id: int) -> list[PastJob]:
-    """Return jobs that come as those did, so much later, so many times as many, evenly among them."""
-    found: list[PastJob] = []
+    """Return the past jobs ``span_ms`` later with new ids, repeated or thinned out evenly by the factor ``load``."""
+    coming: list[PastJob] = []
     for number, job in enumerate(past):
         for _ in range(int((number + 1) * load) - int(number * load)):
-            again = msgspec.structs.replace(job.submitted.job, job_id=first_id + len(found))
+            again = msgspec.structs.replace(job.submitted.job, job_id=first_id + len(coming))
             submitted = msgspec.structs.replace(job.submitted, job=again)
-            found.append(job._replace(submit_ms=job.submit_ms + span_ms, submitted=submitted))
-    return found
+            coming.append(job._replace(submit_ms=job.submit_ms + span_ms, submitted=submitted))
+    return coming
 
 
 def _how_sure(plays: Sequence[Outlooks]) -> str:
-    """Return in words how far the plays agree on what becomes of the waits."""
+    """Describe how far the simulations agree about the waits."""
     if len(plays) == 1:
         return "too few jobs have ended to tell how much of their limits jobs take; with shorter jobs waits are shorter"
     later_ms = [play.then.wait_ms - play.now.wait_ms for play in plays]
@@ -267,18 +270,18 @@ def _how_sure(plays: Sequence[Outlooks]) -> str:
 
 
 def _assumed(grid: GridNow, asked: WhatIf, n_past: int) -> tuple[str, ...]:
-    """Return in words what was assumed."""
+    """List the assumptions of the simulation."""
     span = span_text(int(asked.hours * HOUR_MS))
     coming = f"the {n_past:,} jobs that came in the last {span} come again in the next {span}, at the same instants"
     if asked.load != 1:
         coming += f"; to the grid as it would be {asked.load:g} times as many"
     coming = coming if asked.again else "no other job comes"
-    said = [
+    assumptions = [
         coming,
         "what runs goes on where it is, also at sites that are drained, or lose nodes",
         "sites grant what they are asked for, and their own users keep the nodes that they have now",
         "jobs that are held, or wait for other jobs, do not come",
     ]
     if grid.n_apart:
-        said.append(f"{grid.n_apart:,} waiting jobs that not all sites take are left out")
-    return tuple(said)
+        assumptions.append(f"{grid.n_apart:,} waiting jobs that not all sites take are left out")
+    return tuple(assumptions)
