@@ -1,4 +1,4 @@
-"""Which Unix user a user is on this machine, as the launcher's file says: by a table, by the same name, else none."""
+"""The Unix users of the launcher: map the user of a job to an account, by a table or by the same name."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import msgspec
 from gridweave.errors import GridweaveError
 
 LEAST_UID = 1000
-"""Below are the accounts of the system: the rule of the same name never gives one of these."""
+"""The smallest uid of ordinary users; the rule of the same name never yields a system account below it."""
 
 
 MOST_LISTED = 32_000
-"""So many bytes the names of users have at most that are listed to the service."""
+"""Largest total size of the user names that are listed to the service [bytes]."""
 
 
 class DeniedError(GridweaveError):
-    """Why something is not done, in one line."""
+    """The launcher refuses a request; the message is one line."""
 
 
 class LauncherFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the launcher's file says: see docs/launchers.md."""
+    """The contents of the launcher's configuration file (docs/launchers.md)."""
 
     service: str
     socket: str
@@ -40,7 +40,7 @@ class LauncherFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Settings(NamedTuple):
-    """The launcher's file, as whom the service runs, and the control groups that were made for jobs."""
+    """The launcher's file, the account of the service, and the control groups for jobs."""
 
     path: str
     file: LauncherFile
@@ -49,16 +49,16 @@ class Settings(NamedTuple):
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the service may know: who it is, and whose jobs are started, as far as these can be listed.
+        """The settings that the service may see: its own account and the accepted users, as far as they can be listed.
 
-        By the rule of the same name they cannot; nor can those of a table that is too long for one packet.
+        They cannot be listed under the rule of the same name, or if the table is too long for one packet.
         """
         users = sorted(self.file.users)
         is_listed = not self.file.same_name and len(json.dumps(users)) < MOST_LISTED
         return {"service": self.service.pw_name, "users": users if is_listed else [], "anyone": not is_listed}
 
     def account(self, user: str) -> pwd.struct_passwd:
-        """Return the Unix user for the user of a job: by the table, else by the same name, else none."""
+        """Return the account for the user of a job, from the table or by the same name, or raise DeniedError."""
         name = self.file.users.get(user) or (user if self.file.same_name else "")
         if not name:
             raise DeniedError(f"user {user!r} has no Unix user on this machine; add it to [users] of {self.path}")
@@ -71,7 +71,7 @@ class Settings(NamedTuple):
 
 
 def account_of(name: str, whose: str) -> pwd.struct_passwd:
-    """Return a Unix user of this machine."""
+    """Look up a Unix user of this machine; raise DeniedError if there is none."""
     try:
         return pwd.getpwnam(name)
     except (KeyError, ValueError):
@@ -79,7 +79,7 @@ def account_of(name: str, whose: str) -> pwd.struct_passwd:
 
 
 def ordinary_account(name: str, whose: str, service_uid: int) -> pwd.struct_passwd:
-    """Return a Unix user of this machine that is neither root nor the service."""
+    """Look up a Unix user of this machine; raise DeniedError for root and for the service's own account."""
     account = account_of(name, whose)
     if account.pw_uid == 0 or account.pw_gid == 0:
         raise DeniedError(f"{whose}: is mapped to {name!r}, who is root here; map an ordinary Unix user")
@@ -89,7 +89,7 @@ def ordinary_account(name: str, whose: str, service_uid: int) -> pwd.struct_pass
 
 
 def read_settings(path: str) -> Settings:
-    """Read the launcher's file, and have its control groups made by a program that ends before anybody asks."""
+    """Read the launcher's file, and create its control groups in a subprocess that ends before the first request."""
     with open(path, "rb") as opened:
         _check_roots(path, os.fstat(opened.fileno()))
         try:
@@ -111,14 +111,14 @@ def read_settings(path: str) -> Settings:
 
 
 def _check_roots(path: str, file: os.stat_result) -> None:
-    """Refuse a file that anyone but root could have written, or put in its place."""
+    """Refuse a file that anyone but root could have written or replaced."""
     folder = os.path.dirname(os.path.realpath(path))
-    found = [(path, file)]
+    parents = [(path, file)]
     while True:
-        found.append((folder, os.stat(folder)))
+        parents.append((folder, os.stat(folder)))
         if folder == "/":
             break
         folder = os.path.dirname(folder)
-    for name, status in found:
+    for name, status in parents:
         if status.st_uid != 0 or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
             raise DeniedError(f"{path}: {name} is writable by others than root; chown root, chmod go-w")

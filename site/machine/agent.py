@@ -1,4 +1,4 @@
-"""The agent of a machine: runs what its site orders, and tells it what has become of that until it has heard."""
+"""The agent of a machine: execute the site's orders, and repeat reports until the site has received them."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ from gridweave.site.messages import (
 logger = logging.getLogger("gridweave.live")
 
 RESULT, USAGE_OVER_TIME = "result", "usage"
-"""In place of a stream: what a callable has returned; what the piece of a rank used over time, a `UsageCurve`."""
+"""Names used like streams: the return value of a callable, and the resource use over time (`UsageCurve`)."""
 
 MOST_OUTPUT = 4 << 20
-"""So much output is handed out at one time."""
+"""Largest amount of output returned by one request [bytes]."""
 
 LOOK_AT_USERS_S = 30.0
-"""So often it is asked whom the launcher takes."""
+"""Interval of asking the launcher for its accepted users [s]."""
 
 SYSFS = Path("/sys/devices/system/cpu")
 
@@ -89,7 +89,7 @@ _MOST_REPORTS = 1_000
 
 
 def written_path(folder: Path, own: Path, rank: int, stream: str) -> Path:
-    """Return the file of a stream, or of what is asked for in place of one; `own` is the user's part of the folder."""
+    """Return the file of a stream, `RESULT` or `USAGE_OVER_TIME`; ``own`` is the user's part of the folder."""
     if stream == RESULT:
         return result_path(own, rank)
     return folder / USAGE if stream == USAGE_OVER_TIME else output_path(folder, rank, stream)
@@ -98,22 +98,28 @@ def written_path(folder: Path, own: Path, rank: int, stream: str) -> Path:
 class OutputRead(msgspec.Struct, frozen=True):
     """A part of the output of a rank."""
 
-    is_here: bool  # whether the rank is one of this machine, and its folder is still there
+    is_here: bool  # whether the rank is on this machine and its folder still exists
     data: bytes
-    size: int  # how much there was after that was read
-    removal: Removal | None = None  # when and why the machine removed what the rank wrote, if it did
+    size: int  # size of the whole output after reading this part
+    removal: Removal | None = None  # when and why the machine removed the output, if it did
 
 
 class AgentDriver:
-    """Runs pieces of jobs on a machine for its site.
+    """Runs node tasks on a machine for its site.
 
-    Of its ``nodes`` the ``cores`` of each have hardware threads as the operating system counts them; of a node that is
-    none of its own there are none: its ranks run anywhere. From the ``secret`` follow the keys by which the ranks of
-    jobs know each other; without it they have none. ``report`` returns when what it carries is durable at the
-    site, and raises if that is not known.
+    Parameters
+    ----------
+    report : callable
+        Sends encoded reports to the site. It returns once they are durable there, and raises if that is not certain.
+    cores : sequence of Cores
+        The hardware threads of each core, for each node. Ranks on a node without an entry are not pinned.
+    secret : str
+        Derives the keys by which the ranks of a job recognize each other; without it there are no keys.
 
-    Orders may come twice, late or never. A piece is started at most once (`Runner`). An order from before an agent
-    was started anew could start what was forgotten since; so a site's orders go to one agent, and end with it.
+    Notes
+    -----
+    Orders may arrive twice, late or never. `Runner` starts a node task at most once. A late order to an earlier agent
+    process could start a task that has been forgotten since, so a site's orders are bound to one agent process.
     """
 
     def __init__(
@@ -139,16 +145,16 @@ class AgentDriver:
         self._report, self._cores = report, tuple(cores)
         self._queue: deque[Report] = deque()
         self._news = asyncio.Event()
-        # What could not be started for want of room, and was not asked for again since.
+        # Tasks that could not be started because the disk is full, and have been reported as delayed.
         self._delayed: set[Key] = set()
-        # The last pace of what was not started yet.
+        # The last pace of tasks that have not started yet.
         self._paces: dict[Key, PaceRun] = {}
-        # Parts of jobs on several sites that run, of which the site may not know yet; and the ends of those.
+        # Started parts of split jobs that the site has not confirmed yet, and the cancellations of such parts.
         self._unheard: set[Key] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Take the folder, and find again what runs there."""
+        """Lock the folder and adopt the tasks that run there."""
         await self.runner.open()
         await self.runner.adopt()
         if not self._rules.launcher:
@@ -163,7 +169,7 @@ class AgentDriver:
         self._say(MachineJoined(self.name, self.host, self._users, self._secret))
 
     async def run(self) -> None:
-        """Tell the site what happens, without end."""
+        """Send reports to the site, forever."""
         listening = [asyncio.ensure_future(self._listen())]
         if self._rules.launcher:
             listening.append(asyncio.ensure_future(self._watch_users()))
@@ -177,7 +183,7 @@ class AgentDriver:
                 task.cancel()
 
     async def _asked_users(self) -> TakenUsers | None:
-        """Return of whom this machine starts jobs: the launcher knows, if there is one; None: it does not answer."""
+        """Return the accepted users, from the launcher if there is one; None if it does not answer."""
         if not self._rules.launcher:
             return self._rules.users
         try:
@@ -187,13 +193,13 @@ class AgentDriver:
             return None
 
     async def _ask_launcher(self) -> TakenUsers:
-        """Return of whom the launcher starts jobs, and take note of the control groups that it has for them."""
-        said = await asyncio.to_thread(ask_launcher, self._rules.launcher, {"do": "hello"})
-        self._groups = dict(said["groups"])
-        return TakenUsers(anyone=said.get("anyone", True), names=tuple(said.get("users", ())), is_mapped=True)
+        """Return the users accepted by the launcher, and record the control groups that it has for jobs."""
+        answer = await asyncio.to_thread(ask_launcher, self._rules.launcher, {"do": "hello"})
+        self._groups = dict(answer["groups"])
+        return TakenUsers(anyone=answer.get("anyone", True), names=tuple(answer.get("users", ())), is_mapped=True)
 
     async def _watch_users(self) -> None:
-        """Say it when the launcher was started again with another map; it may have other control groups, too."""
+        """Report a change of the accepted users; a restart of the launcher may change control groups, too."""
         while True:
             await asyncio.sleep(LOOK_AT_USERS_S)
             users = await self._asked_users()
@@ -202,7 +208,7 @@ class AgentDriver:
                 self._say(MachineTakes(self.name, users))
 
     async def order(self, data: bytes) -> None:
-        """Start and end pieces."""
+        """Execute encoded orders."""
         for order in ORDERS.decode(data):
             if order.machine != self.name:
                 logger.error("an order for %s came to %s", order.machine, self.name)
@@ -226,7 +232,7 @@ class AgentDriver:
                 await self._start(order)
 
     async def _start(self, order: StartRun) -> None:
-        """Start a piece; one that there is no room for is asked for again, as all that nobody says runs."""
+        """Start a node task; if the disk is full, report a delay, and the site will repeat the order."""
         key = order.launch.job_id, order.launch.attempt
         refusal = self._rules.refusal(order.launch.user)
         try:
@@ -250,7 +256,7 @@ class AgentDriver:
                 self._say(RunDelayed(self.name, *key, f"machine {self.name} cannot start it now: {error}"))
 
     def _ruled(self, launch: Launch) -> Launch:
-        """Return the launch with as whom it runs here, and within which limits."""
+        """Add this machine's launcher, limits and control groups to a launch."""
         rules = self._rules
         limits = rules.limits
         if rules.counts_parts:
@@ -262,26 +268,26 @@ class AgentDriver:
         return msgspec.structs.replace(launch, launcher=rules.launcher, limits=limits, groups=self._groups or {})
 
     def _limits_of(self, part: NodePart, node: Limits) -> Limits:
-        """Return the limits of a part of nodes; a node whose own are not said is as large as all others here."""
+        """Return the limits for a fraction of a node; without configured limits, nodes share the machine equally."""
         cpus = node.cpus or len(os.sched_getaffinity(0)) / self._nodes
         memory_bytes = node.memory_bytes or machine_memory_bytes() // self._nodes
         return msgspec.structs.replace(node, cpus=part.cpu * cpus, memory_bytes=int(part.memory * memory_bytes))
 
     def _look_for_room(self) -> None:
-        """Say if there is room: the site thinks that there is none."""
+        """Report that the machine is ready, if its disk has room again."""
         if self.runner.room_problem(trial=True) is None:
             self._delayed.clear()
             self._say(MachineReady(self.name))
 
     async def _pace(self, order: PaceRun) -> None:
-        """Have a piece stand still or go on; one whose start is still on its way begins at that pace."""
-        told = order.job_id, order.attempt
-        if not self.runner.knows(*told):
-            self._paces[told] = order
-        await self.runner.pace(*told, runs=order.runs, at_unix_ms=order.at_ms, speed=order.speed)
+        """Pause, resume or slow a node task; a task whose start has not arrived yet will begin at this pace."""
+        key = order.job_id, order.attempt
+        if not self.runner.knows(*key):
+            self._paces[key] = order
+        await self.runner.pace(*key, runs=order.runs, at_unix_ms=order.at_ms, speed=order.speed)
 
     async def _confirm(self, order: ConfirmRun) -> None:
-        """Say whether a piece is still here; one that is not must not be started by an order that comes late."""
+        """Report whether a node task is here; if not, make sure that a late order cannot start it."""
         if self.runner.knows(order.job_id, order.attempt):
             is_at_gate = self.runner.is_at_gate(order.job_id, order.attempt)
             self._say((RunReady if is_at_gate else RunStarted)(self.name, order.job_id, order.attempt))
@@ -296,7 +302,7 @@ class AgentDriver:
         data = self.output(job_id, attempt, rank, stream, offset, limit)
         folder = piece_folder(self.runner.root, (job_id, attempt))
         launch = read_launch(folder)
-        is_here = launch is not None and any(each.rank == rank for each in launch.ranks)
+        is_here = launch is not None and any(other.rank == rank for other in launch.ranks)
         removal = None if launch is not None else self.runner.removal(job_id, attempt)
         try:
             size = self._written_path(folder, rank, stream).lstat().st_size
@@ -305,7 +311,7 @@ class AgentDriver:
         return OutputRead(is_here, data, size, removal)
 
     def output(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> bytes:
-        """Return a part of a rank's output: ``out`` or ``err``; of ``result`` or ``usage``, as JSON."""
+        """Return a part of a rank's ``out`` or ``err`` stream, or of its ``result`` or ``usage`` as JSON."""
         if stream not in (*STREAMS, RESULT, USAGE_OVER_TIME):
             raise OptionError("stream", f"is {stream!r:.20}; out, err, result or usage")
         if min(job_id, attempt, rank, offset, limit) < 0:
@@ -314,16 +320,16 @@ class AgentDriver:
         return read_regular(path, offset, min(limit, MOST_OUTPUT))
 
     async def end_all(self) -> None:
-        """End all that runs here."""
+        """Cancel all tasks on this machine."""
         for key in self.runner.known():
             await self.runner.cancel(*key, "the grid is taken down")
 
     async def close(self) -> None:
-        """Stop watching; what runs goes on."""
+        """Stop watching the tasks, which continue to run."""
         await self.runner.close()
 
     def _pinned(self, order: StartRun) -> Launch:
-        """Return the launch with the hardware threads that the operating system knows."""
+        """Replace the site's thread numbers in a launch by those of the operating system."""
         launch = order.launch
         if not self._cores or launch.part is not None:
             ranks = tuple(msgspec.structs.replace(rank, threads=None) for rank in launch.ranks)
@@ -354,7 +360,7 @@ class AgentDriver:
             self._say(_told(self.name, event))
 
     def _watch(self, key: Key, alone_ms: int) -> None:
-        """End a piece whose gate was opened, if the site does not say in time that all of its part has begun."""
+        """Cancel a started task of a split job if the site does not confirm in time that its whole part has started."""
 
         def late() -> None:
             if key in self._unheard:
@@ -369,14 +375,14 @@ class AgentDriver:
         asyncio.get_running_loop().call_later(alone_ms / 1000, late)
 
     async def _tell(self) -> None:
-        """Tell the site all that it has not heard, again and again until it has."""
+        """Send the queued reports, and repeat until the site has received them."""
         pause_s = _FIRST_PAUSE_S
         while self._queue:
             part = [self._queue[number] for number in range(min(len(self._queue), _MOST_REPORTS))]
             try:
                 await self._report(ENCODER.encode(part))
             except Exception as error:
-                # Whatever the transport raises, the site may or may not have heard; it passes over what it knows.
+                # After any error the site may or may not have the reports; it ignores repeated ones.
                 logger.info("%s cannot tell its site, trying again: %s", self.name, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -393,16 +399,16 @@ def _told(agent: str, event: PieceEvent) -> Report:
         return RunReady(agent, event.job_id, event.attempt)
     if isinstance(event, PieceStarted):
         return RunStarted(agent, event.job_id, event.attempt)
-    # Of what was lost nobody knows.
+    # A lost task may have run.
     has_run = event.started_ms is not None or event.outcome == "lost"
     key = event.job_id, event.attempt
-    told = RunEnded(agent, *key, event.outcome, event.reason, event.ranks, event.usage, has_run)
+    report = RunEnded(agent, *key, event.outcome, event.reason, event.ranks, event.usage, has_run)
     ran_ms = None if event.started_ms is None else (event.started_ms, event.ended_ms)
-    return msgspec.structs.replace(told, elements=event.elements, interrupted=event.interrupted, ran_ms=ran_ms)
+    return msgspec.structs.replace(report, elements=event.elements, interrupted=event.interrupted, ran_ms=ran_ms)
 
 
 def own_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what jobs that run as the service get of its environment: what `PASSED` and `PASSED_FROM` name.
+    """Return the variables that jobs running as the service inherit: those in `PASSED` and `PASSED_FROM`.
 
     Examples
     --------
@@ -413,24 +419,24 @@ def own_environment(environment: Mapping[str, str] = os.environ) -> dict[str, st
 
 
 Cores = tuple[tuple[int, ...], ...]
-"""The hardware threads of each core, by the numbers of the operating system."""
+"""The hardware threads of each core, as numbered by the operating system."""
 
 
 def lane_threads(cores: Cores, lanes: tuple[int, int], lane: int) -> tuple[int, ...]:
-    """Return which hardware threads of a node stand for one of those that its site counts.
+    """Return the hardware threads of a node that carry one thread of the site's model.
 
-    The cores of the node are divided among the site's cores. Of each of them the site's first thread has the first
-    sibling, the second the second, and so on. Where the cores have fewer threads than the site counts on, its threads
-    are virtual: they divide the cores, and share one where there is no other.
+    The cores of the node are divided among the cores of the model. The model's first thread of a core gets the first
+    sibling of each hardware core, the second thread the second, and so on. If the hardware has fewer threads per core,
+    the model's threads are virtual: they divide the cores among themselves, and share a core if there is no other.
 
     Parameters
     ----------
     cores : tuple of tuple of int
-        Of the node.
+        Hardware cores of the node.
     lanes : (int, int)
-        How many cores the site counts on a node, and how many threads on a core.
+        Cores of a node and threads of a core in the site's model.
     lane : int
-        Which of the threads, from 0, core by core.
+        Number of the thread in the model, from 0, core by core.
 
     Examples
     --------
@@ -453,9 +459,9 @@ def lane_threads(cores: Cores, lanes: tuple[int, int], lane: int) -> tuple[int, 
 
 
 def node_cores(nodes: int, sysfs: Path = SYSFS) -> tuple[Cores, ...]:
-    """Divide the cores that this process may use among so many nodes, all threads of a core to one.
+    """Divide the cores that this process may use among nodes, without splitting a core.
 
-    There are none if there are fewer cores than nodes, or if the kernel does not tell them, as in some containers.
+    The result is empty if there are fewer cores than nodes, or if the kernel shows no cores, as in some containers.
     """
     try:
         cores = usable_cores(sysfs)
@@ -487,17 +493,17 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
-    """Return the hardware threads of each core, the cores in order of their first thread.
+    """Return the hardware threads of each core, sorted by first thread.
 
-    Threads that are switched off are not in it: the kernel shows no topology for them. A thread whose siblings are not
-    told stands alone.
+    Threads that are offline are missing, because the kernel shows no topology for them. A thread without a list of
+    siblings counts as a core of its own.
     """
     cores: set[tuple[int, ...]] = set()
     for folder in sysfs.glob("cpu[0-9]*"):
         number = folder.name.removeprefix("cpu")
         if not number.isdecimal() or not (folder / "topology").is_dir():
             continue
-        # Newer kernels call it core_cpus_list; the older name is there as well until it goes.
+        # Newer kernels call the file core_cpus_list, and still have the older name, too.
         for name in ("thread_siblings_list", "core_cpus_list"):
             if (folder / "topology" / name).is_file():
                 cores.add(parse_cpu_list((folder / "topology" / name).read_text(encoding="ascii")))
@@ -510,7 +516,7 @@ def thread_siblings(sysfs: Path = SYSFS) -> tuple[tuple[int, ...], ...]:
 
 
 def usable_cores(sysfs: Path = SYSFS, allowed: set[int] | None = None) -> tuple[tuple[int, ...], ...]:
-    """Return the threads of each core that this process may use: a container or a cpuset may narrow them."""
+    """Return the hardware threads of each core that this process may use, within its container or cpuset."""
     may = os.sched_getaffinity(0) if allowed is None else allowed
     kept = (tuple(thread for thread in core if thread in may) for core in thread_siblings(sysfs))
     return tuple(core for core in kept if core)

@@ -1,8 +1,8 @@
-"""Runs a Python callable as a rank: ``python -m gridweave.site.machine.call FILE FOLDER RANK``.
+"""Run a Python callable as a rank: ``python -m gridweave.site.machine.call FILE FOLDER RANK``.
 
-What is to be called is in the file. What it returns goes into ``result-RANK.json`` of the folder. If it raises, the
-traceback goes into ``error-RANK.txt`` and to standard error, and the exit code is 1. Where it is called with each of
-many items, the result has a line for each that has ended, and ``error-RANK.txt`` names the first that raised.
+FILE holds the call. The return value goes into ``result-RANK.json`` in FOLDER. If the callable raises, the traceback
+goes into ``error-RANK.txt`` and to standard error, and the exit code is 1. If the callable is mapped over items, the
+result file has a line for each finished item, and ``error-RANK.txt`` names the first item that raised.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from gridweave.site.launch import Call, ItemEnd, json_problem, python_scalar
 from gridweave.site.machine.folders import error_path, result_path, write_whole
 
 UNUSABLE = 126
-"""Exit code of a callable that cannot be found, as a shell has it for a command."""
+"""Exit code if the callable cannot be found, the same as a shell's for a command."""
 
 _MOST_DEPTH = 200
-"""So deep lists and objects may be within one another that a callable returns."""
+"""Largest nesting depth of lists and objects in a return value."""
 
 _MOST_ERROR = 500
 _MOST_TRACE = 4_000
-"""Characters that are kept of the error of an item, and of its traceback, from the end."""
+"""Number of characters kept of an item's error, and of its traceback from the end."""
 
 
 def find_callable(name: str) -> Callable[..., Any]:
     """Import a callable by its name, ``module:function``."""
     module_name, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
@@ -46,23 +46,23 @@ def find_callable(name: str) -> Callable[..., Any]:
             "it must be in the working directory, on PYTHONPATH, or installed"
         ) from error
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise InputError(f"callable {name!r}: module {module_name!r} has no {path!r}; give a function of it")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"callable {name!r}: is of type {type(found).__name__}; give a function")
-    return found  # type: ignore[no-any-return]
+        target = getattr(target, part)
+    if not callable(target):
+        raise InputError(f"callable {name!r}: is of type {type(target).__name__}; give a function")
+    return target  # type: ignore[no-any-return]
 
 
 def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int = 1) -> int:
-    """Call a callable, keep what came of it, and return the exit code: `UNUSABLE` if there is none such.
+    """Call a callable, write its result, and return the exit code; `UNUSABLE` if the callable cannot be found.
 
     Parameters
     ----------
     limit_bytes : int
-        Of what is kept, as JSON.
+        Largest size of the result as JSON.
     size : int
-        How many ranks the job has.
+        Number of ranks of the job.
     """
     try:
         function = find_callable(call.function)
@@ -84,9 +84,10 @@ def run_call(folder: Path, rank: int, call: Call, limit_bytes: int, *, size: int
 def _call_with_each(
     folder: Path, rank: int, function: Callable[..., Any], call: Call, limit_bytes: int, size: int
 ) -> int:
-    """Call a callable with one item after the other, and write down what became of each before it goes on.
+    """Call a callable with one item after the other, writing the result of each before the next.
 
-    An item that raises ends no other. But where there are other ranks they may wait for this one, and go on no more.
+    After an item that raises, the rank continues with the next item, but only if it is the job's only rank: other
+    ranks may be waiting for this one.
     """
     raised: list[str] = []
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -116,19 +117,19 @@ def _called(
     limit_bytes: int,
     caught: type[Exception] | tuple[type[BaseException], ...],
 ) -> ItemEnd:
-    """Call a callable once; return what it has returned, as JSON, or what is wrong."""
+    """Call a callable once; return its result as JSON, or its error."""
     try:
         result = function(*args, **call.kwargs)
     except caught as error:
         line = " ".join("".join(traceback.format_exception_only(error)).split())
         return ItemEnd(error=line[:_MOST_ERROR], trace=traceback.format_exc())
     try:
-        held = json_problem(result, most_depth=_MOST_DEPTH)
-        data = b"" if held else msgspec.json.encode(result, enc_hook=python_scalar)
+        defect = json_problem(result, most_depth=_MOST_DEPTH)
+        data = b"" if defect else msgspec.json.encode(result, enc_hook=python_scalar)
     except Exception as error:
-        held = str(error)
-    if held:
-        problem = f"returned what JSON cannot say ({held})"
+        defect = str(error)
+    if defect:
+        problem = f"returned what JSON cannot say ({defect})"
     else:
         if len(data) <= limit_bytes:
             return ItemEnd(msgspec.Raw(data))
@@ -139,13 +140,13 @@ def _called(
 
 def _fail(folder: Path, rank: int, text: str, code: int) -> int:
     print(text.rstrip(), file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):  # it is in standard error as well
+    with contextlib.suppress(OSError):  # standard error has it, too
         write_whole(error_path(folder, rank), text.encode(errors="replace"), mode=0o640)
     return code
 
 
 def main(arguments: list[str]) -> int:
-    """Run the callable of a rank as its file says."""
+    """Run the callable that a file describes, as a rank."""
     file, folder, rank = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
     try:
         call, limit_bytes = msgspec.msgpack.decode(file.read_bytes(), type=tuple[Call, int])

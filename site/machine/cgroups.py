@@ -1,7 +1,7 @@
-"""Control groups of Linux: limits of a job that hold, who was killed for want of memory, pausing, and an end of all.
+"""Linux control groups: enforce the limits of a job, detect out-of-memory kills, pause a job, and kill all of it.
 
-Version 2 is used for whatever it has; for each controller that it lacks, version 1, if that is mounted beside it. The
-kernel's names are in Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
+Version 2 is used for the controllers that it has, and version 1 for the others if it is mounted. For the kernel's file
+names see Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gridweave.site.launch import Launch, Limits
 from gridweave.site.machine.processes import descendants, process_stat, send_signal
 
 CONTROLLERS = ("memory", "cpu", "pids")
-"""What limits need; each may be missing by itself."""
+"""The controllers that limits need; any of them may be missing."""
 
 UNIFIED = "unified"
-"""In place of a controller: the hierarchy of version 2, by which a group is killed and paused."""
+"""A key used like a controller for the hierarchy of version 2, which can kill and pause a group."""
 
 FREEZER = "freezer"
-"""By which version 1 pauses a group."""
+"""The controller of version 1 that pauses a group."""
 
 _PERIOD_US = 100_000
 _ROUNDS = 1_000
@@ -44,7 +44,7 @@ class ControlGroup:
     Parameters
     ----------
     folders : mapping from str to str or Path
-        Its folder in each hierarchy, by controller.
+        The folder of the group in each hierarchy, by controller.
     """
 
     def __init__(self, folders: Mapping[str, str | Path]) -> None:
@@ -59,12 +59,12 @@ class ControlGroup:
         return UNIFIED in self.folders or FREEZER in self.folders
 
     def add(self, pid: int) -> None:
-        """Move a process into it, with all that it will fork."""
+        """Move a process into the group; its future children follow."""
         for folder in set(self.folders.values()):
             (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def limit(self, limits: Limits) -> None:
-        """Set limits; the kernel holds to them from now on. Limits that are None are lifted."""
+        """Set the limits that the kernel enforces from now on; None removes a limit."""
         if "memory" in self.folders:
             self._limit_memory(limits.memory_bytes)
         if "cpu" in self.folders:
@@ -73,7 +73,7 @@ class ControlGroup:
             self._write("pids", "pids.max", "max" if limits.processes is None else str(limits.processes))
 
     def limit_cpus(self, cpus: float | None) -> None:
-        """Set how many processors' time it may use, while its processes run."""
+        """Set how much processor time the group may use, in processors, even while its processes run."""
         quota = None if cpus is None else max(1_000, round(cpus * _PERIOD_US))
         if self._is_2("cpu"):
             self._write("cpu", "cpu.max", f"{'max' if quota is None else quota} {_PERIOD_US}")
@@ -88,13 +88,13 @@ class ControlGroup:
             self._write("memory", "memory.oom.group", "1", optional=True)
             return
         text = str(-1 if limit_bytes is None else limit_bytes)
-        # With swap it must never be below that without.
+        # The kernel refuses a limit with swap that is below the limit without swap.
         self._write("memory", "memory.memsw.limit_in_bytes", "-1", optional=True)
         self._write("memory", "memory.limit_in_bytes", text)
         self._write("memory", "memory.memsw.limit_in_bytes", text, optional=True)
 
     def oom_kills(self) -> int:
-        """Return how many of its processes the kernel has killed because memory was at its limit."""
+        """Return how many processes of the group the kernel has killed because the memory limit was reached."""
         folder = self.folders.get("memory")
         if folder is None:
             return 0
@@ -106,15 +106,15 @@ class ControlGroup:
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
     def pids(self) -> list[int]:
-        """Return its processes."""
-        found: set[int] = set()
+        """Return the process ids of the group, sorted."""
+        pids: set[int] = set()
         for folder in self.folders.values():
             with contextlib.suppress(FileNotFoundError):
-                found |= set(map(int, (folder / "cgroup.procs").read_text(encoding="ascii").split()))
-        return sorted(found)
+                pids |= set(map(int, (folder / "cgroup.procs").read_text(encoding="ascii").split()))
+        return sorted(pids)
 
     def gather(self, root: int) -> None:
-        """Move all that stems from a process into it, also what is forked meanwhile."""
+        """Move all descendants of a process into the group, including those forked in the meantime."""
         for _ in range(_ROUNDS):
             inside = set(self.pids())
             outside = [stat.pid for stat in descendants(root) if stat.pid not in inside and stat.state not in "ZX"]
@@ -125,20 +125,20 @@ class ControlGroup:
                     self.add(pid)
 
     def freeze(self, *, frozen: bool) -> None:
-        """Pause all of its processes, or let them go on; the kernel takes a moment."""
+        """Request a pause of all processes, or their continuation; the kernel takes a moment."""
         if UNIFIED in self.folders:
             self._write(UNIFIED, "cgroup.freeze", str(int(frozen)))
         elif FREEZER in self.folders:
             self._write(FREEZER, "freezer.state", "FROZEN" if frozen else "THAWED")
 
     def is_frozen(self) -> bool:
-        """Return whether all of its processes stand still."""
+        """Whether all processes are paused."""
         if UNIFIED in self.folders:
             return "frozen 1" in (self.folders[UNIFIED] / "cgroup.events").read_text(encoding="ascii")
         return (self.folders[FREEZER] / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN"
 
     def stop(self) -> bool:
-        """Pause all of its processes, and return whether they all stand still; if not, none is paused."""
+        """Pause all processes and return True; if not all of them can be paused, pause none and return False."""
         self.freeze(frozen=True)
         until_s = time.monotonic() + _FREEZE_S
         while not self.is_frozen():
@@ -149,13 +149,13 @@ class ControlGroup:
         return True
 
     def kill(self) -> None:
-        """Kill all of its processes, also paused ones, and what they fork meanwhile."""
+        """Kill all processes, including paused ones and those forked in the meantime."""
         unified = self.folders.get(UNIFIED)
         if unified is not None and (unified / "cgroup.kill").exists():
             self._write(UNIFIED, "cgroup.kill", "1")
             return
         self.freeze(frozen=False)
-        # Whoever forks faster than this loop is stopped by its limit of processes.
+        # The limit on processes stops a job that forks faster than this loop kills.
         for _ in range(_ROUNDS):
             stats = [stat for stat in map(process_stat, self.pids()) if stat is not None and stat.state not in "ZX"]
             if not stats:
@@ -164,7 +164,7 @@ class ControlGroup:
                 send_signal(stat, signal.SIGKILL)
 
     def remove(self) -> bool:
-        """Remove it, and return whether that was possible: not while a process of it is left."""
+        """Remove the group; return False if processes of it remain after a short wait."""
         until_s = time.monotonic() + _REMOVE_S
         for folder in dict.fromkeys(self.folders.values()):
             while True:
@@ -173,7 +173,7 @@ class ControlGroup:
                 except FileNotFoundError:
                     break
                 except OSError:
-                    # What was killed takes the kernel a moment to clear away.
+                    # The kernel takes a moment to clean up killed processes.
                     if time.monotonic() >= until_s:
                         return False
                     time.sleep(0.002)
@@ -185,18 +185,18 @@ class ControlGroup:
         try:
             (self.folders[controller] / name).write_text(text, encoding="ascii")
         except OSError:
-            # Without accounting of swap, or with an older kernel, the file is not there or cannot be written.
+            # Without swap accounting, or on an older kernel, the file is missing or read-only.
             if not optional:
                 raise
 
 
 class Cgroups:
-    """The control groups of one runner: a group for all of it, and below that one for each job.
+    """The control groups of a runner: one parent group, and below it a group for each job.
 
     Parameters
     ----------
     parent : ControlGroup
-        The group of all; this process must be able to make folders in each of its own.
+        The parent group. This process must be able to create folders in it.
     """
 
     def __init__(self, parent: ControlGroup) -> None:
@@ -204,11 +204,11 @@ class Cgroups:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Its folder for each controller, as `ControlGroup` takes them."""
+        """The folders of the parent group by controller, as for `ControlGroup`."""
         return {controller: str(folder) for controller, folder in self.parent.folders.items()}
 
     def make(self, name: str, limits: Limits) -> ControlGroup:
-        """Make the group of a job, with its limits; one that is there already is limited anew."""
+        """Create the group of a job with its limits; if it exists, only set the limits."""
         group = self.group(name)
         for folder in dict.fromkeys(group.folders.values()):
             folder.mkdir(mode=0o755, exist_ok=True)
@@ -216,88 +216,89 @@ class Cgroups:
         return group
 
     def make_freezer(self, name: str) -> ControlGroup | None:
-        """Make the group of a job that can be paused, and is not limited; None if there can be none."""
-        folders = {each: self.parent.folders[each] for each in (UNIFIED, FREEZER) if each in self.parent.folders}
+        """Create a group without limits, for pausing a job; None if that is impossible."""
+        folders = {name: self.parent.folders[name] for name in (UNIFIED, FREEZER) if name in self.parent.folders}
         try:
             return Cgroups(ControlGroup(folders)).make(name, Limits()) if folders else None
         except OSError:
             return None
 
     def group(self, name: str) -> ControlGroup:
-        """Return the group of a job, which need not be there."""
+        """Return the group of a job, which may not exist yet."""
         if not _NAME.fullmatch(name):
             raise InputError(f"control group {name!r}: has other characters than letters, digits, '-', '_' and '.'")
-        return ControlGroup({each: folder / name for each, folder in self.parent.folders.items()})
+        return ControlGroup({controller: folder / name for controller, folder in self.parent.folders.items()})
 
 
 def missing_groups(launch: Launch) -> str | None:
-    """Return why the limits of a launch would not hold, in one line, or None."""
-    lacking = [] if launch.limits is None else [each for each in launch.limits.controllers if each not in launch.groups]
+    """Return why the limits of a launch cannot be enforced, or None."""
+    needed = () if launch.limits is None else launch.limits.controllers
+    lacking = [controller for controller in needed if controller not in launch.groups]
     if not lacking:
         return None
     return f"its limits cannot hold: no control group for {', '.join(lacking)} may be used here; see docs/launchers.md"
 
 
 def parts_problem(groups: Mapping[str, str]) -> str | None:
-    """Return why control groups, by controller, cannot hold parts of nodes, in one line, or None if they can."""
-    lacking = [each for each in ("cpu", "memory") if each not in groups]
+    """Return why these control groups, by controller, cannot enforce fractions of nodes, or None if they can."""
+    lacking = [controller for controller in ("cpu", "memory") if controller not in groups]
     lacking += [] if ControlGroup(groups).can_pause else [FREEZER]
     if not lacking:
         return None
-    right = "start the service where it may make them (docs/launchers.md), or give the site another discipline"
-    return f"jobs cannot get parts of its nodes: no control group for {', '.join(lacking)} may be used here; {right}"
+    advice = "start the service where it may make them (docs/launchers.md), or give the site another discipline"
+    return f"jobs cannot get parts of its nodes: no control group for {', '.join(lacking)} may be used here; {advice}"
 
 
 def group_name(folder: Path) -> str:
-    """Return what the group of a piece is called: another one for each runner of a machine."""
+    """Return the name of a node task's group, which is different for each runner on a machine."""
     return f"{zlib.crc32(os.fsencode(folder.parent)):08x}-{folder.name}"
 
 
 def mounted(root: str = "/proc/self") -> dict[str, tuple[Path, bool]]:
-    """Return the folder of this process's own group for each controller, and whether it is of version 2.
+    """Return the folder of a process's group for each controller, and whether it is version 2.
 
-    `root` is the folder of a process below /proc.
+    ``root`` is the folder of the process below /proc.
     """
     own: dict[str, str] = {}
     for line in map(os.fsdecode, Path(root, "cgroup").read_bytes().splitlines()):
         _, controllers, path = line.split(":", 2)
         own |= dict.fromkeys(controllers.split(",") if controllers else [UNIFIED], path)
-    found: dict[str, tuple[Path, bool]] = {}
+    groups: dict[str, tuple[Path, bool]] = {}
     for line in map(os.fsdecode, Path(root, "mountinfo").read_bytes().splitlines()):
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         inside, mount = before.split(" ")[3:5]
         if kind == "cgroup2" and UNIFIED in own:
             folder = _below(mount, inside, own[UNIFIED])
-            found[UNIFIED] = folder, True
+            groups[UNIFIED] = folder, True
             with contextlib.suppress(OSError):
                 names = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
-                found |= {name: (folder, True) for name in names if name in CONTROLLERS}
+                groups |= {name: (folder, True) for name in names if name in CONTROLLERS}
         elif kind == "cgroup":
             for name in options.split(" ")[-1].split(","):
                 if name in (*CONTROLLERS, FREEZER) and name in own:
-                    found.setdefault(name, (_below(mount, inside, own[name]), False))
-    return found
+                    groups.setdefault(name, (_below(mount, inside, own[name]), False))
+    return groups
 
 
 def around_of(controller: str, root: str = "/proc/self") -> dict[str, Path]:
-    """Return the folder of this process's own group for a controller, as `ControlGroup` takes it, if that is known."""
+    """Return the folder of this process's group for a controller, as for `ControlGroup`; empty if unknown."""
     with contextlib.suppress(OSError, ValueError):
-        found = mounted(root).get(controller)
-        return {} if found is None else {controller: found[0]}
+        group = mounted(root).get(controller)
+        return {} if group is None else {controller: group[0]}
     return {}
 
 
 def memory_problem(nodes: Mapping[str, tuple[int, int | None]], machine_bytes: int | None = None) -> str | None:
-    """Return what is wrong with the limits of memory of all nodes that are on this machine, in one line, or None.
+    """Return why the memory limits of the nodes on this machine exceed its memory, or None.
 
     Parameters
     ----------
     nodes : mapping from str to tuple of int
-        How many nodes, and the limit in bytes of a job on each of them, by the name of their site or machine; without
-        a limit a job may use whatever there is.
+        By name of site or machine, the number of its nodes and the memory limit of a job on each [bytes]; None for no
+        limit.
     machine_bytes : int, optional
-        The memory of the machine; None: of this one.
+        Memory of the machine; by default of this one.
 
     Examples
     --------
@@ -314,17 +315,17 @@ def memory_problem(nodes: Mapping[str, tuple[int, int | None]], machine_bytes: i
 
 
 def machine_memory_bytes(root: str = "/proc/self") -> int:
-    """Return how much memory processes of this machine can have together: all of it, or what a container leaves."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the memory available on this machine, or the limit of the container that this process runs in."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in around_of("memory", root).values():
         for name in ("memory.max", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):  # "max": as much as there is
-                found = min(found, int((folder / name).read_text(encoding="ascii")))
-    return found
+            with contextlib.suppress(OSError, ValueError):  # the file may hold "max"
+                memory_bytes = min(memory_bytes, int((folder / name).read_text(encoding="ascii")))
+    return memory_bytes
 
 
 def _below(mount: str, inside: str, path: str) -> Path:
-    """Return where a group is, if `inside` of the hierarchy is seen at `mount`."""
+    """Return the folder of the group ``path``, if the folder ``inside`` of the hierarchy is mounted at ``mount``."""
     relative = os.path.relpath(path, inside)
     return Path(mount) if relative.startswith("..") else Path(mount, relative)
 
@@ -335,21 +336,21 @@ def open_cgroups(
     owner: tuple[int, int] | None = None,
     controllers: Collection[str] = CONTROLLERS,
 ) -> Cgroups:
-    """Make the group of a runner below that of this process, and return it with what could be had.
+    """Create the group of a runner below the group of this process, with the controllers that are available.
 
     Parameters
     ----------
     name : str
-        Of the group; that of an earlier run is taken up again.
+        Name of the group; the group of an earlier run is used again.
     owner : tuple of int, optional
-        The uid and gid that may make groups in it from now on, if that is not this process.
+        The uid and gid of another user who may create groups in it.
     controllers : collection of str
-        Which controllers are needed; without any, processes can be paused and killed.
+        The controllers needed. With none, jobs can still be paused and killed.
 
     Returns
     -------
     Cgroups
-        Without the controllers that this process may not use; with none at all nothing can be limited.
+        Controllers that this process may not use are missing.
     """
     folders: dict[str, Path] = {}
     for controller, (own, is_2) in mounted().items():
@@ -367,25 +368,25 @@ def open_cgroups(
             if os.access(folder, os.W_OK):
                 folders[controller] = folder
     if UNIFIED in folders and FREEZER in folders:
-        # Version 2 freezes as well; of an earlier run that did not have it there may be groups in this one.
+        # Version 2 can pause, too. Groups of an earlier run without version 2 may keep the folder from being removed.
         with contextlib.suppress(OSError):
             folders.pop(FREEZER).rmdir()
     return Cgroups(ControlGroup(folders))
 
 
 def _pass_on(folder: Path, controller: str) -> None:
-    """Let the groups in a folder of version 2 have a controller; the processes in it move aside, as it demands."""
+    """Enable a controller for the groups in a folder of version 2, after moving its own processes into a subgroup."""
     control = folder / "cgroup.subtree_control"
     if controller in control.read_text(encoding="ascii").split():
         return
     try:
         control.write_text(f"+{controller}", encoding="ascii")
     except OSError:
-        aside = folder / "service"
-        aside.mkdir(exist_ok=True)
+        subgroup = folder / "service"
+        subgroup.mkdir(exist_ok=True)
         for pid in (folder / "cgroup.procs").read_text(encoding="ascii").split():
             with contextlib.suppress(ProcessLookupError):
-                (aside / "cgroup.procs").write_text(pid, encoding="ascii")
+                (subgroup / "cgroup.procs").write_text(pid, encoding="ascii")
         control.write_text(f"+{controller}", encoding="ascii")
 
 
@@ -396,6 +397,6 @@ def _hand_over(folder: Path, owner: tuple[int, int]) -> None:
 
 
 if __name__ == "__main__":
-    # For the launcher: the group of this name, for a uid and a gid.
+    # The launcher calls this: create the group with this name, for a uid and a gid.
     made = open_cgroups(sys.argv[1], owner=(int(sys.argv[2]), int(sys.argv[3])))
     print(json.dumps(made.paths))

@@ -1,11 +1,11 @@
-"""The elements of a packed array on a machine: each rank draws one after the other from a counter that all share.
+"""The tasks of a packed array on a machine: each rank draws task after task from a shared counter.
 
-A rank of a packed job is no program of its own: the process that would become it stays, draws the index of an element,
-runs the command with it, waits, writes down what became of it, and draws the next. (Where a Python callable is mapped
-over items, one Python calls it with many: `gridweave.site.launch.Call.each`.)
+A rank of a packed job does not execute the command itself. It draws the index of a task, runs the command in a child
+process, waits, records the result, and draws the next index. (If a Python callable is mapped over items, a single
+Python process calls it with many items: `gridweave.site.launch.Call.each`.)
 
-Beside the counter there is a file with a line for each element that has ended. What was drawn and has no line was
-interrupted: its rank was killed with it.
+Next to the counter is a file with a line for each ended task. A task that was drawn and has no line was interrupted
+when its rank was killed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from gridweave.site.machine.folders import read_regular
 
 COUNTER = "elements.next"
 ENDED = "elements.json"
-"""One line of JSON for each element that has ended."""
+"""One line of JSON for each ended array task."""
 
 INDEX_VARIABLE = "GRIDWEAVE_ARRAY_INDEX"
 
 NOT_STARTED = 127
-"""Exit code of an element whose program could not be started."""
+"""Exit code of an array task whose program could not be started."""
 
 _NUMBER_BYTES = 8
 _MOST_LINE_BYTES = 512
@@ -44,15 +44,15 @@ _FIRST_OWN_DESCRIPTOR = 3
 
 
 class Packed(NamedTuple):
-    """What a rank of a packed array is told of it."""
+    """The array tasks that a rank of a packed array draws from."""
 
-    folder: str  # which its user may write
+    folder: str  # writable by the user
     elements: Ranges
     output_limit_bytes: int
 
 
 class Elements:
-    """The elements of a piece as one of its ranks sees them; each rank has one of its own, for the same folder."""
+    """A rank's access to the shared array tasks of a node task; all ranks use the same folder."""
 
     def __init__(self, folder: Path, elements: Ranges) -> None:
         self._indexes = list(indexes_of(elements))
@@ -61,7 +61,7 @@ class Elements:
         self._ended = os.open(folder / ENDED, flags | os.O_APPEND, 0o640)
 
     def draw(self) -> int | None:
-        """Return the index of an element that nobody else draws, or None if none is left."""
+        """Return the index of an array task that no other rank draws, or None if none is left."""
         fcntl.lockf(self._counter, fcntl.LOCK_EX)
         try:
             number = _number(os.pread(self._counter, _NUMBER_BYTES, 0))
@@ -73,31 +73,31 @@ class Elements:
         return self._indexes[number]
 
     def write_down(self, element: Element) -> None:
-        """Keep what became of an element: all of it or, on a full disk, an OSError."""
+        """Record an ended array task; raise OSError if the disk is full."""
         line = msgspec.json.encode(element) + b"\n"
         if os.write(self._ended, line) != len(line):
             raise OSError(28, "No space left on device")
 
 
 def ended_elements(folder: Path, elements: Ranges) -> tuple[Element, ...]:
-    """Return what became of the elements of a piece that have ended, each once, by index.
+    """Return the ended array tasks of a node task, each once, by index.
 
-    A user may have written into the file: what is no element of the piece is passed over.
+    A user may have written into the file, so entries with unknown indexes are ignored.
     """
     lines = read_regular(folder / ENDED, limit=_MOST_LINE_BYTES * (count_of(elements) + 1)).splitlines()
-    known = set(indexes_of(elements)) if lines else set()
-    found: dict[int, Element] = {}
+    indexes = set(indexes_of(elements)) if lines else set()
+    ended: dict[int, Element] = {}
     decoder = msgspec.json.Decoder(Element)
     for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):  # a line that a full disk cut off: it runs again
+        with contextlib.suppress(msgspec.DecodeError):  # a full disk cut the line off, so the task runs again
             element = decoder.decode(line)
-            if element.index in known:
-                found.setdefault(element.index, element)
-    return tuple(found[index] for index in sorted(found))
+            if element.index in indexes:
+                ended.setdefault(element.index, element)
+    return tuple(ended[index] for index in sorted(ended))
 
 
 def interrupted_elements(folder: Path, elements: Ranges, ended: tuple[Element, ...]) -> tuple[int, ...]:
-    """Return the indexes that were drawn and have not ended, ascending; nothing of the piece runs any more."""
+    """Return the indexes of the array tasks that were drawn and have not ended, once the node task has ended."""
     number = min(_number(read_regular(folder / COUNTER, limit=_NUMBER_BYTES)), count_of(elements))
     done = {element.index for element in ended}
     return tuple(index for index in itertools.islice(indexes_of(elements), number) if index not in done)
@@ -108,29 +108,29 @@ def _number(data: bytes) -> int:
 
 
 class _Stream:
-    """Standard output or error of the element that runs: a file without a name, whose content then goes to the rank's.
+    """Standard output or error of the running array task: an unnamed file, copied to the rank's output at the end.
 
-    So it is known where in the output of the rank that of each element is.
+    This way the position of each array task within the rank's output is known.
     """
 
     def __init__(self, folder: Path, target: int, limit_bytes: int) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - it lives as long as the process
         self.descriptor = self._file.fileno()
-        # So that nothing is written behind a gap after it was cut.
+        # With O_APPEND, writes after a truncation leave no gap.
         flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
         self._target, self._limit_bytes, self._written = target, limit_bytes, 0
 
     def cut(self) -> None:
-        """Give the disk back what is beyond the limit."""
+        """Truncate the file to the limit, to free disk space."""
         if os.fstat(self.descriptor).st_size > self._limit_bytes:
             os.ftruncate(self.descriptor, self._limit_bytes)
 
     def hand_on(self) -> tuple[int, int]:
-        """Move what was written to the output of the rank; return where it is there, and how much."""
+        """Move the contents to the rank's output; return their position there and their size."""
         size = min(os.fstat(self.descriptor).st_size, self._limit_bytes)
         place, moved = self._written, 0
-        # What the element has left running may have cut the file meanwhile.
+        # Processes that the array task has left behind may truncate the file in the meantime.
         while moved < size and (data := os.pread(self.descriptor, min(_CHUNK, size - moved), moved)):
             while data:
                 count = os.write(self._target, data)
@@ -153,21 +153,21 @@ def _cut_now_and_then(streams: list[_Stream]) -> None:
 def run_elements(
     packed: Packed, rank: int, program: str, command: tuple[str, ...], environment: Mapping[str, str]
 ) -> int:
-    """Run elements one after the other until none is left; return the exit code of the rank.
+    """Run array tasks one after the other until none is left; return the exit code of the rank.
 
-    For a rank that is forked and has its output in place, but has not become its program.
+    The rank's process calls this after redirecting its output, instead of executing its program.
 
     Parameters
     ----------
     rank : int
-        Its number in the job.
+        Number of the rank in the job.
     program, command : str, tuple of str
-        The file to execute, and its arguments, from its name on.
+        The file to execute, and its arguments including the program's name.
 
     Raises
     ------
     OSError
-        If what became of an element cannot be written down.
+        If the result of an array task cannot be written.
     """
     os.closerange(_FIRST_OWN_DESCRIPTOR, os.sysconf("SC_OPEN_MAX"))
     folder = Path(packed.folder)
@@ -178,7 +178,7 @@ def run_elements(
     actions = [(os.POSIX_SPAWN_DUP2, stream.descriptor, number) for number, stream in enumerate(streams, start=1)]
 
     def run() -> tuple[int, float, int]:
-        """Run an element; return its exit code, the processor time and the most memory in KiB that it took."""
+        """Run an array task; return its exit code, its processor time [s] and its peak memory [KiB]."""
         try:
             pid = os.posix_spawn(program, command, own, file_actions=actions)
         except OSError as error:

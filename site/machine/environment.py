@@ -1,4 +1,4 @@
-"""What a rank gets from its machine: its command, its environment, and the port at which the ranks of its job meet."""
+"""The command and environment of a rank, and the rendezvous port of its job."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gridweave.site.machine.folders import CALL, rate_path, user_folder
 from gridweave.site.machine.processes import TOKEN_VARIABLE
 
 SOCKET_VARIABLE = "GRIDWEAVE_RENDEZVOUS_FD"
-"""A job that sets it takes the socket at which its ranks meet: rank 0 has it open, as the descriptor of this number."""
+"""If a job sets this variable, rank 0 inherits the listening rendezvous socket, as this file descriptor."""
 
 FIRST_DESCRIPTOR = 3
-"""The descriptor that comes after standard input, output and error."""
+"""The first file descriptor after standard input, output and error."""
 
 _SO_ATTACH_FILTER, _BACKLOG = 26, 1024
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
-"""A filter of packets of one instruction (BPF_RET): nothing passes."""
+"""A packet filter with one instruction (BPF_RET) that drops everything."""
 
 _PORT_AGAIN_S, _PORT_S = 0.05, 10.0
-"""A port that is taken is tried again for so long: a job that has just ended may have had it."""
+"""How often and how long to retry a port that is in use: a job that has just ended may have used it."""
 
 OF_ALLOCATION = ("SLURM_JOB_ID", "SLURM_JOBID")
-"""The number of the Slurm allocation that the service runs in: a script that does not see it would take gridweave's
-number of its job for it, and cancel somebody else's job."""
+"""The number of the Slurm allocation that the service runs in. A script must see it: with gridweave's job number in its
+place, ``scancel $SLURM_JOB_ID`` would cancel another user's Slurm job."""
 
 PASSED = frozenset(
     (
@@ -43,23 +43,23 @@ PASSED = frozenset(
         *("MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
         *("CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR"),
-        "GRIDWEAVE_LOCAL_GRID",  # by which `gridweave down` knows all that is of a grid
+        "GRIDWEAVE_LOCAL_GRID",  # `gridweave down` finds all processes of a grid by it
     )
 )
 PASSED_FROM = ("LC_", "XDG_", "LMOD_")
-"""What a job that runs as the service gets of its environment: where programs are found, and how they speak.
+"""Variables, and prefixes of variables, that a job running as the service inherits: search paths and locale.
 
-Whoever has started the service has keys and passwords in it that are not for jobs."""
+All others are withheld, because the environment of the service may hold keys and passwords."""
 
 ALLOWED = ("LANG", "LC_", "TZ", *OF_ALLOCATION)
-"""What a job of another user gets of the environment of the service: variables that begin so."""
+"""Prefixes of the variables that a job of another user inherits from the service."""
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where its commands are looked for."""
+"""The search path of jobs of other users."""
 
 
 def rank_command(launch: Launch, folder: Path, rank: Rank) -> tuple[str, ...]:
-    """Return what a rank executes: the command, or the Python that calls the callable."""
+    """Return the command that a rank executes: the job's command, or a Python process that calls the callable."""
     if launch.call is None:
         return launch.argv
     own = user_folder(folder, launcher=launch.launcher)
@@ -71,8 +71,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the environment of a rank.
 
-    That which every job of this machine gets, of which a job of another user gets what is `ALLOWED`; then the names
-    that PyTorch and others look for, then the job's own, then those of gridweave, which nothing replaces.
+    Later variables override earlier ones: the machine's (only the `ALLOWED` ones for a job of another user), those that
+    PyTorch and others look for, the job's own, and those of gridweave.
     """
     size = launch.size if launch.size is not None else len(launch.ranks)
     meeting = meeting_of(launch.rendezvous)
@@ -98,18 +98,18 @@ def rank_environment(
         "GRIDWEAVE_RATE": str(rate_path(folder, launcher=launch.launcher)),
         TOKEN_VARIABLE: token,
     }
-    found = {**base, **common, **launch.environment, "PWD": working_directory(launch, folder), **own}
-    found.pop(SOCKET_VARIABLE, None)
-    return found | ({SOCKET_VARIABLE: str(FIRST_DESCRIPTOR)} if takes_socket(launch, rank) else {})
+    merged = {**base, **common, **launch.environment, "PWD": working_directory(launch, folder), **own}
+    merged.pop(SOCKET_VARIABLE, None)
+    return merged | ({SOCKET_VARIABLE: str(FIRST_DESCRIPTOR)} if takes_socket(launch, rank) else {})
 
 
 def working_directory(launch: Launch, folder: Path) -> str:
-    """Return where the ranks run."""
+    """Return the working directory of the ranks."""
     return launch.working_directory if launch.working_directory is not None else str(folder / "work")
 
 
 def takes_socket(launch: Launch, rank: Rank) -> bool:
-    """Whether a rank gets the socket at which the ranks of its job meet: rank 0 of a job that wants it."""
+    """Whether a rank inherits the rendezvous socket: rank 0 of a job that asks for it."""
     wanted = SOCKET_VARIABLE in launch.environment and launch.elements is None
     return wanted and rank.rank == 0 and meeting_of(launch.rendezvous) is not None
 
@@ -117,17 +117,17 @@ def takes_socket(launch: Launch, rank: Rank) -> bool:
 def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
     """Listen on the job's rendezvous port on the machine of rank 0, so that no other program can take it.
 
-    If the port is taken, a job that is on this machine alone gets another one.
+    If the port is in use, a job that runs only on this machine gets another port.
 
     Returns
     -------
     tuple
-        The socket, or None if there is nothing to hold; and the launch, with where its ranks meet.
+        The socket, or None if no socket is needed; and the launch with the final rendezvous address.
 
     Raises
     ------
     UnavailableError
-        If another program listens there, which ranks on other machines would take for rank 0.
+        If another program listens on the port and the job has ranks on other machines, which would connect to it.
     """
     meeting = meeting_of(launch.rendezvous)
     rank = next((rank for rank in launch.ranks if rank.rank == 0), None)
@@ -142,18 +142,19 @@ def hold_meeting(launch: Launch) -> tuple[socket.socket | None, Launch]:
             if error.errno != errno.EADDRINUSE:
                 return None, launch
         if is_whole:
-            held = _listening(0, is_handed=is_handed)
-            there = meeting._replace(port=held.getsockname()[1])
-            return held, msgspec.structs.replace(launch, rendezvous=there.text)
+            listener = _listening(0, is_handed=is_handed)
+            address = meeting._replace(port=listener.getsockname()[1])
+            return listener, msgspec.structs.replace(launch, rendezvous=address.text)
         if time.monotonic() >= until_s:
             raise UnavailableError(f"port {meeting.port}, at which its ranks meet, is taken by another program")
         time.sleep(_PORT_AGAIN_S)
 
 
 def _listening(port: int, *, is_handed: bool) -> socket.socket:
-    """Return a socket that listens at all addresses of this machine, of IPv6 as well if it has that.
+    """Return a socket that listens on all addresses of this machine, including IPv6 if available.
 
-    Unless rank 0 gets it, nobody is let in: ranks elsewhere that come too early try again, as TCP does after 1 s.
+    Unless rank 0 inherits the socket, it drops all packets. Ranks that connect too early repeat their attempt, as TCP
+    does after 1 s.
     """
     if socket.has_dualstack_ipv6():
         try:
@@ -165,16 +166,16 @@ def _listening(port: int, *, is_handed: bool) -> socket.socket:
 
 
 def _listening_of(family: socket.AddressFamily, port: int, *, is_handed: bool) -> socket.socket:
-    found = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        found.bind(("", port))
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("", port))
         if not is_handed:
-            found.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(_DROP_ALL)))
-        found.listen(_BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(_DROP_ALL)))
+        listener.listen(_BACKLOG)
     except OSError:
-        found.close()
+        listener.close()
         raise
-    return found
+    return listener

@@ -1,4 +1,4 @@
-"""The folder of a piece: what lies in it, and how it is written so that no reader ever sees half of it."""
+"""The folder of a node task: its files, and writing them so that a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ USAGE = "usage.json"
 JOBS = "jobs"
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errors of a disk without room."""
+"""The error numbers of a full disk or quota."""
 
 LEAST_ROOM_BYTES = 1 << 20
-"""With less than that on its disk a machine starts nothing: the records of a piece, and a little output."""
+"""Free disk space needed to start a node task: room for its records and a little output."""
 
 _TRIAL_BYTES = 1 << 16
 
@@ -55,7 +55,7 @@ _NAME = re.compile(r"(\d+)\.(\d+)")
 
 
 def check_way(root: Path) -> None:
-    """Refuse a folder that the users of jobs cannot reach."""
+    """Raise InputError if users of jobs cannot reach the folder."""
     for folder in root.parents:
         if not folder.stat().st_mode & stat.S_IXOTH:
             problem = f"{folder} lets no other users through, and jobs of others run below it"
@@ -64,43 +64,43 @@ def check_way(root: Path) -> None:
 
 
 def piece_folder(root: Path, key: Key) -> Path:
-    """Return the folder of a piece below the folder of a runner."""
+    """Return the folder of a node task below the folder of a runner."""
     return root / JOBS / f"{key[0]}.{key[1]}"
 
 
 def piece_key(folder: Path) -> Key | None:
-    """Return the key that a folder is named by, or ``None`` if it is none of ours."""
+    """Return the key in the name of a node task's folder, or None for another folder."""
     match = _NAME.fullmatch(folder.name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def result_path(folder: Path, rank: int) -> Path:
-    """Return the file of what the callable of a rank returned."""
+    """Return the file with the return value of a rank's callable."""
     return folder / f"result-{rank}.json"
 
 
 def error_path(folder: Path, rank: int) -> Path:
-    """Return the file of what the callable of a rank raised, or of the line that says why it could not be called."""
+    """Return the file with the traceback of a rank's callable, or with the reason why it could not be called."""
     return folder / f"error-{rank}.txt"
 
 
 def user_folder(folder: Path, *, launcher: str) -> Path:
-    """Return the part of a piece's folder that its user may write; all of it, if that is the service itself."""
+    """Return the part of a node task's folder that its user may write; without a launcher the whole folder."""
     return folder / "own" if launcher else folder
 
 
 def read_regular(path: Path, offset: int = 0, limit: int = 1 << 20) -> bytes:
-    """Return a part of a file that a user may have put there; nothing if it is none, or a link, a pipe or a device.
+    """Read a part of a file that a user may have created; empty for a missing file, a link, a pipe or a device.
 
-    A second name of a file is refused as well: it might be one of ours.
+    A file with a second hard link is also treated as missing, because it might be one of ours.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             return b""
         return os.pread(handle, limit, offset)
     finally:
@@ -108,14 +108,14 @@ def read_regular(path: Path, offset: int = 0, limit: int = 1 << 20) -> bytes:
 
 
 def file_mode(folder: Path) -> int:
-    """Return the mode of files in a folder: its user's alone, or where the sign `SHARED` is, its group's to read."""
+    """Return the mode of new files in a folder: private, or readable by the group if the flag `SHARED` is set."""
     return 0o640 if (folder / SHARED).exists() else 0o600
 
 
 def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Put a file in place with all its content, or not at all; its mode is that of the folder's files.
+    """Write a file atomically, by default with the mode of the folder's files.
 
-    It is not forced to the disk: what a power failure takes is the record of processes that it took as well.
+    The file is not synced to disk: a power failure that loses it also ends the processes that it describes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     mode = file_mode(path.parent) if mode is None else mode
@@ -130,13 +130,13 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 
 def room_problem(root: Path, *, trial: bool = False) -> str | None:
-    """Return why a folder has no room for another piece, or ``None``; a trial writes something, to see a quota."""
+    """Return why the disk has no room for another node task, or None; ``trial`` writes a file, to detect a quota."""
     try:
         disk = os.statvfs(root)
         free_bytes = disk.f_bavail * disk.f_frsize
         if free_bytes < LEAST_ROOM_BYTES:
             return f"its disk has {free_bytes:,} bytes free; {LEAST_ROOM_BYTES:,} are needed at least"
-        # A file system that makes its inodes as they are needed says that it has none at all.
+        # A file system that allocates inodes on demand reports zero inodes in total.
         if disk.f_files and not disk.f_favail:
             return "its disk has no room for another file"
         if trial:
@@ -148,7 +148,7 @@ def room_problem(root: Path, *, trial: bool = False) -> str | None:
 
 
 def take_signal(folder: Path) -> int | None:
-    """Return which signal the ranks of a piece are to get, once for each time that it is wished for; None: none is."""
+    """Return and clear the signal to send to the ranks of a node task; None if no signal was requested."""
     try:
         name = (folder / SIGNAL).read_bytes().decode("ascii")
         (folder / SIGNAL).unlink()
@@ -158,7 +158,7 @@ def take_signal(folder: Path) -> int | None:
 
 
 def write_cancel(folder: Path, reason: str) -> bool:
-    """Leave the wish to end a piece in its folder; the first one stays. Return whether this was the first."""
+    """Request the end of a node task by a file in its folder; return whether this is the first request, which stays."""
     temporary = folder / f".{CANCEL}.{os.getpid()}"
     temporary.touch(mode=0o600)
     temporary.write_text(reason, encoding="utf-8")
@@ -172,7 +172,7 @@ def write_cancel(folder: Path, reason: str) -> bool:
 
 
 def one_line(reason: str) -> str:
-    """Return why a piece was cancelled, in one line."""
+    """Join the lines of a reason for a cancellation."""
     return " ".join(reason.split()) or "cancelled"
 
 
@@ -185,30 +185,30 @@ def read_cancel(folder: Path) -> str | None:
 
 
 def read_cancel_time(folder: Path) -> tuple[int, bool]:
-    """Return when somebody first wished to end a piece (Unix time in ms), and whether it is to end at once."""
+    """Return when the end of a node task was first requested (Unix time in ms), and whether it must end at once."""
     at_ms = []
     for sign in (CANCEL_NOW, CANCEL):
         with contextlib.suppress(OSError):
             at_ms.append((folder / sign).stat().st_mtime_ns // 1_000_000)
-    # On a full disk there is no file: by the signal alone it ends now.
+    # On a full disk there is no file; the task then ends by the signal alone, now.
     return min(at_ms, default=0), (folder / CANCEL_NOW).exists()
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The wish that a piece goes on or stands still from an instant on, Unix time in ms; the last one counts."""
+    """A request to run or pause a node task from a time on (Unix time in ms); the last request counts."""
 
     runs: bool
     at_unix_ms: int = 0
-    speed: float = 1.0  # at which part of its full speed it works while it runs
+    speed: float = 1.0  # fraction of its full speed while it runs
 
 
 def write_pace(folder: Path, pace: Pace) -> None:
-    """Leave the wish in the folder of a piece."""
+    """Write a request to change the pace into the folder of a node task."""
     write_whole(folder / PACE, msgspec.msgpack.encode(pace))
 
 
 def read_pace(folder: Path) -> Pace | None:
-    """Return the last wish, or ``None`` if there is none that can be read."""
+    """Return the last requested pace, or None if there is no readable request."""
     try:
         return msgspec.msgpack.decode((folder / PACE).read_bytes(), type=Pace)
     except (OSError, msgspec.DecodeError):
@@ -216,15 +216,15 @@ def read_pace(folder: Path) -> Pace | None:
 
 
 def rate_path(own: Path, *, launcher: str) -> Path:
-    """Return the file that says how fast a piece works, by the part of its folder that is its user's."""
+    """Return the file with the rates of a node task; ``own`` is the user's part of its folder."""
     return (own.parent if launcher else own) / RATE
 
 
 def note_rate(folder: Path, rate: float) -> None:
-    """Add a line to the rates of a piece: from now on (Unix time in ms) it does so much work in one ms."""
-    # A job that runs as the service may have put anything there.
-    how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    handle = os.open(folder / RATE, how, 0o644)  # the ranks may run as another user, who may pass through the folder
+    """Append a line to the rates of a node task: the present Unix time in ms, and the work done per ms from now on."""
+    # The flags guard against anything that a job running as the service may have put there.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(folder / RATE, flags, 0o644)  # readable by ranks that run as another user
     try:
         os.write(handle, f"{time.time() * 1000:.3f} {rate:.9g}\n".encode())
     finally:
@@ -232,21 +232,21 @@ def note_rate(folder: Path, rate: float) -> None:
 
 
 def leave(folder: Path, sign: str) -> None:
-    """Leave an empty file as a sign: `ASK`, `GATE`, `HEARD`, `SHARED`, `CANCEL_NOW` or `CANCEL_SAVE`."""
+    """Create an empty file as a flag: `ASK`, `GATE`, `HEARD`, `SHARED`, `CANCEL_NOW` or `CANCEL_SAVE`."""
     (folder / sign).touch(mode=0o600)
 
 
 def close_folder(folder: Path, *, passes: bool = False, shared: bool = False) -> None:
-    """Close a folder to other users, or let them pass through; or leave it shared with its group, as it was made."""
+    """Set the access to a folder: private, passable for other users, or left shared with its group."""
     if shared:
-        # Whoever is not in the group cannot set the mode without taking the setgid bit away.
+        # A chmod by a user outside the group would clear the setgid bit.
         leave(folder, SHARED)
     else:
         folder.chmod(0o711 if passes else 0o700)
 
 
 def reserve(folder: Path, ranks: int) -> None:
-    """Set room aside for the last state, so that a disk filled by the job cannot keep it from being written."""
+    """Allocate disk space for the final state, so that it can be written even if the job fills the disk."""
     handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, file_mode(folder))
     try:
         os.posix_fallocate(handle, 0, 4096 + 1024 * ranks)
@@ -258,14 +258,14 @@ def reserve(folder: Path, ranks: int) -> None:
 
 
 def write_state(folder: Path, state: PieceState) -> None:
-    """Write the state of a piece; the last one into the room set aside for it, if there is any."""
+    """Write the state of a node task; the final state goes into the reserved disk space, if any."""
     data = msgspec.msgpack.encode(state)
     if state.phase != "ended" or not _write_reserved(folder, data):
         write_whole(folder / STATE, data)
 
 
 def _write_reserved(folder: Path, data: bytes) -> bool:
-    """Write the state over the reserve and move it into place, which takes no new block; return whether that worked."""
+    """Write the state into the reserved file and rename it, which needs no disk space; return whether that worked."""
     try:
         handle = os.open(folder / RESERVE, os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -280,17 +280,17 @@ def _write_reserved(folder: Path, data: bytes) -> bool:
 
 
 def write_usage(folder: Path, curve: UsageCurve) -> None:
-    """Write what a piece has used over time; it is lost with the folder, and nothing rests on it."""
+    """Write the resource use of a node task over time; nothing depends on this file."""
     write_whole(folder / USAGE, msgspec.json.encode(curve))
 
 
 def read_state(folder: Path) -> PieceState | None:
-    """Return the state of a piece; ``None`` if it has none, or one that a power failure left unreadable."""
+    """Return the state of a node task; None if it is missing, or unreadable after a power failure."""
     return _read(folder / STATE, PieceState)
 
 
 def read_launch(folder: Path) -> Launch | None:
-    """Return what a piece was to run; ``None`` if that is missing or unreadable."""
+    """Return the launch of a node task; None if it is missing or unreadable."""
     return _read(folder / LAUNCH, Launch)
 
 
@@ -302,10 +302,10 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 
 def opened_folders(folder: Path, rights: int) -> Iterator[list[os.DirEntry[str]] | None]:
-    """Yield what is in a folder and in each one below it, top down; None for one that cannot be read.
+    """Yield the entries of a folder and of each folder below it, top down; None for a folder that cannot be read.
 
-    A folder whose owner, who is this user, lacks these rights there is given them first: users must not hide what they
-    keep. No link is followed.
+    If this user owns a folder without having ``rights`` in it, they are granted first, so that users cannot hide files.
+    Links are not followed.
     """
     waiting = [os.fspath(folder)]
     while waiting:
@@ -313,14 +313,14 @@ def opened_folders(folder: Path, rights: int) -> Iterator[list[os.DirEntry[str]]
         _open_to_owner(path, rights)
         try:
             with os.scandir(path) as entries:
-                found = list(entries)
+                children = list(entries)
         except FileNotFoundError:
             continue
         except OSError:
             yield None
             continue
-        yield found
-        waiting += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+        yield children
+        waiting += [entry.path for entry in children if entry.is_dir(follow_symlinks=False)]
 
 
 def _open_to_owner(path: str, rights: int) -> None:
@@ -335,7 +335,7 @@ def _open_to_owner(path: str, rights: int) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with all that is below it, what this user has closed to itself as well."""
+    """Remove a folder with everything below it, including folders that this user has made unreadable."""
     for _ in opened_folders(folder, stat.S_IRWXU):
         pass
     shutil.rmtree(folder, ignore_errors=True)

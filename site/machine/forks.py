@@ -1,4 +1,4 @@
-"""The runner's side of the fork server: asking for shims, and a new server when one is gone."""
+"""The runner's side of the fork server: request shims, and replace a server that is gone."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _WAKE = signal.SIGCONT
 _ATTEMPTS = 3
 
 ANSWER_S = 30.0
-"""A server that answers nothing for this long is replaced: a job of the same user may have stopped it."""
+"""A server that is silent for this long is replaced; a job of the same user may have stopped it."""
 
 OnShim = Callable[[Path, int | None, str], None]
 
 
 class Forks:
-    """Asks the fork server of a machine for shims; the server's own complaints go into ``forkserver.log``.
+    """Requests shims from the fork server of a machine, whose own errors go into ``forkserver.log``.
 
-    ``on_shim`` is called with the folder asked for and a pidfd of its shim; or with ``None`` and why there is none, in
-    one line.
+    ``on_shim`` is called with the requested folder and a pidfd of its shim, or with None and the reason for the
+    failure.
     """
 
     def __init__(self, root: Path, environment: Mapping[str, str], on_shim: OnShim) -> None:
@@ -46,12 +46,12 @@ class Forks:
         self._tasks: set[asyncio.Task[int]] = set()
 
     def ask(self, folder: Path) -> None:
-        """Ask for the shim of a folder."""
+        """Request a shim for a folder."""
         self._waiting.append(os.fsencode(folder))
         self._send()
 
     async def close(self) -> None:
-        """Let the server go: it ends when it has no shim left."""
+        """Disconnect from the server, which ends when it has no shims left."""
         if self._patience is not None:
             self._patience.cancel()
         self._drop_socket()
@@ -68,7 +68,7 @@ class Forks:
             ours.close()
             self._server_gone(error)
             return
-        # What was started forks the server and ends.
+        # The started process forks the server and exits.
         task = asyncio.get_running_loop().create_task(asyncio.to_thread(starting.wait))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -78,7 +78,7 @@ class Forks:
 
     def _start_server(self, requests: int) -> subprocess.Popen[bytes]:
         with open(os.open(self._root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as log:
-            # -P: nothing is imported from the directory that this process happens to be in.
+            # -P prevents imports from the present directory.
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "gridweave.site.machine.forkserver", "--serve", str(requests)],
                 pass_fds=[requests],
@@ -91,7 +91,7 @@ class Forks:
             )
 
     def _send(self) -> None:
-        """Send what may be under way at once; so few packets never fill the socket."""
+        """Send waiting requests, up to a bound of open requests that cannot fill the socket."""
         while self._waiting and len(self._asked) < _AT_ONCE:
             if self._socket is None:
                 self.open()
@@ -106,7 +106,7 @@ class Forks:
         self._be_patient()
 
     def _be_patient(self) -> None:
-        """Replace the server if it answers nothing of what it was asked; its shims go on."""
+        """Replace the server if it does not answer in time; its shims continue."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -149,7 +149,7 @@ class Forks:
         self._on_shim(Path(os.fsdecode(request)), handle, reason)
 
     def _server_gone(self, error: OSError | None) -> None:
-        """Ask a new server for what the old one has not answered: a shim that is there already keeps its piece."""
+        """Repeat the unanswered requests at a new server; a shim that already exists keeps its node task."""
         self._drop_socket()
         self._in_vain += 1
         self._waiting.extendleft(reversed(self._asked))
@@ -169,7 +169,7 @@ class Forks:
             self._socket.close()
             self._socket = None
         if self._server >= 0:
-            # A job may have stopped it: only awake does it see that it is not needed any more.
+            # Continue a server that a job has stopped, so that it notices the disconnect and ends.
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._server, _WAKE)
             os.close(self._server)

@@ -1,11 +1,11 @@
-"""The fork server: a process with everything loaded, of which each shim is a fork, and the guard of what they leave.
+"""The fork server: a process with all modules loaded that forks shims and kills the orphans of killed shims.
 
-A shim is the small process of which the ranks of one piece stem, and which outlives whoever started it. A Python that
-starts and imports what it needs takes tens of milliseconds of a core; a fork takes one. The server is a child of nobody
-that matters: it survives its runner as long as it has shims, and takes no orders then. It is their subreaper: a process
-that turns up below it and is no shim was left by a shim that was killed, and is killed as well.
+A shim is the small parent process of the ranks of one node task, and survives the process that started it. Starting a
+Python with its imports takes tens of milliseconds of a core; a fork takes one. The server is detached: it survives its
+runner as long as it has shims, but accepts no requests then. It is the subreaper of the shims, so a process that
+appears below it and is not a shim was orphaned by a killed shim, and the server kills it.
 
-By hand, ``python -m gridweave.site.machine.forkserver FOLDER`` is the shim of one piece.
+By hand, ``python -m gridweave.site.machine.forkserver FOLDER`` runs the shim of one node task.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_REQUEST_BYTES = 8192
 OK = b"+"
 FAILED = b"-"
 HELLO = b"!"
-"""What the server sends first, with a pidfd of itself."""
+"""The first packet from the server, with a pidfd of itself."""
 
 _FIRST_GUARD_S = 0.02
 _LAST_GUARD_S = 1.0
@@ -56,7 +56,7 @@ _LAST_GUARD_S = 1.0
 
 
 def warm_up() -> None:
-    """Do once what is slow only the first time, so that no fork of this process has to."""
+    """Run everything that is slow only the first time, so that forks of this process need not."""
     boot_id()
     rank = Rank(0)
     launch = Launch(job_id=0, attempt=0, ranks=(rank,))
@@ -72,10 +72,10 @@ def warm_up() -> None:
 
 
 def supervise(folder: Path, base: Mapping[str, str]) -> None:
-    """Run the piece of a folder, unless somebody else does or has.
+    """Run the node task of a folder, unless another process is running it or it has run before.
 
-    Whoever holds the lock of the folder decides, and a state that is there is final: so a piece runs at most once,
-    however often and by whomever its start is asked for. The lock goes with the process that holds it.
+    Only the holder of the folder's lock may run the task, and an existing state means that it has run. So a task runs
+    at most once, however often its start is requested. The lock is released when its holder ends.
     """
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -91,7 +91,7 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
 
 
 def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
-    """Return who runs the piece of a folder, or says of one that cannot be read that it has failed."""
+    """Return a supervisor for the node task of a folder; for an unreadable task, one that reports its failure."""
     launch = read_launch(folder)
     if launch is not None and (launch.job_id, launch.attempt) == piece_key(folder):
         return Supervisor(folder, launch, base)
@@ -107,7 +107,7 @@ def _privately(path: str, flags: int) -> int:
 
 
 def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
-    """Supervise in a process of its own, which ends here; a fault of the shim itself goes into ``shim.log``."""
+    """Run `supervise` and exit this process; an error of the shim itself goes into ``shim.log``."""
     status = 1
     try:
         supervise(folder, base)
@@ -123,7 +123,7 @@ def supervise_and_exit(folder: Path, base: Mapping[str, str]) -> None:
 
 
 class ForkServer:
-    """Forks shims as the runner asks, and kills what killed shims leave."""
+    """Forks shims on request of the runner, and kills the orphans of killed shims."""
 
     def __init__(self) -> None:
         self.requests: socket.socket | None = None
@@ -134,10 +134,10 @@ class ForkServer:
         self.base = dict(os.environ)
 
     def run(self, requests: socket.socket) -> None:
-        """Serve until the runner is gone and no shim is left.
+        """Serve until the runner has disconnected and no shim is left.
 
         Each packet from the runner is the path of a folder. The answer is `OK` and that path, with a pidfd of the shim;
-        or `FAILED`, the reason, NUL and the path.
+        or `FAILED`, the reason, a NUL character and the path.
         """
         self.requests = requests
         become_subreaper()
@@ -170,7 +170,7 @@ class ForkServer:
             self.requests.close()
             self.requests = None
             return
-        # A shim must not miss a signal that comes before it listens; it lets them in itself.
+        # Block signals, so that the shim does not miss one before it has its handlers; it unblocks them itself.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
         pid = -1
         try:
@@ -184,14 +184,14 @@ class ForkServer:
         if pid == 0:
             self._be_shim(Path(os.fsdecode(request)))
         self.shims.add(pid)
-        handle = os.pidfd_open(pid)  # it has not been waited for, so this is it, even if it has ended
+        handle = os.pidfd_open(pid)  # the pid is still the shim's, even if it has ended, because nobody has waited
         try:
             self._answer(OK + request, handle)
         finally:
             os.close(handle)
 
     def _be_shim(self, folder: Path) -> None:
-        """Be the shim: nothing of the server stays but what is loaded."""
+        """Become the shim, after dropping everything of the server except the loaded modules."""
         signal.set_wakeup_fd(-1)
         os.setsid()
         assert self.requests is not None
@@ -205,7 +205,7 @@ class ForkServer:
             socket.send_fds(self.requests, [packet], [] if handle is None else [handle])
 
     def _collect(self) -> None:
-        """Wait for shims and for what they left; kill the latter."""
+        """Reap ended shims and orphans; kill orphans that are still running."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -224,19 +224,19 @@ class ForkServer:
 
 
 def detach() -> None:
-    """Leave the starter: whoever ends its children, its process group or its session does not mean this process."""
+    """Detach from the parent, so that ending its children, process group or session does not end this process."""
     if os.fork():
         os._exit(0)
     os.setsid()
 
 
 def serve(number: int) -> None:
-    """Serve on the socket of this number."""
+    """Serve on the socket with this file descriptor."""
     requests = socket.socket(fileno=number)
     requests.set_inheritable(False)
     with contextlib.suppress(OSError):
         control_process(PR_SET_NAME, b"gridweave-forks")
-    be_last_to_go()  # and so the shims
+    be_last_to_go()  # inherited by the shims
     own = os.pidfd_open(os.getpid())
     socket.send_fds(requests, [HELLO], [own])
     os.close(own)

@@ -1,4 +1,4 @@
-"""Which ended pieces keep their folders on a machine, how large those are, and which were removed, when and why."""
+"""The ended node tasks whose folders a machine keeps, their sizes, and the times and reasons of removals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridweave.site.machine.folders import Key, opened_folders
 KEPT = "kept.db"
 
 MOST_REMOVALS = 200_000
-"""A machine remembers this many removals; of older ones it knows only that the folder is not there."""
+"""Number of removals that a machine remembers; for older ones only the absence of the folder is known."""
 
 DAY_MS = 86_400_000
 
@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS removed_by_time ON removed (at_ms);
 
 
 class KeptPiece(NamedTuple):
-    """An ended piece whose end the site has recorded; `size_bytes` is what its folder takes on the disk."""
+    """An ended node task whose end the site has recorded; ``size_bytes`` is the disk use of its folder."""
 
     key: Key
     user: str
@@ -47,21 +47,21 @@ class KeptPiece(NamedTuple):
 
 
 class UserUse(NamedTuple):
-    """A user's number of registered pieces and their total disk use."""
+    """A user's number of registered node tasks and their total disk use."""
 
     pieces: int
     size_bytes: int
 
 
 def excess(oldest_first: Iterable[KeptPiece], use: UserUse, limit_bytes: int) -> list[KeptPiece]:
-    """Return the oldest pieces of a user that must go for the others to fit; the newest one always stays.
+    """Return the oldest node tasks of a user that must be removed to meet the limit; the newest one always stays.
 
     Parameters
     ----------
     oldest_first : iterable of KeptPiece
-        The user's pieces on the machine; no more of them are read than must go.
+        The user's node tasks on the machine; read only as far as needed.
     use : UserUse
-        What all of them take.
+        The user's total.
 
     Examples
     --------
@@ -71,20 +71,20 @@ def excess(oldest_first: Iterable[KeptPiece], use: UserUse, limit_bytes: int) ->
     >>> excess(pieces[:1], UserUse(1, 40), 10)
     []
     """
-    found, left_bytes = [], use.size_bytes
+    excess_pieces, left_bytes = [], use.size_bytes
     for piece in islice(oldest_first, max(0, use.pieces - 1)):
         if left_bytes <= limit_bytes:
             break
         left_bytes -= piece.size_bytes
-        found.append(piece)
-    return found
+        excess_pieces.append(piece)
+    return excess_pieces
 
 
 def folder_bytes(folder: Path) -> tuple[int, bool]:
-    """Return the disk space of a folder with everything below it, and whether all of it could be read.
+    """Return the disk use of a folder with everything below it, and whether all of it could be read.
 
-    Each entry counts as one block (4 KiB) at least: the blocks bound the number of files as well. Folders that this
-    user has closed to itself are opened; what cannot be read all the same counts by itself alone.
+    Each entry counts as at least one block (4 KiB), so that the limit also bounds the number of files. Folders that
+    this user has made unreadable are made readable. An unreadable folder counts without its contents.
     """
     total, is_whole = _BLOCK_BYTES, True
     for entries in opened_folders(folder, stat.S_IRUSR | stat.S_IXUSR):
@@ -96,16 +96,16 @@ def folder_bytes(folder: Path) -> tuple[int, bool]:
 
 
 class KeptPieces:
-    """The register of a machine's ended pieces, in a database in its folder.
+    """The register of a machine's ended node tasks, in a database in its folder.
 
-    A piece is in it once the site has recorded its end. Other threads may call it as well.
+    A task is registered once the site has recorded its end. The methods are thread-safe.
 
     Parameters
     ----------
     root : pathlib.Path
-        The folder of the register, which only one process uses at a time.
+        The folder of the register, used by only one process at a time.
     where : str
-        Where the limits of size hold, in words that follow "exceeded so many bytes".
+        The scope of the size limits, such as "on the machine", for messages.
     """
 
     def __init__(self, root: Path, limits: OutputLimits, where: str = "on the machine") -> None:
@@ -114,7 +114,7 @@ class KeptPieces:
         try:
             self._database = _opened(root / KEPT)
         except sqlite3.DatabaseError:
-            # A damaged register: the pieces on the disk are reported once more, and registered again.
+            # The register is damaged: start an empty one. The tasks on the disk are reported and registered again.
             (root / KEPT).replace(root / f"{KEPT}.damaged")
             self._database = _opened(root / KEPT)
         self._uses = self._counted()
@@ -124,29 +124,29 @@ class KeptPieces:
         self._database.close()
 
     def registered(self) -> set[Key]:
-        """Return job and attempt of all registered pieces."""
+        """Return the keys of all registered node tasks."""
         with self._lock:
             return set(self._database.execute("SELECT job_id, attempt FROM kept"))
 
     def has(self, key: Key) -> bool:
-        """Whether a piece is registered."""
+        """Whether a node task is registered."""
         with self._lock:
             return bool(self._database.execute("SELECT 1 FROM kept WHERE job_id = ? AND attempt = ?", key).fetchone())
 
     def removal(self, key: Key) -> Removal | None:
-        """Return when and why the folder of a piece was removed, or None."""
+        """Return when and why the folder of a node task was removed, or None."""
         with self._lock:
-            what = "SELECT at_ms, reason FROM removed WHERE job_id = ? AND attempt = ?"
-            found = self._database.execute(what, key).fetchone()
-        return None if found is None else Removal(*found)
+            query = "SELECT at_ms, reason FROM removed WHERE job_id = ? AND attempt = ?"
+            row = self._database.execute(query, key).fetchone()
+        return None if row is None else Removal(*row)
 
     def register(self, pieces: Iterable[KeptPiece], now_ms: int) -> list[Key]:
-        """Add pieces, and return which must be removed now; these count as removed from here on.
+        """Add node tasks; return those that must be removed now, which are already recorded as removed.
 
         Raises
         ------
         OSError
-            If the database cannot be written, as on a full disk. Nothing has changed then.
+            If the database cannot be written, for example on a full disk. The register is unchanged then.
         """
         try:
             with self._lock, self._database:
@@ -161,21 +161,21 @@ class KeptPieces:
             self._drop(piece.key)
             self._database.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", row)
             self._count(piece.user, 1, piece.size_bytes)
-        found = self._too_old(now_ms) | self._too_much()
-        for key, reason in found.items():
+        reasons = self._too_old(now_ms) | self._too_much()
+        for key, reason in reasons.items():
             self._drop(key)
             self._database.execute("INSERT OR REPLACE INTO removed VALUES (?, ?, ?, ?)", (*key, now_ms, reason))
-        if found:
+        if reasons:
             oldest = "SELECT at_ms FROM removed ORDER BY at_ms DESC LIMIT 1 OFFSET ?"
             self._database.execute(f"DELETE FROM removed WHERE at_ms < ({oldest})", (MOST_REMOVALS - 1,))
-        return list(found)
+        return list(reasons)
 
     def _counted(self) -> dict[str, UserUse]:
         uses = self._database.execute("SELECT user, count(*), sum(bytes) FROM kept GROUP BY user")
         return {user: UserUse(pieces, size_bytes) for user, pieces, size_bytes in uses}
 
     def _drop(self, key: Key) -> None:
-        """Take a piece out of the register, if it is in it."""
+        """Remove a node task from the register, if it is registered."""
         where = "FROM kept WHERE job_id = ? AND attempt = ?"
         for user, size_bytes in self._database.execute(f"SELECT user, bytes {where}", key).fetchall():
             self._count(user, -1, -size_bytes)
@@ -187,30 +187,30 @@ class KeptPieces:
 
     def _too_old(self, now_ms: int) -> dict[Key, str]:
         days = self._limits.days
-        what = "SELECT job_id, attempt FROM kept WHERE ended_ms < ?"
-        rows = self._database.execute(what, (now_ms - days * DAY_MS,)).fetchall()
+        query = "SELECT job_id, attempt FROM kept WHERE ended_ms < ?"
+        rows = self._database.execute(query, (now_ms - days * DAY_MS,)).fetchall()
         return dict.fromkeys(rows, f"the job had ended more than {days} days before (output_days)")
 
     def _too_much(self) -> dict[Key, str]:
         limit_bytes = self._limits.bytes_per_user
         reason = f"the output of this user exceeded {limit_bytes:,} bytes {self._where} (output_bytes)"
-        what = (
+        query = (
             "SELECT job_id, attempt, user, ended_ms, bytes FROM kept WHERE user = ? ORDER BY ended_ms, job_id, attempt"
         )
-        found: dict[Key, str] = {}
+        reasons: dict[Key, str] = {}
         for user, use in self._uses.items():
             if use.size_bytes > limit_bytes:
-                pieces = (KeptPiece((row[0], row[1]), *row[2:]) for row in self._database.execute(what, (user,)))
-                found |= {piece.key: reason for piece in excess(pieces, use, limit_bytes)}
-        return found
+                pieces = (KeptPiece((row[0], row[1]), *row[2:]) for row in self._database.execute(query, (user,)))
+                reasons |= {piece.key: reason for piece in excess(pieces, use, limit_bytes)}
+        return reasons
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    # The files that SQLite puts beside it have the mode of this one.
+    # SQLite creates its side files with the mode of the database.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     database = sqlite3.connect(path, check_same_thread=False)
     try:
-        # Locked for one process, WAL needs no shared memory, and so works on the shared folders of batch systems.
+        # With an exclusive lock, WAL needs no shared memory, so it also works on the shared file systems of clusters.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")

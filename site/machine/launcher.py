@@ -1,11 +1,11 @@
-"""The launcher: the one part that runs as root. It starts ranks as other Unix users.
+"""The launcher: the only part that runs as root. It starts ranks as other Unix users.
 
-``python -P -m gridweave.site.machine.launcher FILE`` listens at a socket for the service of this machine; what may be
-in FILE is in docs/launchers.md. It reads that file, the kernel's, and those of the system that say which users there
-are; nothing that a user can write. What is to be executed it passes on unread, to the process that has become the user.
+``python -P -m gridweave.site.machine.launcher FILE`` listens on a socket for the service of this machine; for FILE see
+docs/launchers.md. The launcher reads only that file, kernel files and the system's user database, never a file that a
+user can write. It passes the command of a rank on unread, to the process that has already become the user.
 
-It keeps some keepers waiting that it has made ahead. Each serves one piece after the other: the fork of a Python costs
-several times what is left to do for a piece.
+The launcher forks keeper processes ahead of need. A keeper serves one node task after the other, because forking a
+Python process costs several times the rest of the work for a task.
 """
 
 from __future__ import annotations
@@ -52,29 +52,30 @@ from gridweave.site.machine.usage import reap
 _KILL_AGAIN_S = 0.05
 _WAITING = 4
 _WAIT_S = 60
-"""So many keepers wait at least; one that has waited for so long ends, so that there are not many more."""
+"""The number of idle keepers to have at least, and the time after which an idle keeper ends [s]."""
 
 _NUMBER = struct.Struct("i")
 _GROUP = re.compile(r"[0-9a-f]{8}-\d+\.\d+")
 _PR_SET_NO_NEW_PRIVS = 38
 _CLONE_NEWNS, _MS_BIND, _MS_REC_PRIVATE, _MS_NOSUID_NODEV = 0x20000, 4096, 0x44000, 2 | 4
 _INSIDE = (("mnt", _CLONE_NEWNS), ("ipc", CLONE_NEWIPC))
-"""The namespaces that a piece has for itself."""
+"""The namespaces that are private to a node task."""
 
 
-# -- for one piece: the keeper ----------------------------------------------------------------------------------------
+# -- the keeper of one node task --------------------------------------------------------------------------------------
 
 
 class Keeper:
-    """The parent of the ranks of one piece: it starts them, tells who has ended, and ends all when nobody listens.
+    """The parent of the ranks of one node task: start them, report their ends, and kill all when the shim disconnects.
 
-    `news` is where it writes its number when it begins to wait for a piece, and the negative of that when it has one.
+    ``news`` is a pipe to the launcher. The keeper writes its pid when it starts to wait for a task, and the negative
+    pid when it has one.
     """
 
     def __init__(self, listener: socket.socket, settings: Settings, news: int) -> None:
         self.listener, self.settings, self.news = listener, settings, news
         self.launcher = os.getppid()
-        # The namespaces of the machine, to which it comes back from those of a piece.
+        # The machine's namespaces, to return to after a task.
         self.outside = [(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), flag) for name, flag in _INSIDE]
         become_subreaper()
         self.reader = signal_pipe({signal.SIGCHLD})
@@ -85,9 +86,9 @@ class Keeper:
         self.group, self.own, self.is_inside, self.is_limited, self.listening = "", -1, False, False, False
 
     def run(self) -> None:
-        """Serve one piece after the other, until none comes for a while or the launcher is gone."""
+        """Serve one node task after the other, until none arrives for a while or the launcher is gone."""
         while True:
-            die_with_parent(self.launcher)  # while it waits
+            die_with_parent(self.launcher)  # only while idle
             try:
                 self.connection, _ = self.listener.accept()
             except BlockingIOError:
@@ -102,7 +103,7 @@ class Keeper:
                     os.write(self.news, _NUMBER.pack(os.getpid()))
 
     def serve_piece(self) -> None:
-        """Serve one connection, and stay until nothing is left of what was started."""
+        """Serve one connection, until no process of the task is left."""
         self.listening = True
         self.selector.register(self.connection, selectors.EVENT_READ)
         while not self.collect() or self.listening:
@@ -116,10 +117,10 @@ class Keeper:
                 self.selector.unregister(self.connection)
                 signal_descendants(signal.SIGKILL)
                 with contextlib.suppress(OSError):
-                    self.job_group().freeze(frozen=False)  # what is frozen by version 1 does not end
+                    self.job_group().freeze(frozen=False)  # processes frozen by version 1 cannot be killed
 
     def leave(self) -> None:
-        """Have nothing more to do with the piece: remove its folders that are empty, and come back from its mounts."""
+        """Finish with a task: remove its empty folders, and return to the machine's namespaces."""
         if self.own >= 0:
             for folder in ("work", "tmp"):
                 with contextlib.suppress(OSError):
@@ -131,7 +132,7 @@ class Keeper:
         self.account, self.group, self.own, self.is_inside, self.is_limited = None, "", -1, False, False
 
     def serve(self) -> bool:
-        """Do one thing that is asked for; return whether anybody is there to ask."""
+        """Execute one request; return False if the shim has disconnected."""
         try:
             packet, handles, _, _ = socket.recv_fds(self.connection, 1 << 14, 8)
         except ConnectionError:
@@ -171,12 +172,12 @@ class Keeper:
         return True
 
     def say(self, what: dict[str, Any]) -> None:
-        """Tell the shim; one that is gone is noticed by the end of the connection."""
+        """Send a message to the shim; a lost shim is noticed by the end of the connection."""
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(what).encode())
 
     def keep(self, user: str, group: str, folders: list[int]) -> None:
-        """Keep a piece: whose it is, its control group, its folders (own, work and tmp, or own alone)."""
+        """Take on a task: its user, its control group, and its folders (own, work and tmp, or only own)."""
         if group and not _GROUP.fullmatch(group):
             raise DeniedError(f"control group {group!r} is not that of a job")
         self.account, self.group = self.settings.account(user), group
@@ -186,24 +187,24 @@ class Keeper:
             self.own = os.dup(folders[0])
         if len(folders) == 3:
             self.is_inside = True
-            # What is left of System V and POSIX IPC goes with the last process of the piece.
+            # With a private namespace, System V and POSIX IPC objects vanish with the last process of the task.
             self.separate(user, lambda: unshare(CLONE_NEWIPC))
             if self.settings.file.private_tmp:
                 self.separate(user, lambda: self.hide_others(folders[2]))
         self.say({"keeper": os.getpid()})
 
     def separate(self, user: str, how: Callable[[], None]) -> None:
-        """Give this process, and all below it, something of its own; where the kernel does not allow it, say so."""
+        """Isolate this process and its descendants by a given step; log it if the kernel does not allow that."""
         try:
             how()
         except OSError as error:
             print(f"jobs of {user!r} are not wholly separated: {error}", file=sys.stderr, flush=True)
 
     def hide_others(self, folder: int) -> None:
-        """Give this process, and all below it, a /tmp of its own, and hide the processes of other users."""
+        """Give this process and its descendants a private /tmp, and hide the processes of other users."""
         place = os.readlink(f"/proc/self/fd/{folder}")
         unshare(_CLONE_NEWNS)
-        # The same folder as it is seen here: what was opened outside cannot be mounted.
+        # Open the folder again inside the namespace, because a descriptor from outside cannot be mounted.
         inside = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if not os.path.sameopenfile(inside, folder):
             raise OSError(errno.ESTALE, f"{place} was replaced")
@@ -218,24 +219,26 @@ class Keeper:
         os.close(inside)
 
     def job_group(self) -> ControlGroup:
-        """Return the control group of the piece: what of it there is, but all of it if that holds its limits."""
+        """Return the control group of the task: with limits in all hierarchies, otherwise in those where it exists."""
         parents = self.settings.groups if self.group else {}
-        folders = {each: f"{parent}/{self.group}" for each, parent in parents.items()}
-        return ControlGroup({each: one for each, one in folders.items() if self.is_limited or os.path.isdir(one)})
+        folders = {controller: f"{parent}/{self.group}" for controller, parent in parents.items()}
+        present = {name: folder for name, folder in folders.items() if self.is_limited or os.path.isdir(folder)}
+        return ControlGroup(present)
 
     def give(self, handle: int) -> None:
-        """Make a file or folder of the service's the user's; never anybody else's, nor one that has other names."""
+        """Transfer a file or folder of the service to the user; refuse files of others and files with several links."""
         assert self.account is not None
-        found = os.fstat(handle)
-        is_folder = stat.S_ISDIR(found.st_mode)
-        one_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-        if not (is_folder or one_file) or found.st_uid not in (self.settings.service.pw_uid, self.account.pw_uid):
+        status = os.fstat(handle)
+        is_folder = stat.S_ISDIR(status.st_mode)
+        is_single_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        owners = (self.settings.service.pw_uid, self.account.pw_uid)
+        if not (is_folder or is_single_file) or status.st_uid not in owners:
             raise DeniedError("only files and folders of the service are given to users")
         os.fchown(handle, self.account.pw_uid, self.settings.service.pw_gid)
         os.fchmod(handle, 0o2750 if is_folder else 0o640)
 
     def start(self, handles: list[int]) -> None:
-        """Start a rank up to the gate: what it is to execute, the gate, its report, its output."""
+        """Start a rank up to the gate; the handles are its `RankStart`, the gate, the report pipe and its output."""
         if self.account is None:
             raise DeniedError("whose rank it is must be told first")
         what, gate, report, *output = handles
@@ -253,14 +256,14 @@ class Keeper:
                 self.job_group().add(os.getpid())
             _become(self.account, self.settings.file.limits)
             die_with_parent(keeper)
-            become_rank_of(self.account, what, gate, report, output)  # all of that as the user
+            become_rank_of(self.account, what, gate, report, output)  # runs as the user
         except OSError as error:
             tell_problem(report, f"it cannot become the user of its job: {os.strerror(error.errno or 0)}")
         finally:
             os._exit(NOT_STARTED)
 
     def collect(self) -> bool:
-        """Tell what has ended, and return whether nothing is left."""
+        """Report ended processes; return whether none is left."""
         ended, nothing_left = reap()
         if ended:
             self.say({"ended": ended, "nothing_left": nothing_left})
@@ -268,10 +271,10 @@ class Keeper:
 
 
 def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
-    """Become a user for good: groups, ids, limits, and no way to more rights by files that are setuid."""
+    """Become a user irrevocably: limits, groups and ids, without gaining rights from setuid files."""
     for name, value in {"core": 0, **limits}.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
-    be_first_to_go()  # set with CAP_SYS_RESOURCE, it cannot be taken back by the user
+    be_first_to_go()  # the user cannot lower the score again, because it was set with CAP_SYS_RESOURCE
     os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
     os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
     os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
@@ -281,23 +284,23 @@ def _become(account: pwd.struct_passwd, limits: dict[str, int]) -> None:
         os._exit(NOT_STARTED)
 
 
-# -- for a machine ----------------------------------------------------------------------------------------------------
+# -- the launcher of a machine ----------------------------------------------------------------------------------------
 
 
 def serve(settings: Settings) -> NoReturn:
-    """Listen for the service, and see to it that keepers wait for it; end what a killed keeper leaves."""
+    """Listen for the service, have idle keepers ready, and kill the orphans of killed keepers."""
     listener = _listen(settings)
     become_subreaper()
     reader = signal_pipe({signal.SIGCHLD})
-    told, tells = os.pipe2(os.O_CLOEXEC)
+    news, keeper_end = os.pipe2(os.O_CLOEXEC)
     selector = selectors.DefaultSelector()
     selector.register(reader, selectors.EVENT_READ)
-    selector.register(told, selectors.EVENT_READ)
+    selector.register(news, selectors.EVENT_READ)
     keepers: set[int] = set()
     waiting: set[int] = set()
     gc.freeze()
     while True:
-        while len(waiting) < _WAITING and (pid := _make_keeper(listener, settings, tells)):
+        while len(waiting) < _WAITING and (pid := _make_keeper(listener, settings, keeper_end)):
             keepers.add(pid)
             waiting.add(pid)
         for key, _ in selector.select(_KILL_AGAIN_S if len(waiting) < _WAITING else None):
@@ -305,7 +308,7 @@ def serve(settings: Settings) -> NoReturn:
                 os.read(reader, 4096)
                 _collect(keepers)
             else:
-                for (number,) in _NUMBER.iter_unpack(os.read(told, 4096)):
+                for (number,) in _NUMBER.iter_unpack(os.read(news, 4096)):
                     (waiting.add if number > 0 else waiting.discard)(abs(number))
         waiting &= keepers
 
@@ -324,7 +327,7 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _make_keeper(listener: socket.socket, settings: Settings, news: int) -> int:
-    """Fork a keeper and return its number, or 0 if this machine has no room for one now."""
+    """Fork a keeper and return its pid, or 0 if the machine cannot fork now."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -345,15 +348,16 @@ def _make_keeper(listener: socket.socket, settings: Settings, news: int) -> int:
 def _collect(keepers: set[int]) -> None:
     killed = False
     with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            killed |= found[0] not in keepers or found[1] != 0
-            keepers.discard(found[0])
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            killed |= pid not in keepers or status != 0
+            keepers.discard(pid)
     if killed:
         signal_descendants(signal.SIGKILL, spare=keepers)
 
 
 def main(arguments: list[str]) -> None:
-    """Serve as a file says; one line of what is wrong, if it cannot."""
+    """Serve with the settings of a file, or exit with a one-line error."""
     try:
         if os.getuid() != 0:
             raise DeniedError("the launcher must be started as root: only root can start processes as others")

@@ -1,4 +1,4 @@
-"""The output of a rank: from pipes into files, up to a limit; what is beyond is dropped and never blocks the rank."""
+"""The output of a rank: copied from pipes into files up to a limit; the rest is dropped and never blocks the rank."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STREAMS = ("out", "err")
 
 
 def output_path(folder: Path, rank: int, stream: str) -> Path:
-    """Return the file of a rank's standard output (``out``) or error (``err``); it is there if anything was written."""
+    """Return the file of a rank's standard output (``out``) or error (``err``); it exists once there is output."""
     return folder / f"rank-{rank}.{stream}"
 
 
 @dataclass
 class _Stream:
-    """One pipe and its file, which is made when there is something to write."""
+    """A pipe and its file, which is created on the first output."""
 
     pipe: int
     path: Path
@@ -38,8 +38,9 @@ class _Stream:
 class RankOutput:
     """Standard output and error of one rank, which share one limit.
 
-    The line that tells of what was dropped comes on top of it. `writers` are the ends of the pipes for the rank
-    (`close_writers` when it has them); `problem` is why output is missing. `give` makes a new file the user's.
+    A line that says that output was dropped is added beyond the limit. ``writers`` are the pipe ends for the rank (call
+    `close_writers` once it has them), and ``problem`` says why output is missing. ``give`` transfers a new file to its
+    user.
     """
 
     def __init__(
@@ -61,17 +62,17 @@ class RankOutput:
 
     @property
     def readers(self) -> list[int]:
-        """The pipes to be watched."""
+        """The pipes to watch."""
         return list(self._streams)
 
     def close_writers(self) -> None:
-        """Give up this process's ends for writing, so that the pipes end when the rank's do."""
+        """Close this process's write ends, so that a pipe ends when the rank closes it."""
         for writer in self.writers:
             os.close(writer)
         self.writers = []
 
     def pump(self, reader: int) -> bool:
-        """Move what waits in a pipe, but not forever; return whether the pipe is still open."""
+        """Copy a bounded amount from a pipe to its file; return whether the pipe is still open."""
         stream = self._streams[reader]
         moved = self._drop(stream) if stream.dropping else self._keep(stream)
         if moved:
@@ -80,7 +81,7 @@ class RankOutput:
         return False
 
     def finish(self) -> None:
-        """Take what is left in the pipes and close all; whoever still holds their other ends is not waited for."""
+        """Copy the rest of the pipes and close everything, without waiting for processes that still hold the pipes."""
         self.close_writers()
         for reader in self.readers:
             os.set_blocking(reader, False)
@@ -95,7 +96,7 @@ class RankOutput:
             self._nowhere = -1
 
     def _keep(self, stream: _Stream) -> bool:
-        """Copy to the file; return whether the pipe is open."""
+        """Copy from the pipe to the file; return whether the pipe is open."""
         for _ in range(_CHUNKS_PER_TURN):
             try:
                 data = os.read(stream.pipe, _CHUNK)
@@ -113,7 +114,7 @@ class RankOutput:
         return True
 
     def _write(self, stream: _Stream, data: bytes) -> int:
-        """Write as much as the disk takes, and return how much that was."""
+        """Write as much as the disk accepts; return the number of bytes written."""
         written = 0
         while written < len(data):
             try:
@@ -131,7 +132,7 @@ class RankOutput:
         return stream.file
 
     def _start_dropping(self, stream: _Stream) -> None:
-        """From here on nothing of this stream is kept; say so in the file, and empty the pipe in larger portions."""
+        """Stop keeping this stream: add a line to the file, and widen the pipe to empty it in large chunks."""
         stream.dropping = True
         self.problem = self.problem or f"output limit of {self.limit_bytes} bytes reached"
         self._note(stream)
@@ -141,7 +142,7 @@ class RankOutput:
             fcntl.fcntl(stream.pipe, _F_SETPIPE_SZ, _WIDE_PIPE)
 
     def _note(self, stream: _Stream) -> None:
-        """Put the line about what is missing into the file, if the disk has room for it."""
+        """Append the line about missing output to the file, if the disk has room."""
         line = f"\n[gridweave: {self.problem}; the rest is dropped]\n".encode()
         with contextlib.suppress(OSError):
             position = os.lseek(self._file(stream), 0, os.SEEK_CUR)
@@ -151,7 +152,7 @@ class RankOutput:
                 os.lseek(stream.file, position, os.SEEK_SET)
 
     def _drop(self, stream: _Stream) -> bool:
-        """Move to nowhere without copying; return whether the pipe is open."""
+        """Discard data from the pipe without copying; return whether the pipe is open."""
         gone = 0
         while gone < _DROPPED_PER_TURN:
             try:
@@ -159,7 +160,7 @@ class RankOutput:
             except BlockingIOError:
                 return True
             except OSError:
-                # A kernel without splice to this device: read instead.
+                # The kernel cannot splice to this device, so read instead.
                 try:
                     count = len(os.read(stream.pipe, _CHUNK))
                 except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Pieces of jobs as the runner of a machine knows them: whether they began, when they must end, and what they leave."""
+"""The runner's view of node tasks: their starts, their deadlines, and the clean-up after them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from gridweave.site.machine.starter import bytes_as_user, clear_as_user
 from gridweave.site.times import span_text
 
 SILENT_S = 5.0
-"""A supervisor that does not answer for this long, when its piece should have ended, is killed."""
+"""A supervisor is killed if it is silent for this long after its node task should have ended."""
 
 
 class KnownPiece:
-    """What the runner knows of a piece."""
+    """The runner's state for a node task."""
 
     def __init__(self, key: Key, folder: Path) -> None:
         self.key = key
@@ -51,16 +51,16 @@ class KnownPiece:
         self.cancelled = False
         self.ended = False
         self.grace_ms = 0
-        self.paced_at_s = 0.0  # when it changes its pace, or last did (Unix time)
-        self.since_s = 0.0  # no process of it began before (Unix time)
-        # When it is looked at next whether it has ended, as it should have; and how it ended if its shim was killed.
+        self.paced_at_s = 0.0  # time of the next or last change of pace (Unix time)
+        self.since_s = 0.0  # no process of the task started before (Unix time)
+        # The timer for the next check of whether the task has ended on time; and the end if its shim was killed.
         self.look: asyncio.TimerHandle | None = None
         self.forced: tuple[Outcome, str] | None = None
 
     def wake(self, number: int = signal.SIGCHLD) -> None:
-        """Have the shim look for what was left in the folder, if it is known already which it is, and it lives.
+        """Make the shim check its folder for requests, if the shim is known and alive.
 
-        A shim that was stopped goes on: a job of the same user may have stopped it.
+        The shim is also continued, because a job of the same user may have stopped it.
         """
         if self.shim is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -68,9 +68,9 @@ class KnownPiece:
                 signal.pidfd_send_signal(self.shim, signal.SIGCONT)
 
     def due_ms(self) -> int | None:
-        """Return when KILL is due for its processes (Unix time), as far as is known; None: at no time.
+        """Return when KILL is due for the processes of the task (Unix time), or None if that is unknown.
 
-        After a cancellation that is the end of its grace period; otherwise the supervisor has written it down.
+        After a cancellation this is the end of the grace period; otherwise the supervisor has recorded it.
         """
         due = []
         if self.cancelled:
@@ -82,23 +82,23 @@ class KnownPiece:
         return min(due, default=None)
 
     async def is_silent(self) -> bool:
-        """Whether its supervisor does not answer within `SILENT_S` when it is asked to."""
+        """Whether the supervisor fails to answer a request within `SILENT_S`."""
         try:
             leave(self.folder, ASK)
         except OSError:
-            return False  # on a full disk nothing can be asked
+            return False  # a full disk prevents the request
         self.wake()
         await asyncio.sleep(SILENT_S)
         return (self.folder / ASK).exists() and not self.ended
 
     def end_by_force(self) -> None:
-        """Kill its supervisor; the kernel, the fork server and the runner end what that leaves."""
+        """Kill the supervisor; the kernel, the fork server and the runner then end the remaining processes."""
         reason = read_cancel(self.folder)
         launch = read_launch(self.folder)
         limit = "" if launch is None or launch.limit_ms is None else f" of {span_text(launch.limit_ms)}"
         why = f"ended at its limit{limit}" if reason is None else reason
-        forced = "its supervising process did not answer, and was killed"
-        self.forced = ("limit" if reason is None else "cancelled"), f"{why}; {forced}"
+        killed = "its supervising process did not answer, and was killed"
+        self.forced = ("limit" if reason is None else "cancelled"), f"{why}; {killed}"
         if self.shim is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.shim, signal.SIGKILL)
@@ -106,10 +106,10 @@ class KnownPiece:
 
 @contextlib.contextmanager
 def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | None]:
-    """Hold a piece that has no state, so that no shim starts it, while its end is written; yield that end.
+    """Lock a node task without a state, so that no shim starts it while its end is written; yield that end.
 
-    ``None``: a shim has it in hand, or it has a state by now. ``failed`` is why it could not be started, if that is
-    known.
+    Yields None if a shim holds the lock or the task has a state by now. ``failed`` is the reason why it could not be
+    started, if known.
     """
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,7 +128,7 @@ def unstarted(folder: Path, failed: str = "") -> Iterator[tuple[Outcome, str] | 
 
 
 def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
-    """Say how a piece ended that nobody has in hand, if it has not begun."""
+    """Return the end of a locked node task; None if it has a state after all."""
     if (folder / STATE).exists():
         return None if read_state(folder) is not None else ("lost", "its state is damaged; it may have run")
     reason = read_cancel(folder)
@@ -140,9 +140,9 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
 
 
 async def end_strays(state: PieceState) -> None:
-    """End what a shim has left that was killed since this start of the machine, and wait until it is gone."""
-    while found := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
-        for process in found:
+    """Kill the processes that a killed shim has left since the machine's last boot, and wait until they are gone."""
+    while left := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
+        for process in left:
             handle = open_process(process.pid, process.start_ticks)
             if handle is None:
                 continue
@@ -152,13 +152,13 @@ async def end_strays(state: PieceState) -> None:
             except ProcessLookupError:
                 pass
             except PermissionError:
-                return  # a program that became somebody else (setuid); it cannot be ended from here
+                return  # a setuid program of another user, which this process cannot kill
             finally:
                 os.close(handle)
 
 
 async def _readable(handle: int) -> None:
-    """Wait until a descriptor is readable: of a pidfd, until its process has ended."""
+    """Wait until a descriptor is readable; for a pidfd, until its process has ended."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     loop.add_reader(handle, done.set_result, None)
@@ -169,7 +169,7 @@ async def _readable(handle: int) -> None:
 
 
 def remove_piece(folder: Path) -> None:
-    """Remove the folder of a piece, with what its user has in it."""
+    """Remove the folder of a node task, including files of its user."""
     launch = read_launch(folder)
     if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
         with contextlib.suppress(GridweaveError, OSError):  # the next runner tries again
@@ -178,7 +178,7 @@ def remove_piece(folder: Path) -> None:
 
 
 def piece_bytes(folder: Path) -> int:
-    """Return the disk space of the folder of a piece; its user counts what nobody else can read."""
+    """Return the disk use of a node task's folder; files that the service cannot read are counted as their user."""
     size_bytes, is_whole = folder_bytes(folder)
     launch = None if is_whole else read_launch(folder)
     if launch is not None and launch.launcher:
@@ -198,17 +198,17 @@ def _is_empty(folder: Path) -> bool:
 
 
 def end_group(folder: Path) -> None:
-    """End what is left in the control group of a piece, and remove it."""
+    """Kill the remaining processes in the control group of a node task, and remove the group."""
     launch = read_launch(folder)
     if launch is not None and launch.groups:
-        with contextlib.suppress(OSError):  # what belongs to others, their keeper ends
+        with contextlib.suppress(OSError):  # the launcher kills processes of other users
             group = Cgroups(ControlGroup(launch.groups)).group(group_name(folder))
             group.kill()
             group.remove()
 
 
 def packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
-    """Return what became of the elements of a piece of a packed array, and which were drawn and have not ended."""
+    """Return the ended array tasks of a packed array's node task, and the indexes of the interrupted ones."""
     launch = read_launch(folder)
     if launch is None or launch.elements is None:
         return (), ()
@@ -217,10 +217,11 @@ def packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
     return ended, interrupted_elements(own, launch.elements, ended)
 
 
-# -- what they leave of IPC --------------------------------------------------------------------------------------------
+# -- IPC objects left behind -------------------------------------------------------------------------------------------
 
-# System V objects and POSIX queues outlive their processes, and of a set of semaphores nobody knows which process made
-# it. So one counts as left by a piece if it was made while a piece ran, and no piece that runs now can have made it.
+# System V objects and POSIX queues outlive their processes, and the creator of a set of semaphores is unknown. So an
+# object counts as left behind if it was created while a node task ran, and no task that is running now can be its
+# creator.
 
 SYSVIPC = Path("/proc/sysvipc")
 MQUEUE = Path("/dev/mqueue")
@@ -231,23 +232,23 @@ _IPC_RMID = 0
 
 
 class IpcObject(NamedTuple):
-    """A segment of shared memory (`shm`), a set of semaphores (`sem`) or a message queue (`msg`, `mqueue`)."""
+    """A shared memory segment (``shm``), a set of semaphores (``sem``) or a message queue (``msg``, ``mqueue``)."""
 
     kind: str
-    name: int | str  # its number; of a POSIX queue its name
-    made_s: int  # when it was made or its owner last changed it, Unix time
-    is_used: bool  # whether a process is attached to it, or the one that made it lives
+    name: int | str  # its number, or the name of a POSIX queue
+    made_s: int  # Unix time of its creation or of its owner's last change
+    is_used: bool  # whether a process is attached to it or its creator is alive
 
 
 class JobSpan(NamedTuple):
-    """From when to when a job ran, Unix time in seconds; `end_s` is None while it runs."""
+    """The time in which a job ran (Unix time in seconds); ``end_s`` is None while it runs."""
 
     start_s: float
     end_s: float | None
 
 
 def left_objects(objects: Iterable[IpcObject], jobs: Iterable[JobSpan]) -> list[IpcObject]:
-    """Return what jobs of this user that are over have left.
+    """Return the objects that ended jobs of this user have left behind.
 
     Examples
     --------
@@ -259,34 +260,34 @@ def left_objects(objects: Iterable[IpcObject], jobs: Iterable[JobSpan]) -> list[
     """
     jobs = list(jobs)
 
-    def is_left(each: IpcObject) -> bool:
-        # The kernel tells whole seconds, rounded down.
-        ends_s = [job.end_s for job in jobs if int(job.start_s) <= each.made_s]
-        could_be_used = each.is_used or None in ends_s
-        return not could_be_used and any(end_s is not None and each.made_s <= end_s for end_s in ends_s)
+    def is_left(ipc: IpcObject) -> bool:
+        # The kernel rounds times down to whole seconds.
+        ends_s = [job.end_s for job in jobs if int(job.start_s) <= ipc.made_s]
+        could_be_used = ipc.is_used or None in ends_s
+        return not could_be_used and any(end_s is not None and ipc.made_s <= end_s for end_s in ends_s)
 
-    return [each for each in objects if is_left(each)]
+    return [ipc for ipc in objects if is_left(ipc)]
 
 
 def objects_of(uid: int, sysvipc: Path = SYSVIPC, mqueue: Path = MQUEUE) -> list[IpcObject]:
-    """Return the objects of a user; POSIX queues only where their file system is mounted."""
-    found = []
+    """Return the IPC objects of a user; POSIX queues only if their file system is mounted."""
+    objects = []
     for kind, number in (("shm", "shmid"), ("sem", "semid"), ("msg", "msqid")):
         for row in _rows(sysvipc / kind):
             if row["uid"] == row["cuid"] == uid:
                 pids = [row[name] for name in ("cpid", "lspid", "lrpid") if name in row]
                 is_used = row.get("nattch", 0) > 0 or any(pid and process_stat(pid) for pid in pids)
-                found.append(IpcObject(kind, row[number], row["ctime"], is_used))
+                objects.append(IpcObject(kind, row[number], row["ctime"], is_used))
     with contextlib.suppress(OSError):
         for path in mqueue.iterdir():
             status = path.stat()
             if status.st_uid == uid:
-                found.append(IpcObject("mqueue", path.name, int(status.st_ctime), is_used=False))
-    return found
+                objects.append(IpcObject("mqueue", path.name, int(status.st_ctime), is_used=False))
+    return objects
 
 
 def _rows(path: Path) -> Iterator[dict[str, int]]:
-    """Yield the rows of a table of the kernel, which has none where the kernel has no System V IPC."""
+    """Yield the rows of a kernel table; there are none if the kernel lacks System V IPC."""
     with contextlib.suppress(OSError):
         head, *lines = path.read_text(encoding="ascii").splitlines()
         for line in lines:
@@ -294,18 +295,18 @@ def _rows(path: Path) -> Iterator[dict[str, int]]:
 
 
 def remove_left(jobs: Iterable[JobSpan]) -> None:
-    """Remove what jobs of this process's user that are over have left on this machine."""
-    for each in left_objects(objects_of(os.geteuid()), jobs):
-        logger.info("removing %s %s, which a job has left", each.kind, each.name)
-        remove_object(each)
+    """Remove the IPC objects that ended jobs of this process's user have left on this machine."""
+    for ipc in left_objects(objects_of(os.geteuid()), jobs):
+        logger.info("removing %s %s, which a job has left", ipc.kind, ipc.name)
+        remove_object(ipc)
 
 
-def remove_object(each: IpcObject, mqueue: Path = MQUEUE) -> None:
-    """Remove an object; one that is gone, or has become somebody else's, stays as it is."""
+def remove_object(ipc: IpcObject, mqueue: Path = MQUEUE) -> None:
+    """Remove an IPC object; ignore an object that is gone or belongs to another user now."""
     with contextlib.suppress(OSError):
-        if isinstance(each.name, str):
-            os.unlink(mqueue / each.name)
-        elif each.kind == "sem":
-            call_kernel("semctl", each.name, 0, _IPC_RMID)
+        if isinstance(ipc.name, str):
+            os.unlink(mqueue / ipc.name)
+        elif ipc.kind == "sem":
+            call_kernel("semctl", ipc.name, 0, _IPC_RMID)
         else:
-            call_kernel(f"{each.kind}ctl", each.name, _IPC_RMID, None)
+            call_kernel(f"{ipc.kind}ctl", ipc.name, _IPC_RMID, None)

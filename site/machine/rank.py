@@ -1,7 +1,6 @@
-"""What a forked process does to become a rank: make itself ready, say so, wait at the gate, execute its command.
+"""The steps by which a forked process becomes a rank: prepare, report, wait at the gate, execute the command.
 
-All of it is done as the user whose rank it is. A rank of a packed array executes its command for one element after the
-other.
+The process already runs as the user of the job. A rank of a packed array executes its command once for each array task.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from gridweave.site.machine.elements import Packed, run_elements
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
 READY = b"+"
-"""What a rank reports when it is ready; a longer report is why it is not; the end of the pipe is that it has begun."""
+"""The report of a rank that is ready. A longer report is a problem; the end of the pipe means that the command runs."""
 
 NOT_STARTED = 127
 GO = b"g"
 
 HANDLED = frozenset({signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1})
-"""The signals that whoever forks ranks has handlers for."""
+"""The signals for which the parent of the ranks has handlers."""
 
 _RESET = tuple(
     int(getattr(signal, name))
@@ -43,22 +42,22 @@ _FIRST_FREE = 10
 
 
 class RankStart(NamedTuple):
-    """What a rank executes, and where."""
+    """The command of a rank and its surroundings."""
 
     rank: int
     command: tuple[str, ...]
     environment: dict[str, str]
     directory: str
-    threads: tuple[int, ...] | None  # the hardware threads that it may run on; ``None``: those that it has
-    packed: Packed | None = None  # of a packed array: which elements it draws from
+    threads: tuple[int, ...] | None  # hardware threads to run on; None for those of the parent
+    packed: Packed | None = None  # the array tasks to draw from, for a packed array
 
 
 class _CannotStartError(GridweaveError):
-    """Why a rank cannot start, in one line."""
+    """A rank cannot start; the message is one line."""
 
 
 def forget_parent() -> None:
-    """Leave the session of the parent, and take signals as a new program does."""
+    """Leave the session of the parent, and reset all signal handlers."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in _RESET:
@@ -67,7 +66,7 @@ def forget_parent() -> None:
 
 
 def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int, output: Sequence[int]) -> NoReturn:
-    """Make this process, which is a user's already, the rank that is told in a file; see `become_rank`."""
+    """Make this process, which already runs as the user, the rank described in a file; see `become_rank`."""
     start = msgspec.json.decode(os.pread(what, os.fstat(what).st_size, 0), type=RankStart)
     names = {"HOME": account.pw_dir, "SHELL": account.pw_shell or "/bin/sh"}
     names |= {"USER": account.pw_name, "LOGNAME": account.pw_name}
@@ -77,8 +76,8 @@ def become_rank_of(account: pwd.struct_passwd, what: int, gate: int, report: int
 def become_rank(start: RankStart, gate: int, report: int, output: Sequence[int]) -> NoReturn:
     """Make this process the rank, and execute its command when the gate opens.
 
-    All ranks wait at the gate, a pipe, and each takes one byte; its end means: do not start. The report says `READY`,
-    or why the rank cannot start, and ends when its command has begun.
+    The gate is a pipe from which each rank reads one byte; the end of the pipe means not to start. The rank writes
+    `READY`, or why it cannot start, into the report pipe, which closes when the command starts.
     """
     try:
         gate, report, output = (_out_of_the_way(gate), _out_of_the_way(report), [*map(_out_of_the_way, output)])
@@ -98,7 +97,7 @@ def become_rank(start: RankStart, gate: int, report: int, output: Sequence[int])
 
 
 def _out_of_the_way(handle: int) -> int:
-    """Return a copy of a descriptor that none of those of the rank replaces; it ends when the rank's command begins."""
+    """Copy a descriptor to a number above those of the rank; it is closed when the rank's command starts."""
     return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
@@ -114,8 +113,8 @@ def _take_place(start: RankStart, output: Sequence[int]) -> None:
     try:
         os.chdir(start.directory)
     except OSError as error:
-        right = "it must be a directory on this machine that the job may enter"
-        problem = f"working directory {start.directory!r}: {os.strerror(error.errno or 0)}; {right}"
+        advice = "it must be a directory on this machine that the job may enter"
+        problem = f"working directory {start.directory!r}: {os.strerror(error.errno or 0)}; {advice}"
         raise _CannotStartError(problem) from error
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((nothing, *output)):
@@ -132,10 +131,10 @@ def _pin(rank: int, threads: Sequence[int]) -> None:
 
 
 def _program(name: str, path: str) -> str:
-    """Return the file to execute, or say why there is none."""
-    found = shutil.which(name, path=path)
-    if found is not None:
-        return found
+    """Return the file to execute, or raise `_CannotStartError`."""
+    program = shutil.which(name, path=path)
+    if program is not None:
+        return program
     if "/" in name:
         if not os.path.exists(name):
             raise _CannotStartError(f"command {name!r}: there is no such file; give a program that is on this machine")
@@ -154,5 +153,5 @@ def _execute(program: str, command: Sequence[str], environment: dict[str, str]) 
     try:
         os.execve(program, list(command), environment)
     except OSError as error:
-        right = "a script must begin with a line like #!/bin/sh, a program must be built for this machine"
-        raise _CannotStartError(f"command {program!r}: {os.strerror(error.errno or 0)}; {right}") from error
+        advice = "a script must begin with a line like #!/bin/sh, a program must be built for this machine"
+        raise _CannotStartError(f"command {program!r}: {os.strerror(error.errno or 0)}; {advice}") from error

@@ -1,4 +1,4 @@
-"""The runner: starts, watches, ends and finds again the pieces of jobs on one machine."""
+"""The runner: start, watch, cancel and re-adopt the node tasks of one machine."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ logger = logging.getLogger("gridweave.live")
 LOCK = "runner.lock"
 
 SWEEP_S = 600.0
-"""How often the machine looks for output that has become too old."""
+"""Interval of checks for output that is too old [s]."""
 
 _LOOK_OVERDUE_S = 30.0
 
@@ -92,33 +92,33 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Runner:
-    """Runs pieces of jobs on this machine; they outlive it.
+    """Runs node tasks on this machine; they survive the runner.
 
     Parameters
     ----------
     root : pathlib.Path
-        A folder of its own on a local disk. What it holds is found again by the next runner of this folder.
+        A folder on a local disk, used by this runner only. The next runner with this folder finds its tasks again.
     environment : mapping from str to str, optional
-        What every job gets; ``None``: the environment of this process.
+        The environment of all jobs; by default that of this process.
     others : bool
-        Whether a launcher starts jobs as other users, who must reach their folders in this one.
+        Whether a launcher starts jobs as other users, who must be able to reach their folders.
     shared : bool
-        Whether the group of the folder reads what is in it.
+        Whether the group of the folder may read its contents.
     output : OutputLimits
-        How long the folders of ended pieces are kept.
+        How long to keep the folders of ended tasks.
 
     Raises
     ------
     UnavailableError
-        From `open`, if another runner has this folder.
+        From `open`, if another runner uses this folder.
     InputError
-        From `open`, if the folder cannot be made or written.
+        From `open`, if the folder cannot be created or written.
 
     Notes
     -----
-    Every call may be repeated. Calls and events belong to one event loop. A piece is started at most once, whatever
-    dies in between; its end is reported at least once, and again by every runner that adopts it, until it is released
-    or forgotten.
+    All calls may be repeated. Calls and events belong to one event loop. A task is started at most once, whatever
+    crashes in between. Its end is reported at least once, and again by every runner that adopts it, until it is
+    released or forgotten.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class Runner:
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
         self._pieces: dict[Key, KnownPiece] = {}
         self._forgotten: dict[Key, None] = {}
-        # Pieces that are over and overlapped with one that is not.
+        # Ended tasks that overlapped with one that is still running.
         self._over: list[JobSpan] = []
         self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -171,14 +171,14 @@ class Runner:
         await self.close()
 
     async def open(self) -> None:
-        """Take the folder, listen, and start a fork server."""
+        """Lock the folder, listen for notices, and start a fork server."""
         try:
             self._make_folders()
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(self.root / NOTICES, 0o600)
-            # Open for writing as well, so that it has no end when the last shim has closed it.
+            # Also open for writing, so that the pipe does not end when the last shim closes it.
             self._notices = os.open(self.root / NOTICES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             asyncio.get_running_loop().add_reader(self._notices, self._on_notice)
             self._kept = KeptPieces(self.root, self._output)
@@ -196,14 +196,14 @@ class Runner:
 
     def _make_folders(self) -> None:
         (self.root / JOBS).mkdir(parents=True, exist_ok=True)
-        # Other users pass through to what is their own, and see nothing on the way.
+        # Other users can pass through to their own folders, but cannot list these.
         for folder in (self.root, self.root / JOBS):
             close_folder(folder, passes=self._others, shared=self._shared)
         if self._others:
             check_way(self.root)
 
     async def close(self) -> None:
-        """Stop watching; what runs goes on, for the next runner to adopt."""
+        """Stop watching; running tasks continue, and the next runner adopts them."""
         loop = asyncio.get_running_loop()
         await self._forks.close()
         for task in self._tasks:
@@ -223,9 +223,12 @@ class Runner:
             self._lock = -1
 
     async def start(self, launch: Launch) -> None:
-        """Start a piece, unless it is known already by its job and attempt; what comes of it is told by events.
+        """Start a node task, unless its job and attempt are known; events report its progress.
 
-        If the disk has no room for it (UnavailableError) it is as if nobody had asked: the same may be started later.
+        Raises
+        ------
+        UnavailableError
+            If the disk is full. The task is then unknown, and may be started later.
         """
         key = (launch.job_id, launch.attempt)
         folder = piece_folder(self.root, key)
@@ -261,37 +264,37 @@ class Runner:
         self._forks.ask(folder)
 
     def room_problem(self, *, trial: bool = False) -> str | None:
-        """Return why there is no room for another piece, or ``None``; a trial writes something, to see a quota."""
+        """Return why the disk has no room for another task, or None; ``trial`` writes a file, to detect a quota."""
         return room_problem(self.root, trial=trial)
 
     async def open_gate(self, job_id: int, attempt: int) -> None:
-        """Let the ranks of a piece begin that wait at their gate; nothing happens to any other."""
+        """Open the gate of a task whose ranks wait there; ignore other tasks."""
         piece = self._pieces.get((job_id, attempt))
         if piece is None or piece.ended or not piece.told_ready or piece.shim is None:
-            return  # whoever orders it does so again
+            return  # the caller repeats the order
         with contextlib.suppress(OSError):
             leave(piece.folder, GATE)
             signal.pidfd_send_signal(piece.shim, signal.SIGUSR1)
 
     def heard(self, job_id: int, attempt: int) -> None:
-        """See to it from now on that a piece is not alone; else it would end by itself, for that nobody does."""
+        """Confirm to a task that its start was noticed, and take over ending it; without this it would end itself."""
         piece = self._pieces.get((job_id, attempt))
         if piece is not None and piece.alone_ms is not None:
             with contextlib.suppress(OSError):
                 leave(piece.folder, HEARD)
 
     def is_at_gate(self, job_id: int, attempt: int) -> bool:
-        """Return whether the ranks of a piece wait at their gate."""
+        """Whether the ranks of a task are waiting at their gate."""
         state = self.state(job_id, attempt)
         return state is not None and state.at_gate
 
     async def cancel(
         self, job_id: int, attempt: int, reason: str, *, at_once: bool = False, saves: bool = False
     ) -> None:
-        """End a piece, or keep one from starting that has not come yet; the first reason that is given stays.
+        """End a task, or prevent the start of one that has not arrived yet; the first reason given is kept.
 
-        Its ranks have the time to end by themselves that the job wishes, unless it is to be `at_once`. If it `saves`,
-        they are sent the job's checkpoint signal in place of TERM.
+        The ranks have the job's grace period to end, unless ``at_once`` is set. With ``saves`` they get the job's
+        checkpoint signal instead of TERM.
         """
         key = (job_id, attempt)
         folder = piece_folder(self.root, key)
@@ -309,7 +312,7 @@ class Runner:
         if piece.ended:
             return
         piece.cancelled = True
-        with contextlib.suppress(OSError):  # on a full disk the signal alone ends it, without the reason
+        with contextlib.suppress(OSError):  # on a full disk the signal ends the task without the reason
             if at_once:
                 leave(folder, CANCEL_NOW)
             if saves:
@@ -319,43 +322,44 @@ class Runner:
         self._expect_end(piece)
 
     async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
-        """Have a piece stand still, or go on, from an instant on: all its processes at once.
+        """Pause or resume all processes of a task together at a given time, and set its speed.
 
         Parameters
         ----------
         runs : bool
-            Whether it is to go on. A piece that has not begun stands still as soon as it has.
+            Whether the task should run. A task that has not started yet is paused as soon as it has.
         at_unix_ms : int
-            The instant, Unix time; one that has passed is now. The last wish counts, and it outlives this runner.
+            The time (Unix time); a past time means now. The last request counts, and it survives this runner.
         speed : float
-            The part of its full speed at which it works while it runs; above 0 and up to 1. Its limit counts that work.
-            A piece on parts of nodes gets that part of its processors; others keep theirs, as others slow it.
+            Fraction of full speed while the task runs, above 0 and up to 1. The task's limit counts this work. A task
+            on fractions of nodes gets this fraction of its processors; for other tasks the slowdown comes from the
+            jobs that share their nodes.
         """
         piece = self._pieces.get((job_id, attempt))
         if piece is None or piece.ended:
             return
-        with contextlib.suppress(OSError):  # a full disk: whoever orders it does so again
+        with contextlib.suppress(OSError):  # on a full disk the caller repeats the order
             write_pace(piece.folder, Pace(runs, at_unix_ms, speed))
         piece.wake()
         piece.paced_at_s = max(time.time(), at_unix_ms / 1000)
         self._expect_end(piece)
 
     def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
-        """Have all processes of a piece get a signal, if it runs."""
+        """Send a signal to all processes of a task, if it runs."""
         piece = self._pieces.get((job_id, attempt))
         if piece is None or piece.ended:
             return
         with contextlib.suppress(OSError):
             write_whole(piece.folder / SIGNAL, name.encode())
-            piece.wake()  # if there is no shim yet, it looks when it is known
+            piece.wake()  # a shim that does not exist yet checks when it starts
 
     async def adopt(self) -> tuple[Key, ...]:
-        """Find again what other runners of this folder have started; return what lives and is watched from now on.
+        """Adopt the tasks that earlier runners of this folder have started; return those that are alive.
 
-        Their starts, and the ends of those that live no more, are told by events, as if they had just come to pass.
-        A shim is known by its number, its start and the start of the machine, so a number that was given anew is never
-        taken for it. A piece that lives no more and has not told its end is ``lost``; whatever is left of it is
-        ended first. Released pieces stay as they are.
+        Events report their starts, and the ends of dead tasks, as if they had just happened. A shim is identified by
+        its pid, its start time and the machine's boot id, so a reused pid is never mistaken for it. A dead task that
+        has not recorded its end is ``lost``, after its remaining processes have been killed. Released tasks are
+        skipped.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
             await asyncio.to_thread(remove_piece, gone)
@@ -366,11 +370,11 @@ class Runner:
                 await self._clear(key)
             elif key is not None and key not in self._pieces and key not in released:
                 await self._find(key, folder)
-            await asyncio.sleep(0)  # others are not kept waiting by many folders
+            await asyncio.sleep(0)  # let other coroutines run between folders
         return tuple(sorted(key for key, piece in self._pieces.items() if not piece.ended))
 
     async def forget(self, job_id: int, attempt: int) -> None:
-        """Remove all that is kept of a piece whose end has been taken note of, its output as well."""
+        """Remove all records and the output of a task after its end was recorded."""
         key = (job_id, attempt)
         folder = piece_folder(self.root, key)
         if key not in self._pieces and folder.exists():
@@ -383,33 +387,33 @@ class Runner:
         await self._clear(key)
 
     async def _clear(self, key: Key) -> None:
-        """Remove the folder of an ended piece."""
+        """Remove the folder of an ended task."""
         self._pieces.pop(key, None)
         self._forgotten[key] = None
         if len(self._forgotten) > _REMEMBERED:
             del self._forgotten[next(iter(self._forgotten))]
         folder = piece_folder(self.root, key)
-        # One step that cannot be seen half done; the rest may be interrupted.
+        # The rename is atomic; the removal may be interrupted.
         gone = folder.with_name(f"{_GONE}{folder.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(gone)
             await asyncio.to_thread(remove_piece, gone)
 
     def release(self, job_id: int, attempt: int) -> None:
-        """Stop reporting the end of a piece, as the site has recorded it; keep its folder as long as the limits allow.
+        """Stop reporting the end of a task, which the site has recorded; keep its folder while the limits allow.
 
-        Nothing happens to a piece that has not ended.
+        A task that has not ended is ignored.
         """
         piece = self._pieces.get((job_id, attempt))
         if piece is not None and piece.ended:
             self._released.put_nowait(piece.key)
 
     def removal(self, job_id: int, attempt: int) -> Removal | None:
-        """Return when and why the folder of a released piece was removed, or None."""
+        """Return when and why the folder of a released task was removed, or None."""
         return self._register.removal((job_id, attempt))
 
     async def report_again(self, job_id: int, attempt: int) -> None:
-        """Report the end of a released piece once more, to a site that has lost it."""
+        """Report the end of a released task again, to a site that has lost it."""
         key = (job_id, attempt)
         folder = piece_folder(self.root, key)
         if self.removal(*key) is not None:
@@ -423,7 +427,7 @@ class Runner:
         return self._kept
 
     async def _keep_released(self) -> None:
-        """Register released pieces, and remove what exceeds the limits, until the runner is closed."""
+        """Register released tasks and remove those that exceed the limits, until the runner is closed."""
         keys: set[Key] = set()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -443,7 +447,7 @@ class Runner:
                 await self._clear(key)
 
     def _register_pieces(self, keys: Sequence[Key]) -> list[Key]:
-        """Register ended pieces; return those to be removed."""
+        """Register ended tasks; return those to remove."""
         now_ms, pieces = int(time.time() * 1000), []
         for key in keys:
             folder = piece_folder(self.root, key)
@@ -454,29 +458,29 @@ class Runner:
         return self._register.register(pieces, now_ms)
 
     def knows(self, job_id: int, attempt: int) -> bool:
-        """Return whether a piece is or was here, as far as this machine has not lost its folder."""
+        """Whether a task is or was here, unless its folder was lost."""
         key = (job_id, attempt)
         if key in self._pieces or key in self._forgotten:
             return True
         return piece_folder(self.root, key).exists() or self.removal(*key) is not None
 
     def known(self) -> tuple[Key, ...]:
-        """Return job and attempt of all pieces that it runs, or whose end it has not forgotten."""
+        """Return the keys of all tasks that run, or whose end has not been released or forgotten."""
         return tuple(sorted(self._pieces))
 
     async def events(self) -> AsyncIterator[PieceEvent]:
-        """Yield what happens, without end."""
+        """Yield events, forever."""
         while True:
             yield await self._events.get()
 
     def state(self, job_id: int, attempt: int) -> PieceState | None:
-        """Return what is written of a piece, its usage anew every few seconds; ``None`` if nothing is (yet)."""
+        """Return the recorded state of a task, with its usage updated every few seconds; None if there is none yet."""
         return read_state(piece_folder(self.root, (job_id, attempt)))
 
-    # -- what comes in ------------------------------------------------------------------------------------------------
+    # -- notices from shims and the fork server -----------------------------------------------------------------------
 
     def _on_shim(self, folder: Path, handle: int | None, reason: str) -> None:
-        """Watch a new shim, or hear that there is none."""
+        """Watch a new shim, or settle a task whose shim could not be started."""
         key = piece_key(folder)
         piece = self._pieces.get(key) if key is not None else None
         if piece is None:
@@ -504,7 +508,7 @@ class Runner:
         asyncio.get_running_loop().add_reader(handle, self._on_exit, piece)
         if piece.cancelled:
             piece.wake(signal.SIGTERM)
-        # A wish that came before there was a shim to tell.
+        # Requests may have arrived before the shim existed.
         piece.wake()
         self._expect_end(piece)
 
@@ -528,10 +532,10 @@ class Runner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- how it stands with a piece --------------------------------------------------------------------------------
+    # -- the state of a task ------------------------------------------------------------------------------------------
 
     async def _find(self, key: Key, folder: Path) -> None:
-        """Take up a piece that is on the disk."""
+        """Adopt a task from its folder."""
         piece = self._pieces[key] = KnownPiece(key, folder)
         piece.cancelled = read_cancel(folder) is not None
         launch = read_launch(folder)
@@ -540,14 +544,14 @@ class Runner:
         await self._settle(piece)
 
     async def _settle(self, piece: KnownPiece, failed: str = "") -> None:
-        """Watch a piece whose shim lives; conclude one whose shim does not."""
+        """Watch a task whose shim is alive; conclude one whose shim is dead."""
         while True:
             state = read_state(piece.folder)
             if state is not None:
                 break
             if self._conclude_unstarted(piece, failed):
                 return
-            # Somebody holds the lock and has not written yet: a shim between its first steps.
+            # A shim holds the lock and has not written its first state yet.
             await asyncio.sleep(_LOOK_AGAIN_S)
         if state.phase == "ended":
             self._tell_ended(piece, state)
@@ -562,22 +566,22 @@ class Runner:
             self._watch(piece, handle)
             return
         last = read_state(piece.folder)
-        if last is not None and last.phase == "ended":  # it wrote that after the first look, and ended
+        if last is not None and last.phase == "ended":  # the shim ended after the first check
             self._tell_ended(piece, last)
             return
         if here:
-            await asyncio.to_thread(end_group, piece.folder)  # first: what is frozen does not end by a signal
+            await asyncio.to_thread(end_group, piece.folder)  # first, because signals do not end frozen processes
             await end_strays(state)
         why = "its supervising process was killed" if here else "the machine was restarted while it ran"
         reason = read_cancel(piece.folder)
-        # What somebody wanted to end is not lost: it would be run again.
+        # A task with a requested end is not lost, because lost tasks run again.
         end: tuple[Outcome, str] = ("lost", why) if reason is None else ("cancelled", f"{reason}; {why}")
         self._conclude(piece, *(piece.forced or end), state)
 
-    # -- what should have ended ---------------------------------------------------------------------------------------
+    # -- overdue tasks ------------------------------------------------------------------------------------------------
 
     def _expect_end(self, piece: KnownPiece) -> None:
-        """See to it that a piece ends when KILL is due, which is known anew after each change of pace."""
+        """Schedule a check that the task has ended when KILL is due, which each change of pace may move."""
         now_s, due_ms = time.time(), piece.due_ms()
         instants_s = [] if due_ms is None else [due_ms / 1000]
         if piece.paced_at_s + SILENT_S > now_s:
@@ -586,14 +590,14 @@ class Runner:
             self._look_later(piece, min(instants_s) - now_s)
 
     def _look_later(self, piece: KnownPiece, pause_s: float) -> None:
-        """Look at a piece after a while, and not at another time."""
+        """Check a task after a pause; this replaces an earlier timer."""
         if piece.look is not None:
             piece.look.cancel()
         loop = asyncio.get_running_loop()
         piece.look = loop.call_later(max(0.0, pause_s), lambda: self._background(self._look_overdue(piece)))
 
     async def _look_overdue(self, piece: KnownPiece) -> None:
-        """End a piece by force that should have ended, if its supervisor does not do it."""
+        """Kill a task that should have ended, if its supervisor is silent."""
         due_ms = piece.due_ms()
         if piece.ended or piece.shim is None:
             return
@@ -603,24 +607,24 @@ class Runner:
             logger.warning("the supervisor of %s is silent; it is killed", piece.folder)
             piece.end_by_force()
         elif not piece.ended:
-            # It works, and the time may be another one; or the kernel does not let its processes go yet.
+            # The supervisor works: the deadline may have moved, or the kernel is still ending its processes.
             self._look_later(piece, _LOOK_OVERDUE_S)
 
     def _conclude_unstarted(self, piece: KnownPiece, failed: str) -> bool:
-        """Conclude a piece without a state, unless a shim has it in hand."""
+        """Conclude a task without a state, unless a shim holds its lock."""
         with unstarted(piece.folder, failed) as end:
             if end is not None:
                 self._conclude(piece, *end)
         return end is not None
 
     def _conclude(self, piece: KnownPiece, outcome: Outcome, reason: str, last: PieceState | None = None) -> None:
-        """Write the end of a piece that has no shim to do it, and tell it."""
+        """Write and report the end of a task that has no shim to do it."""
         if last is None:
             last = PieceState(job_id=piece.key[0], attempt=piece.key[1], phase="ended", boot_id=boot_id())
         state = msgspec.structs.replace(
             last, phase="ended", outcome=outcome, reason=reason, ended_ms=int(time.time() * 1000)
         )
-        with contextlib.suppress(OSError):  # on a full disk the next runner comes to the same end
+        with contextlib.suppress(OSError):  # on a full disk the next runner reaches the same conclusion
             write_state(piece.folder, state)
         self._tell_ended(piece, state)
 
@@ -636,7 +640,7 @@ class Runner:
             self._expect_end(piece)
 
     def _clean_ipc(self, state: PieceState) -> None:
-        """Remove the IPC objects that pieces which are over have left, and no piece that runs can have made."""
+        """Remove IPC objects that ended tasks have left behind, and that no running task can have created."""
         if state.started_ms is not None and not state.has_own_ipc:
             self._over.append(JobSpan(state.started_ms / 1000, (state.ended_ms or 0) / 1000))
         if not self._over:
@@ -647,14 +651,14 @@ class Runner:
         self._over = [job for job in self._over if job.end_s is not None and job.end_s >= first_s]
 
     def _tell_removed(self, key: Key) -> None:
-        """Tell of a piece whose record was removed: that it ran here once is all that is known."""
+        """Report a task whose record was removed; all that is known is that it ran here."""
         removal = self.removal(*key)
         assert removal is not None, "it was removed"
         reason = "it ended here before, and its record was removed with its output"
         self._events.put_nowait(PieceEnded(*key, "lost", reason, (), Used(), None, removal.at_ms))
 
     def _tell_ended(self, piece: KnownPiece, state: PieceState) -> None:
-        """Tell of an end, once, and of the start before it."""
+        """Report the end of a task once, after its start."""
         if piece.ended:
             return
         if state.started_ms is not None:

@@ -1,7 +1,7 @@
-"""Who starts the ranks of a piece: the shim itself, as its own user, or a launcher, as the user of the job.
+"""Start the ranks of a node task: by the shim itself as its own user, or by the launcher as the user of the job.
 
-Either tells what has ended below it, and signals all that is there. The shim is the parent of the ranks it starts; a
-launcher's keeper (`gridweave.site.machine.launcher`) is that of the others.
+Both report ended processes below them, and can signal all of them. The parent of the ranks is the shim, or a keeper
+process of the launcher (`gridweave.site.machine.launcher`).
 """
 
 from __future__ import annotations
@@ -38,53 +38,54 @@ from gridweave.site.machine.usage import EndedProcess, reap
 
 
 class Starter(Protocol):
-    """Starts ranks, and knows what becomes of all that stems from them."""
+    """Starts ranks, and tracks all their descendants."""
 
-    root: int  # the process of which all stems
+    root: int  # the common ancestor of all processes of the task
     nothing_left: bool
     has_own_ipc: bool  # whether its ranks have an IPC namespace of their own
 
     def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
-        """Start a rank and hold it at the gate; return its pid, its start time in clock ticks, and its report pipe.
+        """Start a rank up to the gate; return its pid, its start time in clock ticks, and its report pipe.
 
-        `output` are its descriptors from 1 on: standard output, error, and where its ranks meet if it gets that.
+        ``output`` holds the rank's descriptors from 1 on: standard output, standard error, and the rendezvous socket if
+        the rank gets it.
         """
 
     def collect(self) -> list[EndedProcess]:
-        """Return what has ended since the last time."""
+        """Return the processes that have ended since the last call."""
 
     def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
-        """Signal all that there is, or `only` some of it, or all `but` some."""
+        """Send a signal to all processes, to ``only`` these pids, or to all ``but`` these pids."""
 
     def pause(self) -> None:
-        """Have all that there is stand still."""
+        """Pause all processes."""
 
     def resume(self) -> None:
-        """Let all that there is go on."""
+        """Resume all processes."""
 
     def gather(self, group: ControlGroup) -> None:
-        """Move all that there is into a control group of the piece."""
+        """Move all processes into a control group."""
 
     def give(self, handle: int) -> None:
-        """Make a file of the shim's the user's."""
+        """Transfer a file of the shim to the user of the job."""
 
 
 class OwnStarter:
-    """Starts ranks as the user that it runs as itself."""
+    """Starts ranks as its own user."""
 
     def __init__(self, group: ControlGroup | None) -> None:
         become_subreaper()
         self.root = os.getpid()
         self.nothing_left, self.has_own_ipc = True, False
         self._group = group
-        with contextlib.suppress(OSError):  # only root can; after the jobs of others the runner cleans up
+        with contextlib.suppress(OSError):  # only root can; without a namespace the runner cleans up IPC objects
             unshare(CLONE_NEWIPC)
             self.has_own_ipc = True
 
     def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
         """See `Starter`."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        # The rank must not take a signal with the shim's handlers in place.
+        # Block signals, so that the rank does not handle one with the shim's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:
             pid = os.fork()
@@ -118,9 +119,9 @@ class OwnStarter:
             os._exit(NOT_STARTED)
 
     def collect(self) -> list[EndedProcess]:
-        """See `Starter`; orphans come to this process as their subreaper."""
-        found, self.nothing_left = reap()
-        return found
+        """See `Starter`; orphans become children of this process, their subreaper."""
+        ended, self.nothing_left = reap()
+        return ended
 
     def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
         """See `Starter`."""
@@ -139,22 +140,22 @@ class OwnStarter:
         group.gather(self.root)
 
     def give(self, handle: int) -> None:
-        """See `Starter`: it is the user's already."""
+        """See `Starter`; the file already belongs to the user."""
 
 
 class LauncherStarter:
-    """Has ranks started by the launcher of this machine, as the user that it has for the job's.
+    """Starts ranks through the launcher of this machine, as the Unix user of the job.
 
     Raises
     ------
     UnavailableError
         If the launcher does not answer.
     InputError
-        If it starts nothing for this user.
+        If the launcher does not accept this user.
     """
 
     def __init__(self, launch: Launch, folder: Path, *, is_grouped: bool = False, clears: bool = False) -> None:
-        # The launcher says in its log if its kernel has no such namespace; nobody else may remove what is left then.
+        # If the kernel lacks IPC namespaces, the launcher logs it; only the user could remove the objects then.
         self.nothing_left, self.has_own_ipc = True, True
         self._early: list[dict[str, Any]] = []
         self._socket = connect_launcher(launch.launcher)
@@ -163,7 +164,7 @@ class LauncherStarter:
         for path in paths:
             path.mkdir(exist_ok=True)
         handles = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) for path in paths]
-        self.news = self._socket.fileno()  # readable when something has ended
+        self.news = self._socket.fileno()  # readable when a process has ended
         try:
             group = "" if clears else group_name(folder)
             _send(self._socket, {"do": "keep", "user": launch.user, "group": group, "limited": is_grouped}, handles)
@@ -187,41 +188,41 @@ class LauncherStarter:
         finally:
             os.close(what)
             os.close(writer)
-        said = self._answer("pid")
+        answer = self._answer("pid")
         os.set_blocking(reader, False)
         self.nothing_left = False
         for earlier in self._early:
             earlier["nothing_left"] = False
-        return int(said["pid"]), int(said["ticks"]), reader
+        return int(answer["pid"]), int(answer["ticks"]), reader
 
     def _answer(self, name: str) -> dict[str, Any]:
-        """Wait for an answer, and keep what else comes meanwhile."""
+        """Wait for the answer with this key; queue other messages."""
         self._socket.setblocking(True)
         try:
             while True:
-                said = _receive(self._socket)
-                if name in said:
-                    return said
-                self._early.append(said)
+                message = _receive(self._socket)
+                if name in message:
+                    return message
+                self._early.append(message)
         finally:
             self._socket.setblocking(False)
 
     def collect(self) -> list[EndedProcess]:
         """See `Starter`."""
-        found: list[EndedProcess] = []
+        ended: list[EndedProcess] = []
         with contextlib.suppress(BlockingIOError):
             while True:
-                said = self._early.pop(0) if self._early else _receive(self._socket)
-                found += [EndedProcess(*one) for one in said["ended"]]
-                self.nothing_left = bool(said["nothing_left"])
-        return found
+                message = self._early.pop(0) if self._early else _receive(self._socket)
+                ended += [EndedProcess(*fields) for fields in message["ended"]]
+                self.nothing_left = bool(message["nothing_left"])
+        return ended
 
     def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
         """See `Starter`."""
         self._tell({"do": "signal", "number": int(number), "only": [*only], "but": [*but]})
 
     def pause(self) -> None:
-        """See `Starter`; it is done once the keeper has read it, a moment later."""
+        """See `Starter`; the keeper does it a moment later."""
         self._tell({"do": "pause"})
 
     def resume(self) -> None:
@@ -234,7 +235,7 @@ class LauncherStarter:
         self._answer("gathered")
 
     def _tell(self, what: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a keeper that is gone has ended all before
+        with contextlib.suppress(OSError):  # a keeper that is gone has already ended all processes
             _send(self._socket, what, [])
 
     def give(self, handle: int) -> None:
@@ -243,19 +244,19 @@ class LauncherStarter:
             _send(self._socket, {"do": "give"}, [handle])
 
     def close(self) -> None:
-        """Let the launcher end what is left."""
+        """Disconnect, so that the launcher ends the remaining processes."""
         self._socket.close()
 
 
 def clear_as_user(folder: Path, launch: Launch) -> None:
-    """Empty what a user has in the folder of a piece, as that user."""
+    """Empty the user's part of a node task's folder, as that user."""
     _as_user(folder, launch, "chmod -R u+rwX . ; find . -mindepth 1 -delete")
 
 
 def bytes_as_user(folder: Path, launch: Launch) -> int:
-    """Return the disk space of what a user has in the folder of a piece, as that user counts it.
+    """Return the disk use of the user's part of a node task's folder, counted as that user.
 
-    Each entry counts as in `gridweave.site.machine.kept.folder_bytes`. ValueError if there is no count.
+    Entries count as in `gridweave.site.machine.kept.folder_bytes`. Raise ValueError if the count fails.
     """
     return int(_as_user(folder, launch, f"chmod -R u+rwX . ; find . -printf '%b\\n' | {_SUM}"))
 
@@ -264,17 +265,17 @@ _SUM = """awk '{ n += $1 < 8 ? 8 : $1 } END { printf "%.0f", n * 512 }'"""
 
 
 def _as_user(folder: Path, launch: Launch, script: str) -> bytes:
-    """Run a script of the shell in what a user has in the folder of a piece, as that user; return what it prints."""
+    """Run a shell script in the user's part of a node task's folder, as that user; return its output."""
     starter = LauncherStarter(launch, folder, clears=True)
     nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     gate, (reader, writer) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
     handles = [*gate, reader, writer, nothing]
     try:
-        # Whoever has closed the folder itself cannot begin in it.
+        # The user may have made the folder unreadable, so start elsewhere and chmod it first.
         place = str(user_folder(folder, launcher=launch.launcher))
         command = ("sh", "-c", f'chmod u+rwx "$0" && cd "$0" || exit 1; {script}', place)
         start = RankStart(0, command, {"PATH": os.defpath}, "/", None)
-        # It writes into its report before it begins, which somebody must be able to read then.
+        # Keep the report pipe open for reading, because the rank writes into it before it starts.
         handles.append(starter.start(start, gate, (writer, nothing))[2])
         os.write(gate[1], GO)
         while not starter.nothing_left:
@@ -294,25 +295,25 @@ _MOST_PRINTED = 100
 
 
 def connect_launcher(path: str) -> socket.socket:
-    """Return a connection to the launcher that listens there."""
+    """Connect to the launcher that listens at this path."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(path)
     except OSError as error:
         connection.close()
         why = os.strerror(error.errno or 0)
-        right = "it must run there as root (docs/launchers.md)"
-        raise UnavailableError(f"the launcher at {path} does not answer: {why}; {right}") from error
+        advice = "it must run there as root (docs/launchers.md)"
+        raise UnavailableError(f"the launcher at {path} does not answer: {why}; {advice}") from error
     return connection
 
 
 def ask_launcher(path: str, what: dict[str, Any]) -> dict[str, Any]:
-    """Ask a launcher one thing, and return what it says.
+    """Send one request to a launcher and return its answer.
 
     Raises
     ------
     UnavailableError
-        If it does not answer, or will not do it.
+        If the launcher does not answer or refuses.
     """
     with connect_launcher(path) as connection:
         connection.settimeout(_PATIENCE_S)
@@ -340,7 +341,7 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
         packet = b""
     if not packet:
         raise UnavailableError("the launcher has ended the connection; look at its log")
-    said: dict[str, Any] = json.loads(packet)
-    if "problem" in said:
-        raise UnavailableError(str(said["problem"]))
-    return said
+    message: dict[str, Any] = json.loads(packet)
+    if "problem" in message:
+        raise UnavailableError(str(message["problem"]))
+    return message

@@ -1,4 +1,4 @@
-"""What a shim does: start the ranks of one piece, watch them and end them, whatever becomes of its starter."""
+"""The supervisor in a shim: start, watch and end the ranks of one node task, independent of the runner."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ from gridweave.site.machine.usage import BoundedCurve, Meter
 from gridweave.site.times import span_text
 
 CLOSED = -1
-"""In place of a pipe that has ended."""
+"""Replaces the descriptor of a pipe that has ended."""
 
 _MAX_REASON = 500
 
 
 class RankProcess:
-    """A rank that runs, as the shim sees it: its process, and the pipe on which it tells of its start.
+    """The shim's view of a rank: its process, and the pipe on which it reports its start.
 
-    It is `ready` when it waits at the gate, and has `begun` when its command has; `status` is what wait4(2) said at its
-    end.
+    A rank is ``ready`` when it waits at the gate, and has ``begun`` when its command runs. ``status`` is its wait
+    status from wait4(2).
     """
 
     def __init__(self, rank: int, pid: int, start_ticks: int, report: int, output: RankOutput) -> None:
@@ -92,11 +92,11 @@ class RankProcess:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended other than with exit code 0."""
+        """Whether the rank has ended with a signal or a nonzero exit code."""
         return self.status is not None and self.status != 0
 
     def describe(self, folder: Path) -> str:
-        """Say in one line how it ended; of a callable, what it raised."""
+        """Describe the end of the rank in one line, with the exception of a callable."""
         code = os.waitstatus_to_exitcode(self.status or 0)
         if code < 0:
             try:
@@ -109,7 +109,7 @@ class RankProcess:
         return f"rank {self.rank} ended with exit code {code}{raised}"
 
     def report_at(self, meter: Meter, began_s: float | None) -> RankReport:
-        """Return what is known of it now; `began_s` is when it began, ``None`` if it has not."""
+        """Return the present report; ``began_s`` is the start of the rank, None if it has not started."""
         until_s = self.ended_s if self.ended_s is not None else time.monotonic()
         code = os.waitstatus_to_exitcode(self.status) if self.status is not None else None
         return RankReport(
@@ -128,7 +128,7 @@ class RankProcess:
 _FIRST_SAMPLE_S = 0.5
 _LAST_SAMPLE_S = 10.0
 _SAMPLE_SHARE = 100
-"""A sample that took so long is followed by a pause this many times as long: sampling costs at most 1% of a core."""
+"""Ratio of the pause after a sample to the time of the sample: sampling costs at most 1% of a core."""
 
 _FIRST_KILL_AGAIN_S = 0.02
 _LAST_KILL_AGAIN_S = 1.0
@@ -137,10 +137,10 @@ _NOTICE_AGAIN_S = 0.05
 
 
 class Supervisor:
-    """The life of one piece; the caller holds the lock of its folder."""
+    """Supervises one node task; the caller holds the lock of its folder."""
 
     has_own_ipc = False
-    # It listens where the ranks meet until these begin, so that no other program takes the port.
+    # The rendezvous socket, open until the ranks start, so that no other program takes the port.
     meeting: socket.socket | None = None
 
     def __init__(self, folder: Path, launch: Launch, base: Mapping[str, str]) -> None:
@@ -162,19 +162,19 @@ class Supervisor:
         self.heard_by_s: float | None = None
         self.sample_s = _FIRST_SAMPLE_S
         self.sample_at_s: float | None = None
-        # The wish to stand still or to go on, since when it stands still, and how long it has before.
+        # The last request to pause or run, the start of the present pause, and the total of earlier pauses.
         self.pace: Pace | None = None
         self.paused_at_s: float | None = None
         self.is_frozen = False
         self.paused_s = 0.0
-        # Its work up to an instant, in seconds at full speed, and the speed since then, but for pauses.
+        # The work done up to `worked_at_s`, in seconds at full speed, and the speed since then while not paused.
         self.worked_s = 0.0
         self.worked_at_s = 0.0
         self.speed = 1.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
-        self.is_warned = False  # of its limit, by the signal ahead of it
-        # Somebody else, such as a batch system, may have limited all that runs here.
+        self.is_warned = False  # whether the signal ahead of the limit was sent
+        # A batch system or container may limit the memory of everything that runs here.
         self.around = ControlGroup(around_of("memory"))
         self.killed_before = self.around.oom_kills()
         self.user_folder = user_folder(folder, launcher=launch.launcher)
@@ -185,7 +185,7 @@ class Supervisor:
         self.gate: tuple[int, int] | None = None
 
     def run(self) -> None:
-        """Start the ranks, stay until nothing of them is left, and write down how they ended."""
+        """Start the ranks, wait until no process is left, and write the end."""
         self._hear_signals()
         self._obey_cancel()
         self.pace = read_pace(self.folder)
@@ -198,20 +198,20 @@ class Supervisor:
             self._keep_time()
         if self.group is not None:
             self._look_for_memory()
-            with contextlib.suppress(OSError):  # a launcher's keeper has killed all that this process may not
+            with contextlib.suppress(OSError):  # the launcher's keeper has killed processes of other users
                 self.group.kill()
             self.group.remove()
         self._write_end()
 
     @property
     def nothing_left(self) -> bool:
-        """Whether no process of the piece is left."""
+        """Whether no process of the task is left."""
         return self.starter is None or self.starter.nothing_left
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _hear_signals(self) -> None:
-        """Turn the signals into something to read; from now on none is lost."""
+        """Turn signals into bytes on a pipe; from now on none is lost."""
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         self.selector.register(signal_pipe(HANDLED), selectors.EVENT_READ, self._on_signal)
@@ -221,13 +221,13 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             if int(signal.SIGTERM) in os.read(reader, 4096):
                 self._obey_cancel(told=True)
-        # SIGCHLD also says that there is a new wish: it does no harm to a shim that does not listen yet.
+        # SIGCHLD also announces requests, because it does not harm a shim that has no handler yet.
         self.pace = read_pace(self.folder)
         self._pass_on_signal()
         self._answer()
 
     def _answer(self) -> None:
-        """Show that this process works, if the runner asks: with a state of now."""
+        """Answer a request from the runner by writing the present state."""
         if (self.folder / ASK).exists():
             with contextlib.suppress(OSError):  # a full disk
                 self._write()
@@ -235,13 +235,13 @@ class Supervisor:
                 (self.folder / ASK).unlink()
 
     def _pass_on_signal(self) -> None:
-        """Send all processes the signal that somebody wants them to get, once they have begun."""
+        """Send a requested signal to all processes, if they have started."""
         number = take_signal(self.folder)
         if number is not None and self.phase == "running":
             self._signal(number)
 
     def _obey_cancel(self, *, told: bool = False) -> None:
-        """End the piece if somebody wants that: by the file in the folder, or by SIGTERM alone."""
+        """End the task if a file in its folder requests it, or if SIGTERM arrived (``told``)."""
         reason = read_cancel(self.folder)
         at_once = (self.folder / CANCEL_NOW).exists()
         if reason is None and told:
@@ -260,7 +260,7 @@ class Supervisor:
         try:
             self.meeting, self.launch = hold_meeting(self.launch)
         except UnavailableError as error:
-            self._end("lost", str(error), at_once=True)  # the next try gets another port
+            self._end("lost", str(error), at_once=True)  # the next attempt gets another port
             return
         try:
             reserve(self.folder, len(self.launch.ranks))
@@ -278,7 +278,7 @@ class Supervisor:
             self._end(_blamed(error), f"the machine cannot start {len(self.launch.ranks)} processes: {why}")
 
     def _choose_starter(self) -> None:
-        """Make the control group, and find who starts the ranks."""
+        """Create the control group, and choose the starter of the ranks."""
         launch = self.launch
         if launch.limits is not None and launch.groups:
             self.group = Cgroups(ControlGroup(launch.groups)).make(group_name(self.folder), launch.limits)
@@ -295,7 +295,7 @@ class Supervisor:
             self._tell_call(launch.call, self.starter)
 
     def _tell_call(self, call: Call, starter: Starter) -> None:
-        """Write down what the Python of a rank is to call, where its user can read it."""
+        """Write the call for the Python process of a rank, readable by the user."""
         path = self.folder / CALL
         write_whole(path, msgspec.msgpack.encode((call, self.launch.output_limit_bytes)))
         with path.open("rb") as file:
@@ -328,16 +328,16 @@ class Supervisor:
             self.selector.register(reader, selectors.EVENT_READ, lambda fd: self._on_output(output, fd))
 
     def _on_report(self, process: RankProcess) -> None:
-        """Hear that a rank is ready, or cannot start, or has begun."""
+        """Read a report: the rank is ready, cannot start, or has started."""
         try:
-            said = os.read(process.report, 8192)
+            report = os.read(process.report, 8192)
         except BlockingIOError:
             return
-        process.ready = process.ready or said.startswith(READY)
-        problem = said.removeprefix(READY)
+        process.ready = process.ready or report.startswith(READY)
+        problem = report.removeprefix(READY)
         if problem:
             self._refuse(problem.decode(errors="replace"))
-        if said:
+        if report:
             return
         self.selector.unregister(process.report)
         os.close(process.report)
@@ -347,13 +347,13 @@ class Supervisor:
             self.announce_at_s = time.monotonic()
 
     def _refuse(self, problem: str) -> None:
-        """One rank cannot start, so none does: what has begun already is ended at once."""
+        """Fail the task because a rank cannot start; end the started ranks at once."""
         if self.outcome is None or (self.outcome == "failed" and self.started_ms is not None):
             self.outcome, self.reason, self.started_ms = "failed", problem, None
             self._end("failed", problem, at_once=True)
 
     def _open_gate(self) -> None:
-        """Let all ranks go; what is needed to find them again is written before any of them does anything."""
+        """Open the gate for all ranks, after writing the state that is needed to find them again."""
         assert self.gate is not None
         self.phase = "running"
         self.started_ms, self.worked_at_s = int(time.time() * 1000), time.monotonic()
@@ -373,7 +373,7 @@ class Supervisor:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _pause_s(self) -> float | None:
-        """Return how long there is nothing to do unless something happens."""
+        """Return how long to wait for events (s); None for no limit."""
         if self.outcome is not None and self.nothing_left:
             return 0.0
         now_s = time.monotonic()
@@ -382,22 +382,22 @@ class Supervisor:
         pauses = [instant - now_s for instant in instants if instant is not None]
         if self._waits() and not self._is_closed():
             left_s = (self.launch.start_at_unix_ms or 0) / 1000 - time.time()
-            pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be set meanwhile
+            pauses.append(min(left_s, _CLOCK_LOOK_S))  # the clock may be set in the meantime
         if self._is_to_change():
-            assert self.pace is not None, "there is a wish"
+            assert self.pace is not None, "a change of pace was requested"
             pauses.append(min(self.pace.at_unix_ms / 1000 - time.time(), _CLOCK_LOOK_S))
         return max(0.0, min(pauses)) if pauses else None
 
     def _waits(self) -> bool:
-        """Tell whether all ranks are ready and only the agreed instant is missing."""
+        """Whether all ranks are ready, so that only the agreed start or the order to open the gate is missing."""
         return self.outcome is None and self.gate is not None and all(process.ready for process in self.processes)
 
     def _is_closed(self) -> bool:
-        """Tell whether the ranks wait for somebody to open their gate; whoever does leaves a file, and a signal."""
+        """Whether the ranks wait for the order to open their gate, which is a file and a signal."""
         return self.launch.alone_ms is not None and not (self.folder / GATE).exists()
 
     def _limit_at_s(self) -> float | None:
-        """Return when the limit is reached, which counts work: not the time in which the piece stands still."""
+        """Return when the limit is reached; it counts work at full speed, so pauses do not count."""
         if self.phase != "running" or self.launch.limit_ms is None or self.paused_at_s is not None:
             return None
         return self.worked_at_s + (self.launch.limit_ms / 1000 - self.worked_s) / self.speed
@@ -423,15 +423,15 @@ class Supervisor:
             self.starter.signal(signal.Signals[f"SIG{ahead.name}"], only=only, but=but)
 
     def _is_to_change(self) -> bool:
-        """Tell whether the piece runs and is to stand still, or otherwise, or at another speed, now or later."""
+        """Whether the task runs and a change of its pace or speed is requested, now or later."""
         if self.phase != "running" or self.pace is None:
             return False
         return self.pace.runs == (self.paused_at_s is not None) or self.pace.speed != self.speed
 
     def _change_pace(self, pace: Pace) -> None:
-        """Stop all ranks with all that stems from them, or let them go on, at another speed or the same."""
+        """Pause or resume all processes of the task, and set its speed."""
         if self.starter is None:
-            return  # what it had started is ended
+            return  # all processes have ended
         self._count_work()
         if pace.speed != self.speed:
             self.speed = pace.speed
@@ -451,11 +451,11 @@ class Supervisor:
             else:
                 self.starter.resume()
         self._note_rate()
-        with contextlib.suppress(OSError):  # a full disk; what counts is that it was done
+        with contextlib.suppress(OSError):  # a full disk does not matter here
             self._write()
 
     def _note_rate(self) -> None:
-        """Write down how fast the piece works from now on, for its ranks to read."""
+        """Record the present rate of the task, for its ranks to read."""
         speed = self.speed if self.paused_at_s is None else 0.0
         with contextlib.suppress(OSError):  # a full disk
             note_rate(self.folder, self.launch.rate * speed)
@@ -467,14 +467,14 @@ class Supervisor:
         self.worked_at_s = now_s
 
     def _give_cpus(self) -> None:
-        """Let a piece that has parts of nodes use as many processors as its speed says; others are not held to it."""
+        """Limit a task on fractions of nodes to the processors for its speed; other tasks have no such limit."""
         limits = self.launch.limits if self.launch.part is not None else None
         if self.group is not None and limits is not None and limits.cpus is not None:
             with contextlib.suppress(OSError):
                 self.group.limit_cpus(limits.cpus * self.speed)
 
     def _freeze(self, starter: Starter) -> bool:
-        """Have the control group of the piece stand still, and return whether it does; signals do it otherwise."""
+        """Pause the control group of the task; return False if that is impossible, so that signals must be used."""
         try:
             if self.group is None:
                 self.group = Cgroups(ControlGroup(self.launch.groups)).make_freezer(group_name(self.folder))
@@ -520,11 +520,11 @@ class Supervisor:
             self._look_for_memory()
             self.sample_s = min(self.sample_s * 2, _LAST_SAMPLE_S)
             self.sample_at_s = now_s + max(self.sample_s, _SAMPLE_SHARE * took_s)
-            with contextlib.suppress(OSError):  # a full disk; the end has room set aside
+            with contextlib.suppress(OSError):  # a full disk; space for the final state is reserved
                 self._write()
 
     def _keep_gate(self) -> None:
-        """Open the gate once all ranks are ready, the agreed instant is there, and whoever is to open it has."""
+        """Open the gate once all ranks are ready, the agreed start has come, and the order to open it has arrived."""
         if not self._waits():
             return
         try:
@@ -542,11 +542,11 @@ class Supervisor:
             self._end(_blamed(error), problem)
 
     def _announce(self) -> bool:
-        """Tell the runner that the ranks run, or wait at their gate; return whether that is done with."""
+        """Notify the runner that the ranks run or wait at their gate; return False to try again later."""
         try:
             notices = os.open(self.folder.parent.parent / NOTICES, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return True  # nobody listens; whoever comes reads the state
+            return True  # no runner listens; the next one reads the state
         try:
             what = "ready" if self.started_ms is None else str(self.started_ms)
             os.write(notices, f"{self.launch.job_id}.{self.launch.attempt} {what}\n".encode())
@@ -561,7 +561,7 @@ class Supervisor:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _end(self, outcome: Outcome, reason: str, *, at_once: bool = False) -> None:
-        """Have everything end: TERM, or the signal at which it saves what it has done, and KILL after the grace."""
+        """End all processes: send TERM or the checkpoint signal, and KILL after the grace period."""
         if self.outcome is None:
             self.outcome, self.reason = outcome, reason
         elif self.kill_at_s is not None and not at_once:
@@ -569,7 +569,7 @@ class Supervisor:
         self.phase = "ending"
         self._count_pause()
         if self.gate is not None:
-            # None has begun: their gate ends, and there is nobody to be polite to.
+            # No rank has started: close the gate, and skip the grace period.
             os.close(self.gate[1])
             self.gate = None
             at_once = True
@@ -585,7 +585,7 @@ class Supervisor:
             self._write()
 
     def _kill(self, now_s: float) -> None:
-        """Kill what is there, and come back for what was forked in the meantime."""
+        """Kill all processes, and schedule another round for processes forked in the meantime."""
         self._signal(signal.SIGKILL)
         self.kill_at_s = now_s + self.kill_again_s
         self.kill_again_s = min(2 * self.kill_again_s, _LAST_KILL_AGAIN_S)
@@ -597,39 +597,39 @@ class Supervisor:
             self._thaw()
 
     def _collect(self) -> None:
-        """Take in all that has ended: ranks, and what they left."""
+        """Apply the ends of ranks and of their descendants."""
         if self.starter is None:
             return
         try:
-            found = self.starter.collect() if self.processes else []
+            reaped = self.starter.collect() if self.processes else []
         except UnavailableError as error:
             self.outcome, self.reason = self.outcome or "lost", self.reason or str(error)
             self.starter = None
             return
-        for ended in found:
+        for ended in reaped:
             self.meter.collect(ended)
             for process in self.processes:
                 if process.pid == ended.pid and process.status is None:
                     process.status, process.ended_s = ended.status, time.monotonic()
-        if any(ended.status == signal.SIGKILL for ended in found):
+        if any(ended.status == signal.SIGKILL for ended in reaped):
             self._look_for_memory()
         self._judge()
 
     def _look_for_memory(self) -> None:
-        """End the piece if the kernel has killed a process of it for want of memory."""
+        """End the task if the kernel has killed one of its processes because of its memory limit."""
         if self.group is None or self.outcome not in (None, "finished") or not self.group.oom_kills():
             return
         assert self.launch.limits is not None
         limit_bytes = self.launch.limits.memory_bytes or 0
-        right = "ask for more nodes, or use less"
-        reason = f"out of memory: it used all of its {limit_bytes >> 20:,} MiB on this machine; {right}"
+        advice = "ask for more nodes, or use less"
+        reason = f"out of memory: it used all of its {limit_bytes >> 20:,} MiB on this machine; {advice}"
         if self.nothing_left:
             self.outcome, self.reason = "failed", reason
         else:
             self._end("failed", reason, at_once=True)
 
     def _judge(self) -> None:
-        """Decide how the piece ended, once its ranks have."""
+        """Determine the outcome of the task once its ranks have ended."""
         if self.outcome is not None or not self.processes or not self._all_reports_heard():
             return
         failed = next((process for process in self.processes if process.failed), None)
@@ -648,18 +648,18 @@ class Supervisor:
             self._end("failed", f"{self._why(failed)}; the other ranks were ended")
 
     def _why(self, failed: RankProcess) -> str:
-        """Return why a rank failed: for want of memory if it was killed, or is a shell whose command was."""
-        said = failed.describe(self.user_folder)
+        """Return why a rank failed; it is out of memory if it, or a command of its shell, was killed for that."""
+        description = failed.describe(self.user_folder)
         was_killed = os.waitstatus_to_exitcode(failed.status or 0) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         if not was_killed or self.around.oom_kills() <= self.killed_before:
-            return said
-        return f"{said}; out of memory: all that this machine gives its jobs was used; ask for more, or use less"
+            return description
+        return f"{description}; out of memory: all that this machine gives its jobs was used; ask for more, or use less"
 
     def _all_reports_heard(self) -> bool:
-        """Take in what ranks that have ended said of their start, which explains their exit better than its code."""
+        """Read the reports of ended ranks, which explain an exit better than its code; return whether to judge it."""
         ended = [process for process in self.processes if process.status is not None]
         for process in ended:
-            while process.report != CLOSED:  # nobody else has its other end, so this comes to an end
+            while process.report != CLOSED:  # ends, because no other process holds the pipe
                 self._on_report(process)
         if self.gate is not None and ended:
             self._end("failed", f"{ended[0].describe(self.user_folder)} before the start")
@@ -697,21 +697,21 @@ class Supervisor:
         )
 
     def _kill_due_ms(self) -> int | None:
-        """Return when its processes are killed if all stays as it is (Unix time): at the limit, and after the grace."""
+        """Return when KILL is due (Unix time) as things are: after the limit and the grace period."""
         due_s, limit_at_s = self.kill_at_s, self._limit_at_s()
         if due_s is None and limit_at_s is not None:
             due_s = limit_at_s + self.launch.grace_ms / 1000
         return None if due_s is None else round((time.time() + due_s - time.monotonic()) * 1000)
 
     def _has_run(self) -> bool:
-        """Tell whether there are ranks to be told of: not those that never passed the gate."""
+        """Whether the ranks have passed the gate, or may still, so that reports about them make sense."""
         return self.outcome is None or self.started_ms is not None
 
     def _write(self) -> None:
         write_state(self.folder, self._state())
 
     def _note_usage(self) -> None:
-        """Write down what the piece has used up to now."""
+        """Write the resource use of the task so far."""
         self.curve.add(int(time.time() * 1000), self.meter.cpu_s, self.meter.memory_bytes)
         ranks, size = [rank.rank for rank in self.launch.ranks], self.launch.size
         curve = UsageCurve(
@@ -727,14 +727,14 @@ class Supervisor:
             write_usage(self.folder, curve)
 
     def _write_end(self) -> None:
-        """Write the last state; nothing of the piece runs any more."""
+        """Write the final state after all processes have ended."""
         for process in self.processes:
             process.output.finish()
-        if self.curve.points:  # what ended before the first look has no course, and its sums are in the state
+        if self.curve.points:  # a task that ended before the first sample has no curve; the state has its totals
             self._note_usage()
         write_state(self.folder, self._state(ended_ms=int(time.time() * 1000)))
 
 
 def _blamed(error: Exception) -> Outcome:
-    """Return how a piece ended that could not be started; for a full disk the machine is to blame, not the job."""
+    """Return the outcome of a task that could not be started; a full disk is a fault of the machine, not of the job."""
     return "lost" if isinstance(error, OSError) and error.errno in FULL else "failed"
