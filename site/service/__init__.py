@@ -1,1 +1,1 @@
-"""What drives the cores of a site live: clocks, actors, links, and the desk that answers users."""
+"""The live shell around a site's core: clock, actors, link to the grid, and answers to users."""

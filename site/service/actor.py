@@ -1,4 +1,4 @@
-"""Actors with a journal, which is opened when it is to be had; and a site as such an actor."""
+"""The base of actors with a journal, and the actor of a site."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ K = TypeVar("K", bound="Desk[Any]")
 class DrivenActor(LiveActor, ABC, Generic[K]):
     """An actor around a driver.
 
-    Ray does not restart an actor whose constructor has failed. So the journal is opened afterwards: one that another
-    process still holds, or whose server is away, is tried again until it opens.
+    Ray does not restart an actor whose constructor has failed. So the journal is opened after construction, and retried
+    while another process holds it or its server is away.
 
-    Whoever looks an actor up on Ray loads the module of its class. So these modules load their cores and journals in
-    `make_desk`: others would spend a second and a hundred megabytes on each.
+    Any process that looks up an actor on Ray imports the module of its class. So these modules import cores and
+    journals only in `make_desk`; otherwise each such process would spend a second and a hundred megabytes on them.
     """
 
     def __init__(self, name: str, **own: str) -> None:
@@ -67,10 +67,10 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
 
     @abstractmethod
     def make_desk(self) -> K:
-        """Return the desk, with its driver; called in a thread of its own, as it may replay for long."""
+        """Return the desk with its driver; runs in a separate thread, because a replay may take long."""
 
     def works(self, desk: K) -> list[Coroutine[Any, Any, Any]]:
-        """Return what is to go on as long as the actor lives."""
+        """Return the coroutines that run for the life of the actor."""
         return [desk.driver.run()]
 
     async def _open(self) -> None:
@@ -90,7 +90,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
                 self._opened.set()
                 return
         self._problem = None
-        # What was loaded until here stays: to look through it for garbage again and again would be half of the work.
+        # The objects loaded so far stay, so exclude them from garbage collection, which would double the work.
         gc.collect()
         gc.freeze()
         self._desk, self._door = desk, Door(desk, desk.methods)
@@ -98,7 +98,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         self._opened.set()
 
     async def desk(self) -> K:
-        """Return the desk, once the journal is open, or raise what keeps that from being used."""
+        """Return the desk once the journal is open, or raise the error that prevents it from opening."""
         await self._opened.wait()
         if self._desk is None:
             assert self._problem is not None, "neither a desk nor a problem"
@@ -106,7 +106,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         return self._desk
 
     def desk_now(self) -> K:
-        """Return the desk, for what may be lost if there is none yet."""
+        """Return the desk, or raise UnavailableError while the actor is starting."""
         if self._desk is None:
             raise UnavailableError(f"{self._name} is starting")
         return self._desk
@@ -119,26 +119,26 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         return self._problem
 
     async def ready(self) -> str:
-        """Return the name of the actor, once it works."""
+        """Return the name of the actor once its journal is open."""
         await self.desk()
         return self._name
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Answer a question at the desk."""
+        """Answer an encoded question with the desk's method of this name."""
         await self.desk()
         return await self._door.ask(method, data)
 
     async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
-        """Answer questions that share a call, in their order."""
+        """Answer several questions of one call, in order."""
         await self.desk()
         return await self._door.ask_all(method, questions)
 
     async def submit(self, data: bytes) -> bytes:
-        """Take in jobs: keys and requests; return an answer to each when it is durable."""
+        """Submit jobs, as pairs of key and request; return the answers once they are durable."""
         return encode(await (await self.desk()).driver.submit(SUBMISSIONS.decode(data)))
 
     async def records(self, job_ids: list[int]) -> bytes:
-        """Return what is known of jobs; an unknown one is left out."""
+        """Return the records of jobs, without unknown ones."""
         return encode(await (await self.desk()).records(job_ids))
 
     async def check(self) -> None:
@@ -146,7 +146,7 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         (await self.desk()).core.check_invariants()
 
     async def stop(self) -> None:
-        """Let go of the journal; what runs goes on."""
+        """Close the journal; running jobs continue."""
         for task in self._tasks:
             task.cancel()
         if self._desk is not None:
@@ -155,13 +155,13 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
 
 
 LOOK_S = 5.0
-"""So often it is seen which machines answer, and so long they may take for it."""
+"""Interval of checks for machines that do not answer, and the time that they have to answer [s]."""
 
 
 class SiteActor(DrivenActor["SiteDesk"]):
-    """A site as an actor: a thin shell around its `SiteDriver`.
+    """The actor of a site: a thin shell around its `SiteDriver`.
 
-    Its machines are called by ``calls``, and so is the grid, unless there is an ``uplink``.
+    It reaches its machines through ``calls``, and the grid through ``uplink`` or, without one, also through ``calls``.
     """
 
     def __init__(
@@ -200,17 +200,17 @@ class SiteActor(DrivenActor["SiteDesk"]):
         place = journal_place(self._journal, self._password_file)
         doors: dict[str, Any] = {"to_grid": self._to_grid, "to_machine": self._to_machine}
         own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
-        # Ray hands arrays over read-only, and kernels may write into some of these.
+        # Ray passes arrays read-only, but kernels write into some of them.
         return kind(copy.deepcopy(self._settings), place, self._clock, **doors, **own)
 
     @property
     def uplink_status(self) -> Callable[[], LinkStatus] | None:
-        """What tells how the way to the grid is; None if the grid is beside it."""
+        """A function that returns the status of the link to the grid; None if the grid is in the same Ray cluster."""
         uplink = self._uplink
         return None if uplink is None else lambda: uplink.status
 
     def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
-        """Return the turns, the orders that are repeated, and the look after the machines."""
+        """Return the driver's turns, the repetition of orders, and the checks of the machines."""
         works = [desk.driver.run(), desk.driver.repeat_orders(), self.look_after_machines(desk)]
         return works if self._uplink is None else [*works, self._uplink.beat()]
 
@@ -224,17 +224,17 @@ class SiteActor(DrivenActor["SiteDesk"]):
         await self._calls.call(agent_actor(self._settings.name, machine), "order", data)
 
     async def packet(self, data: bytes) -> str | None:
-        """Take in a packet from the grid; return why it was dropped, if it was."""
+        """Receive a packet from the grid; return why it was dropped, or None."""
         from gridweave.site.service.site_driver import GRID
 
         return self.desk_now().driver.packet(GRID, data)
 
     async def report(self, data: bytes) -> None:
-        """Take in what a machine tells; return when it is durable."""
+        """Apply reports of a machine; return once they are durable."""
         await self.desk_now().driver.report(data)
 
     async def look_after_machines(self, desk: SiteDesk) -> None:
-        """See again and again which machines answer, so that nobody who asks has to wait for one that does not."""
+        """Check periodically which machines answer, so that questions need not wait for one that does not."""
         machines = [machine.name for machine in self._settings.machines]
         while True:
             answers = await asyncio.gather(*(self._answers(machine) for machine in machines))
@@ -250,7 +250,7 @@ class SiteActor(DrivenActor["SiteDesk"]):
         return True
 
     async def stop(self) -> None:
-        """Let go of the journal, and of the connections to the grid; what runs goes on."""
+        """Close the journal and the link to the grid; running jobs continue."""
         await super().stop()
         if self._uplink is not None:
             await self._uplink.close()

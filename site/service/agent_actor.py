@@ -1,4 +1,4 @@
-"""The agent of a machine as an actor; it loads neither cores nor kernels."""
+"""The actor of a machine's agent; it imports neither cores nor kernels."""
 
 from __future__ import annotations
 
@@ -27,11 +27,18 @@ from gridweave.site.service.probes.server import ProbeServer
 
 
 class AgentActor(LiveActor):
-    """The agent of a machine as an actor: a thin shell around its `AgentDriver`.
+    """The actor of a machine's agent: a thin shell around its `AgentDriver`.
 
-    Virtual nodes are only counted, and have no hardware threads of their own. One machine of each site has ``probes``,
-    and as ``peers`` the sites to measure the ways to, with the machine of each that answers. Without a ``host`` others
-    reach it by the address that Ray has.
+    Parameters
+    ----------
+    virtual : bool
+        Whether the machine's nodes are only counted and have no hardware threads of their own.
+    probes : ProbePlan, optional
+        Set on one machine of each site, which answers probes and measures the paths to other sites.
+    peers : tuple of (str, str)
+        The sites to measure, each with its machine that answers probes.
+    host : str
+        Address under which other machines reach this one; by default the address known to Ray.
     """
 
     def __init__(
@@ -77,7 +84,7 @@ class AgentActor(LiveActor):
         await self._driver.run()
 
     async def _probe(self, plan: ProbePlan, clock: Clock) -> None:
-        """Answer the probes of other sites, and measure the ways to some."""
+        """Answer the probes of other sites, and measure the paths to the peers."""
         turn = asyncio.Lock()
         async with ProbeServer(plan.secret, turn=turn) as server:
             self._probe_port = await server.start(self._host)
@@ -103,24 +110,24 @@ class AgentActor(LiveActor):
         await self._calls.call(GRID_ACTOR, "probed", encode(probe))
 
     async def probe_address(self) -> Address:
-        """Return where this machine answers probes; port 0: nowhere."""
+        """Return the address at which this machine answers probes; port 0 if it does not."""
         return self._host, self._probe_port
 
     async def _report(self, data: bytes) -> None:
         await self._calls.call(site_actor(self._site), "report", data)
 
     async def ready(self) -> str:
-        """Return the name of the machine, once it has found again what it runs."""
+        """Return the name of the machine once it has adopted its running tasks."""
         await self._opened.wait()
         return self._driver.name
 
     async def order(self, data: bytes) -> None:
-        """Start and end parts of jobs."""
+        """Execute encoded orders of the site."""
         await self._opened.wait()
         await self._driver.order(data)
 
     async def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a part of the output of a rank, and whether it is a rank of this machine."""
+        """Return a part of a rank's output, and whether the rank is on this machine."""
         return await asyncio.to_thread(self._driver.part, job_id, attempt, rank, stream, offset, limit)
 
     async def ask(self, method: str, data: bytes) -> bytes:
@@ -128,11 +135,11 @@ class AgentActor(LiveActor):
         return await self._door.ask(method, data)
 
     async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
-        """Answer questions that share a call, in their order."""
+        """Answer several questions of one call, in order."""
         return await self._door.ask_all(method, questions)
 
     async def stop(self, end_jobs: bool = True) -> None:
-        """Stop watching; end running jobs first if `end_jobs`."""
+        """Stop watching the machine's tasks, after ending them if ``end_jobs``."""
         if end_jobs:
             await self._driver.end_all()
         for task in self._tasks:

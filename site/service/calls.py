@@ -1,7 +1,7 @@
-"""Calls to the actors of a grid: their names, what goes into a call and what comes out, deadlines and errors.
+"""Calls to the actors of a grid: actor names, encoding, deadlines and errors.
 
-Every call inside a Ray cluster is a Ray call on the handle of a named actor. Questions that arrive while others are
-under way share the next call, so that many small messages cost as much as a few.
+Every call inside a Ray cluster is a Ray call on the handle of a named actor. Questions that arrive during a call share
+the next one, so that many small messages cost little more than a few.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ GRID_ACTOR, GATEWAY_ACTOR = "grid", "gateway"
 
 SITE_LABEL = "gridweave.io/site"
 MACHINE_LABEL = "gridweave.io/machine"
-"""Labels of Ray nodes: which site a node belongs to, and which machine of it it is, if it has several."""
+"""Labels of Ray nodes: the site of a node, and its machine name if the site has several machines."""
 
 GRID_LABEL = "gridweave.io/grid"
-"""Label of the Ray node on which the meta-scheduler of the grid of this name is to be."""
+"""Label of the Ray node for the meta-scheduler, with the name of the grid."""
 
 CALL_S = 10.0
-"""After so long a call between actors counts as lost."""
+"""Default time limit of a call between actors [s]."""
 
 
 def site_actor(site: str) -> str:
@@ -58,28 +58,28 @@ def agent_actor(site: str, machine: str) -> str:
 
 
 class Calls(Protocol):
-    """Carries calls to the actors of a grid, wherever they are."""
+    """Makes calls to the actors of a grid."""
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor by its name; UnavailableError if there is no answer."""
+        """Call a method of a named actor; raise UnavailableError if it does not answer."""
 
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask a question at the desk of an actor (`Door.ask`); one that may take long goes `alone`."""
+        """Send a question to an actor's desk (`Door.ask`); use ``alone`` for one that may take long."""
 
 
 class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The identity and health of an actor."""
 
     name: str
-    grid_id: str  # of the grid that it belongs to: two grids in one namespace differ
-    version: str  # of gridweave
+    grid_id: str  # id of its grid, which tells apart two grids in one namespace
+    version: str  # version of gridweave
     host: str
     pid: int
-    since_ms: int  # Unix time at which its process has made it
-    problem: str = ""  # why it does not work; empty: it does
-    fault: LoggedFault | None = None  # the last one that it has logged, for a day
+    since_ms: int  # Unix time of its creation
+    problem: str = ""  # why it does not work; empty if it works
+    fault: LoggedFault | None = None  # the last fault logged within a day
 
 
 class LiveActor:
@@ -88,11 +88,11 @@ class LiveActor:
     Parameters
     ----------
     name
-        By which Ray finds it.
+        Its name on Ray.
     grid_id
-        A random text that all actors of one grid share.
+        A random text shared by all actors of a grid.
     logs
-        Folder for its log; empty: Ray keeps what it says.
+        Folder for its log; if empty, only Ray keeps its output.
     """
 
     def __init__(self, name: str, *, grid_id: str = "", logs: str = "") -> None:
@@ -104,11 +104,11 @@ class LiveActor:
 
     @property
     def problem(self) -> GridweaveError | None:
-        """Why it does not work yet, or None."""
+        """Why the actor does not work yet, or None."""
         return None
 
     async def about(self) -> bytes:
-        """Return its `ActorInfo`, encoded."""
+        """Return the encoded `ActorInfo`."""
         info = ActorInfo(
             name=self._name,
             grid_id=self._grid_id,
@@ -122,12 +122,12 @@ class LiveActor:
         return encode(info)
 
     async def process(self) -> int:
-        """Return its process id."""
+        """Return the process id of the actor."""
         return os.getpid()
 
 
 def log_name(actor: str) -> str:
-    """Return the name of an actor's log in the folder of logs.
+    """Return the file name of an actor's log.
 
     Examples
     --------
@@ -141,9 +141,9 @@ _LOG_BYTES, _OLD_LOGS = 4 << 20, 2
 
 
 def log_to(path: Path) -> None:
-    """Write the warnings and errors of this process into a file as well, which only this user can read.
+    """Also write warnings and errors of this process into a file that only this user can read.
 
-    The last one, also that of an earlier process, is `LAST_FAULT`.
+    `LAST_FAULT` keeps the last one, initially that of an earlier process in the file.
     """
     if LAST_FAULT.fault is None:
         LAST_FAULT.fault = fault_in(path)
@@ -160,9 +160,9 @@ def log_to(path: Path) -> None:
 
 
 def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Run the works of an actor forever; if one fails, end the process, so that Ray restarts the actor.
+    """Run coroutines of an actor forever; if one fails, end the process, so that Ray restarts the actor.
 
-    The state is in the journal, so the restarted actor continues where this one stood.
+    The restarted actor continues from the state in the journal.
     """
     tasks = [asyncio.get_running_loop().create_task(work) for work in works]
     for task in tasks:
@@ -171,7 +171,7 @@ def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any
 
 
 RESTART_PAUSE_S = 1.0
-"""How long a failed actor waits before Ray restarts it: one that fails each time must not keep the machine busy."""
+"""Pause of a failed actor before Ray restarts it [s]; without it, an actor that always fails would load the machine."""
 
 
 def _ended(name: str, task: asyncio.Task[Any]) -> None:
@@ -183,7 +183,7 @@ def _ended(name: str, task: asyncio.Task[Any]) -> None:
 
 
 def journal_place(place: str, password_file: str = "") -> str:
-    """Return where a journal is to be; the folder of a file is made, and a password put into a URL."""
+    """Return the place of a journal, after creating the folder of a file or adding the password to a URL."""
     if "://" not in place:
         try:
             Path(place).parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def journal_place(place: str, password_file: str = "") -> str:
 
 
 def encode(value: object) -> bytes:
-    """Return what goes into a call: bytes of MessagePack are cheaper for Ray than objects."""
+    """Encode a value as MessagePack, which is cheaper for Ray to pass than an object."""
     return msgspec.msgpack.encode(value)
 
 
@@ -215,7 +215,7 @@ def actor_options(name: str, namespace: str, labels: Mapping[str, str], ip: str 
     Parameters
     ----------
     name, namespace
-        By which Ray finds the actor.
+        The actor's name and namespace on Ray.
     labels
         Labels that its Ray node must have.
     ip
@@ -227,13 +227,13 @@ def actor_options(name: str, namespace: str, labels: Mapping[str, str], ip: str 
         "lifetime": "detached",
         "max_restarts": -1,
         "max_concurrency": 1000,
-        # Callers repeat what is lost; without a bound, calls to an actor whose node is away would pile up in them.
+        # Callers repeat lost calls; without a bound, calls to an actor on a lost node would pile up.
         "max_pending_calls": 1000,
         "num_cpus": 0,
-        # Ray would keep an entry for each of the last hundred thousand calls; the history of jobs is in the journals.
+        # Otherwise Ray would keep an entry for each of the last hundred thousand calls.
         "enable_task_events": False,
         "label_selector": dict(labels),
-        # Every Ray node has a little of this. It is the same when Ray was started anew there, as a number would not be.
+        # Every Ray node has this resource, and it keeps its name over a restart of Ray, unlike a node id.
         "resources": {f"node:{ip}": 0.001} if ip else {},
     }
 
@@ -247,13 +247,13 @@ def node_ip() -> str:
 
 
 MOST_IN_A_CALL = 500
-"""Questions that one call carries at most."""
+"""Largest number of questions in one call."""
 
 
 class ActorCalls:
     """Calls to the actors in a namespace of the Ray cluster that this process has joined.
 
-    It can be pickled until its first call.
+    An object can be pickled before its first call.
     """
 
     def __init__(self, namespace: str) -> None:
@@ -262,10 +262,10 @@ class ActorCalls:
         self._lanes: dict[tuple[str, str], _Lane] = {}
 
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
-        """Call a method of an actor. If there is no answer (UnavailableError), it may have run all the same."""
+        """Call a method of an actor. After an UnavailableError the method may still have run."""
         import ray
 
-        if not ray.is_initialized():  # or Ray would start a cluster of its own to look in
+        if not ray.is_initialized():  # otherwise Ray would start a cluster of its own
             raise UnavailableError(f"actor {actor} does not answer: this process has not joined Ray")
         reference = None
         try:
@@ -276,17 +276,17 @@ class ActorCalls:
                 return await reference
         except TimeoutError as error:
             if reference is not None:
-                ray.cancel(reference)  # or Ray would keep it for an actor that is away
+                ray.cancel(reference)  # otherwise Ray would keep the call until the actor is back
             raise UnavailableError(f"actor {actor} does not answer within {timeout_s:g} s") from error
         except (ray.exceptions.RayError, ValueError) as error:
             if not isinstance(error, ray.exceptions.RayTaskError):
-                self._handles.pop(actor, None)  # another may have its name by now
+                self._handles.pop(actor, None)  # another actor may have the name by now
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask a question as `Calls.ask` does; questions by the same method may share a call unless `alone`."""
+        """See `Calls.ask`; questions with the same method may share a call unless ``alone``."""
         if alone:
             answers = await self.call(actor, "ask_all", method, [data], timeout_s=timeout_s)
             return bytes(answers[0])
@@ -297,7 +297,7 @@ class ActorCalls:
 
 
 class _Lane:
-    """Questions to one actor by one method, which share calls."""
+    """Joins questions with one method of one actor into shared calls."""
 
     def __init__(self, calls: Calls, actor: str, method: str) -> None:
         self._calls, self._actor, self._method = calls, actor, method
@@ -325,14 +325,14 @@ def reason_of(error: BaseException) -> str:
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What a method has answered: its answer, or what was wrong with the question."""
+    """The answer of a method, or the problem of the question."""
 
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
     problem: str | None = None
 
 
 class Door:
-    """The methods of an object that may be called from elsewhere; the types of their parameters are what is taken in.
+    """The methods of an object that other processes may call; arguments are decoded by the parameters' types.
 
     Examples
     --------
@@ -355,7 +355,7 @@ class Door:
             self._methods[name] = method, msgspec.msgpack.Decoder(tuple[tuple(hints.values())])  # type: ignore[misc]
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """Call a method with arguments from `question`; what is wrong with these is an answer for `answer_of`, too."""
+        """Call a method with arguments from `question`; return its result or an InputError, encoded for `answer_of`."""
         try:
             if method not in self._methods:
                 raise InputError(f"{method!r:.100} cannot be asked; only {', '.join(sorted(self._methods))} can")
@@ -372,17 +372,17 @@ class Door:
         return _ENCODER.encode(Answered(msgspec.Raw(_ENCODER.encode(value))))
 
     async def ask_all(self, method: str, questions: Sequence[bytes]) -> list[bytes]:
-        """Answer several questions by one method, as `ask` does each."""
+        """Answer several questions with one method, as `ask` does."""
         return list(await asyncio.gather(*(self.ask(method, data) for data in questions)))
 
 
 def question(*arguments: object) -> bytes:
-    """Return the arguments of a call as bytes."""
+    """Encode the arguments of a call for `Door.ask`."""
     return _ENCODER.encode(arguments)
 
 
 def answer_of(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    """Return what a method has answered (`Door.ask`); InputError: something was wrong with the question."""
+    """Decode an answer of `Door.ask`; raise InputError if the question had a problem."""
     answered = _ANSWERED.decode(data)
     if answered.problem is not None:
         raise InputError(answered.problem)

@@ -1,4 +1,4 @@
-"""The last fault of an actor: in memory, and as the last line of its log for whoever looks when the actor is gone."""
+"""The last fault of an actor, kept in memory and, in case the actor is gone, as the last line of its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} (?:WARNING|ERROR|CRITICAL) [\w.]+: (.+)$", re.MULTILINE)
 
 RECENT_MS = 86_400_000
-"""A fault is shown for a day."""
+"""How long a fault is shown [ms]."""
 
 _TAIL_BYTES, _MOST_CHARS = 16_384, 500
 
@@ -32,16 +32,16 @@ class LastFault(logging.Handler):
 
 
 LAST_FAULT = LastFault()
-"""That of this process; it hears the loggers of gridweave once `log_to` was called."""
+"""The last fault of this process; `log_to` attaches it to gridweave's loggers."""
 
 
 def recent_fault(now_ms: int | None = None) -> LoggedFault | None:
-    """Return the last fault of this process, unless it is older than `RECENT_MS`; `now_ms` in Unix time."""
+    """Return the last fault of this process, unless it is older than `RECENT_MS`; ``now_ms`` is Unix time."""
     return recent(LAST_FAULT.fault, now_ms)
 
 
 def recent(fault: LoggedFault | None, now_ms: int | None = None) -> LoggedFault | None:
-    """Return a fault, unless there is none or it is older than `RECENT_MS`; `now_ms` in Unix time, None for now."""
+    """Return a fault unless it is older than `RECENT_MS`; ``now_ms`` is Unix time, by default now."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     return fault if fault is not None and fault.at_ms > now_ms - RECENT_MS else None
 
@@ -61,7 +61,7 @@ def fault_in(log: Path) -> LoggedFault | None:
 
 
 def fault_text(fault: LoggedFault | None) -> str:
-    """Return a last fault with its local time; empty if there is none."""
+    """Format a fault with its local time; empty for None."""
     if fault is None:
         return ""
     at = datetime.fromtimestamp(fault.at_ms / 1000, UTC).astimezone()

@@ -1,7 +1,7 @@
-"""Reads for users what a journal keeps, so that no question keeps the journal's writer, or other questions, waiting.
+"""Read a journal for users without delaying its writer or other questions.
 
-A journal's own connection is its writer's. These questions have another one, and a thread of their own. Each piece of
-work is small, and the pieces of all questions take turns.
+The writer has the journal's own connection. Questions use another connection and a separate thread, and read in small
+chunks, so that the chunks of several questions alternate.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gridweave.site.journal.records import Note, NumberedNote
 
 IDS_AT_ONCE = 500
 NUMBERS_AT_ONCE = 20_000
-"""So many jobs are looked up, and of so many numbers jobs are looked through, in one piece."""
+"""Number of jobs to look up, and range of job ids to search, in one chunk."""
 
 LOOK_S = 8.0
-"""So long it is looked for jobs at most: less than a call between actors may take, so that the reason is heard."""
+"""Time limit of a search for jobs; below the limit of a call between actors, so that the reason reaches the caller."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
 class JobHistory:
-    """The jobs that are over, and the stories of all jobs, as they are durable in a journal."""
+    """The durable records of ended jobs, and the histories of all jobs, in a journal."""
 
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
@@ -42,32 +42,32 @@ class JobHistory:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(read, *args, **kwargs))
 
     async def ended(self, job_ids: Sequence[int]) -> dict[int, JobRecord]:
-        """Return what is kept of jobs that are over, by their numbers; others are left out."""
-        found: dict[int, JobRecord] = {}
+        """Return the records of ended jobs by job id, without the jobs that have not ended."""
+        records: dict[int, JobRecord] = {}
         for start in range(0, len(job_ids), IDS_AT_ONCE):
-            found |= await self._read(self._reader.ended, job_ids[start : start + IDS_AT_ONCE])
-        return found
+            records |= await self._read(self._reader.ended, job_ids[start : start + IDS_AT_ONCE])
+        return records
 
     async def find_ended(self, query: JobQuery) -> list[JobRecord]:
-        """Return jobs that are over, those with the highest numbers first; UnavailableError if that takes too long."""
-        numbers, found = await self._read(self._reader.ended_numbers), list[JobRecord]()
+        """Return the ended jobs that match, highest id first; raise UnavailableError if the search takes too long."""
+        numbers, records = await self._read(self._reader.ended_numbers), list[JobRecord]()
         below = numbers.stop if query.below is None else min(query.below, numbers.stop)
         try:
             async with asyncio.timeout(LOOK_S):
-                while below > numbers.start and len(found) < query.limit:
+                while below > numbers.start and len(records) < query.limit:
                     first = max(numbers.start, below - NUMBERS_AT_ONCE)
-                    asked = msgspec.structs.replace(query, below=below, limit=query.limit - len(found))
-                    found += await self._read(self._reader.find_ended, asked, first)
+                    rest = msgspec.structs.replace(query, below=below, limit=query.limit - len(records))
+                    records += await self._read(self._reader.find_ended, rest, first)
                     below = first
         except TimeoutError:
             problem = "a search through all jobs that are over takes too long; name a user, or start at a lower number"
             raise UnavailableError(problem) from None
-        return found
+        return records
 
     async def story(self, job_id: int) -> list[Note]:
-        """Return what happened to a job, in the order in which it was noted."""
+        """Return the history of a job in order."""
         return await self._read(self._reader.story, job_id)
 
     async def notes(self, after: int, limit: int) -> list[NumberedNote]:
-        """Return what happened to jobs after an event, in ascending order, so many at most."""
+        """Return up to ``limit`` history events of all jobs after number ``after``, in ascending order."""
         return await self._read(self._reader.notes, after=after, limit=limit)

@@ -1,7 +1,7 @@
-"""The link between a site and the grid: MessagePack over HTTP, as it is sent (docs/link.md).
+"""The sending end of the link between a site and the grid: MessagePack over HTTP (docs/link.md).
 
-Each end posts to the other's gateway, so that each direction may be cut by itself. What is sent may be lost or come
-twice: the channels, and whoever asks, see to that. The end that takes it is `gridweave.grid.gateway.link`.
+Each end posts to the other's gateway, so each direction may fail separately. Messages may be lost or arrive twice;
+channels and callers handle both. The receiving end is `gridweave.grid.gateway.link`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gridweave.link")
 
 LINK_VERSION = "1"
-"""Of the messages: an end refuses one that speaks another."""
+"""Version of the messages; an end refuses other versions."""
 
 VERSION_HEADER, SITE_HEADER = "Gridweave-Link", "Gridweave-Site"
 LINK_PATH = "/v1/link"
@@ -39,43 +39,43 @@ PACKET_PATH, CALL_PATH, BEAT_PATH = f"{LINK_PATH}/packet", f"{LINK_PATH}/call", 
 BODY_FORM = "application/msgpack"
 
 LEAST_SECRET = 32
-"""Characters of a secret at least."""
+"""Smallest length of a secret, in characters."""
 
 _MOST_SECRETS = 1 << 16
 _FIRST_WORD_S, _BYTES_PER_S = 5.0, 20_000
-"""A packet counts as lost after the first, and what its bytes take on a very slow line."""
+"""A packet counts as lost after this time plus the time for its bytes on a very slow line."""
 
 _CONNECT_S, _IDLE_S = 3.0, 15.0
 BEAT_S = 1.5
-"""After so long without an answer the other end is asked whether it is there."""
+"""After this time without an answer, the other end is asked for a sign of life [s]."""
 
 _BEAT_ANSWER_S = 2.0
-"""So long it has to say so: a cut of an idle link is known after 3.5 s."""
+"""Time limit for that answer [s]; so the loss of an idle link is detected after 3.5 s."""
 
 _MOST_PACKETS, _MOST_CALLS = 4, 64
-"""So many may be under way to one end; what is beyond waits for its turn, or is lost and comes again."""
+"""Largest number of packets and calls in transit to one end; further packets are dropped and sent again, calls wait."""
 
 _TOLD_EVERY_S = 60.0
 _LONG_BYTES = 1 << 20
 
 
 class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the other end of a link is reached."""
+    """The address and credentials for the other end of a link."""
 
-    site: str  # the site whose link it is; both ends name it
-    url: str  # of the other end's gateway, without a slash at its end
-    token_file: str  # the file of the secret that is sent
-    ca: str | None = None  # a file of certificates that are trusted in place of those of the system
-    # Files of the certificate, and its key, that this end shows.
+    site: str  # name of the link's site, used by both ends
+    url: str  # URL of the other end's gateway, without a slash at its end
+    token_file: str  # file with the secret to send
+    ca: str | None = None  # file of certificates to trust instead of the system's
+    # Files of this end's certificate and its key.
     cert: str | None = None
     key: str | None = None
 
 
 class Secrets:
-    """The secrets in a file, one in each line; the file is read again when it has changed.
+    """The secrets in a file, one per line; the file is read again when it has changed.
 
-    The first line is what is sent; what is expected may be any of them, so that a secret can be changed at one end
-    after the other. If the file cannot be used later on, what was read last counts until it can be again.
+    The first secret is sent, and all of them are accepted, so that the two ends can change a secret one after the
+    other. If the file becomes unusable, the last secrets read stay valid.
     """
 
     def __init__(self, path: str) -> None:
@@ -99,8 +99,8 @@ class Secrets:
         lines = [line.strip() for line in data.splitlines()]
         texts = tuple(line for line in lines if line)
         if not texts or any(len(text) < LEAST_SECRET or not _is_sendable(text) for text in texts):
-            right = f"{LEAST_SECRET} characters of ASCII or more in a line, without blanks: openssl rand -hex 32"
-            raise OptionError("secret", f"{self.path} contains no valid secret; {right}")
+            advice = f"{LEAST_SECRET} characters of ASCII or more in a line, without blanks: openssl rand -hex 32"
+            raise OptionError("secret", f"{self.path} contains no valid secret; {advice}")
         return texts
 
     def _fresh(self) -> tuple[bytes, ...]:
@@ -111,17 +111,17 @@ class Secrets:
         return self._texts
 
     def sent(self) -> str:
-        """Return the secret that is sent."""
+        """Return the secret to send."""
         return self._fresh()[0].decode("ascii")
 
     def all(self) -> tuple[bytes, ...]:
-        """Return all secrets of the file; the first is the one that is sent."""
+        """Return all secrets of the file; the first is the one to send."""
         return self._fresh()
 
     def accepts(self, given: str) -> bool:
-        """Return whether what was sent is one of them; it takes as long whichever it is, and if it is none."""
+        """Whether a text is one of the secrets, compared in constant time."""
         text = given.encode("utf-8", "replace")
-        return any([hmac.compare_digest(text, known) for known in self._fresh()])  # noqa: C419 - all are looked at
+        return any([hmac.compare_digest(text, secret) for secret in self._fresh()])  # noqa: C419 - compare with all
 
 
 def _is_sendable(text: bytes) -> bool:
@@ -129,11 +129,11 @@ def _is_sendable(text: bytes) -> bool:
 
 
 Observe = Callable[[str, float | None], None]
-"""Hears of each request: what it was (``packet``, ``call``), and how long the answer took; None: there was none."""
+"""Called after each request with its kind (``packet``, ``call``) and the seconds until its answer, None without one."""
 
 
 class Link:
-    """The way to the other end of a link."""
+    """A connection to the other end of a link."""
 
     def __init__(self, end: LinkEnd) -> None:
         self.end = end
@@ -149,21 +149,21 @@ class Link:
         self._way_back = ""
 
     def secret(self) -> bytes:
-        """Return the secret that is sent, of which keys of probes are made."""
+        """Return the secret to send, from which the keys of probes are derived."""
         return self._secret.all()[0]
 
     @property
     def problem(self) -> str:
-        """What was wrong with the last request; empty: nothing."""
+        """The problem of the last request; empty if it succeeded."""
         return self._seen.problem
 
     @property
     def status(self) -> LinkStatus:
-        """How the link is, with what the other end said of the way back."""
+        """The status of the link, including the way back as reported by the other end."""
         return msgspec.structs.replace(self._seen, problem=self._seen.problem or self._way_back)
 
     async def packet(self, data: bytes) -> str | None:
-        """Carry a packet; return why the other end refuses it. UnavailableError: it is not known to have arrived."""
+        """Send a packet; return why the other end refuses it, or None. After UnavailableError it may have arrived."""
         if self._packets >= _MOST_PACKETS:
             raise UnavailableError(f"{self.end.url}: {_MOST_PACKETS} packets are on their way already")
         self._packets += 1
@@ -176,7 +176,7 @@ class Link:
         return None
 
     async def beat(self) -> None:
-        """Ask the other end, while nothing else goes over the link, whether it is there and can reach this end."""
+        """While the link is idle, ask the other end for a sign of life, and whether it can reach this end."""
         while True:
             await asyncio.sleep(BEAT_S)
             if time.monotonic() - self._answered_s < BEAT_S and not self._way_back:
@@ -189,16 +189,16 @@ class Link:
                 self._way_back = way_back
 
     async def ask(self, machine: str, method: str, data: bytes, timeout_s: float = CALL_S) -> bytes:
-        """Ask something at the desk of the other end, or of a machine there, as of a `Door`.
+        """Send a question to the other end, or to one of its machines, as `Door.ask` takes it.
 
-        If there is no answer, what was asked for may have been done all the same.
+        Without an answer, the request may still have been executed.
         """
         path = "/".join(part for part in (CALL_PATH, machine, method) if part)
         async with self._calls:
             return await self._post("call", path, data, timeout_s)
 
     async def _post(self, what: str, path: str, data: bytes, timeout_s: float) -> bytes:
-        """Send something and return the answer; keep how that went, and how long it took."""
+        """Post data and return the answer; record the outcome and the time."""
         import aiohttp
 
         begin_s = time.monotonic()
@@ -207,7 +207,7 @@ class Link:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or f"no answer within {timeout_s:.0f} s"
             if type(error) is aiohttp.ClientConnectorError and error.errno and error.errno > 0:
-                why = os.strerror(error.errno)  # asyncio puts the address where the words of the error belong
+                why = os.strerror(error.errno)  # asyncio replaces the text of the error by the address
             self._failed(what, why)
             raise UnavailableError(f"{self.end.url} does not answer: {why}") from error
         except UnavailableError as error:
@@ -217,7 +217,7 @@ class Link:
         return answer
 
     async def _answer(self, path: str, data: bytes, timeout_s: float) -> bytes:
-        """Send something and return the answer; UnavailableError if it is none of ours."""
+        """Post data and return the answer; raise UnavailableError for an HTTP error."""
         import aiohttp
 
         headers = {
@@ -227,7 +227,7 @@ class Link:
             "Content-Type": BODY_FORM,
         }
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
-        # What is long is read by a thread: to hand it over at once would hold up the loop.
+        # aiohttp reads a file object in a thread; a long bytes object would block the event loop.
         body = data if len(data) <= _LONG_BYTES else io.BytesIO(data)
         async with self._open(aiohttp).post(
             self.end.url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
@@ -239,7 +239,7 @@ class Link:
 
     def _open(self, aiohttp: Any) -> aiohttp.ClientSession:
         if self._session is None:
-            # After a cut nobody knows which connections still lead anywhere: those that were idle are given up.
+            # After an interruption idle connections may be dead, so they are closed soon.
             connector = aiohttp.TCPConnector(limit=0, ssl=self._trusted, keepalive_timeout=_IDLE_S)
             agent = {"User-Agent": f"gridweave/{__version__}", "Accept": "application/problem+msgpack, */*"}
             self._session = aiohttp.ClientSession(
@@ -248,7 +248,7 @@ class Link:
         return self._session
 
     def _refused(self, status: int, form: str, data: bytes) -> UnavailableError:
-        """Return what an answer means that is none."""
+        """Return the error for an HTTP status other than success."""
         detail = f"it answers with {status}"
         if form == "application/problem+msgpack":
             with contextlib.suppress(msgspec.MsgspecError):
@@ -267,7 +267,7 @@ class Link:
         )
 
     def _failed(self, what: str, why: str) -> None:
-        """Count a request without an answer; each reason is told once, and then every minute."""
+        """Count a request without an answer; log each reason at once, and then every minute."""
         self.observe(what, None)
         self._seen = msgspec.structs.replace(self._seen, failed=self._seen.failed + 1, problem=why)
         now_s = time.monotonic()
@@ -286,17 +286,17 @@ _BAD_REQUEST = 400
 
 
 class PacketRefusedError(UnavailableError):
-    """The other end answers, and does not take what was sent."""
+    """The other end has refused a packet."""
 
 
 class _Problem(msgspec.Struct):
-    """What is read of a problem document."""
+    """The part of a problem document that is read."""
 
     detail: str = ""
 
 
 def client_context(end: LinkEnd) -> ssl.SSLContext | bool:
-    """Return whose certificates are trusted at the other end, and which one is shown to it."""
+    """Return the TLS settings of a link: the trusted certificates, and this end's certificate."""
     if end.ca is None and end.cert is None:
         return True
     try:

@@ -1,4 +1,4 @@
-"""A live site: its core, its journal, the machines that run its jobs, and the connection to the grid."""
+"""The driver of a live site: its core and journal, the orders to its machines, and the channel to the grid."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send, as_begun
 
 GRID = "grid"
-"""The other end of a site's connection."""
+"""The peer of a site's channel."""
 
 _TOLD_ONCE = (KeepRun, SignalRun)
-"""Orders that are not among those which `Runs.orders` repeats."""
+"""Orders that `Runs.orders` does not repeat."""
 
 REPEAT_S = 2.0
-"""After so long a machine is told again what it has not said to have done."""
+"""Interval of repeating orders that a machine has not confirmed [s]."""
 
 
 class SiteDriver(Driver[Any]):
-    """Drives a `LiveSite`; packets go to the grid, and orders to machines by their names."""
+    """Drives a `LiveSite`; sends packets to the grid, and orders to machines by name."""
 
     def __init__(
         self,
@@ -89,25 +89,25 @@ class SiteDriver(Driver[Any]):
 
     @property
     def name(self) -> str:
-        """What people call this site."""
+        """Name of the site for messages."""
         return f"site {self.settings.name}"
 
     def heard(self, peer: str, message: GridMessage) -> GridMessage:
-        """Return what the grid has sent: it is an event as it is."""
+        """Return the grid's message, which is an event already."""
         return message
 
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
-        """Return what is to be sent to the grid."""
+        """Return the message to the grid in a command, if it has one."""
         return (GRID, command.message) if isinstance(command, TellGrid) else None
 
     def act(self, commands: Sequence[Any]) -> None:
-        """Tell the machines what to run and what to end."""
+        """Send orders to the machines."""
         orders: dict[str, list[Order]] = {}
-        # What is not durable is no order: only here is it certain that all that the site knows is.
+        # Collect repeated orders here, where the whole state of the site is durable.
         for order in self.site.runs.orders(*self._due):
             orders.setdefault(order.machine, []).append(order)
         for command in commands:
-            # What is not repeated is told even to those that are told again all that is.
+            # Orders that are never repeated are sent even to machines that get all their orders again.
             if isinstance(command, Order) and (isinstance(command, _TOLD_ONCE) or command.machine not in self._due):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
@@ -115,18 +115,18 @@ class SiteDriver(Driver[Any]):
             self.spawn(self._to_machine(machine, ENCODER.encode([self._in_real_time(order) for order in ordered])))
 
     async def forget_machine(self, machine: str) -> None:
-        """Give up what a machine ran that will not come back."""
+        """Give up the jobs of a machine that will not come back."""
         names = [machine.name for machine in self.settings.machines]
         if machine not in names:
             raise InputError(f"site {self.settings.name} has no machine {machine!r:.100}; it has {', '.join(names)}")
         await self.told(MachineForgotten(machine))
 
     async def drain(self, draining: bool) -> None:
-        """Take in nothing new for the grid, or take it in again."""
+        """Stop accepting new jobs from the grid, or accept them again."""
         await self.told(DrainSite() if draining else ResumeSite())
 
     async def report(self, data: bytes) -> None:
-        """Take in what a machine tells; return when it is durable, and need not be told again."""
+        """Apply reports of a machine; return once they are durable, so that it need not repeat them."""
         try:
             reports = REPORTS.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -135,29 +135,29 @@ class SiteDriver(Driver[Any]):
         self._repeat({report.machine for report in reports if isinstance(report, MachineJoined)})
 
     async def repeat_orders(self) -> None:
-        """Tell the machines again what they have not confirmed, without end: any call may be lost."""
+        """Repeat unconfirmed orders to the machines forever, because any call may be lost."""
         machines = {machine.name for machine in self.settings.machines}
         while True:
-            # Where there is nothing to repeat, nobody is woken.
+            # Take no turn if there is nothing to repeat.
             if any(True for _ in self.site.runs.orders(*machines)):
                 self._repeat(machines)
             await asyncio.sleep(REPEAT_S)
 
     def _repeat(self, machines: set[str]) -> None:
-        """Have the next turn tell machines again what they have not confirmed."""
+        """Repeat the unconfirmed orders of these machines in the next turn."""
         if machines:
             self._due |= machines
             self._news.set()
 
     def _in_site_time(self, report: Report) -> Report:
-        """Return a report with the times of a machine as the clock of the site shows them."""
+        """Convert the times in a report from the machine's clock to the site's."""
         if not isinstance(report, RunEnded) or report.ran_ms is None:
             return report
         began_ms, ended_ms = report.ran_ms
         return msgspec.structs.replace(report, ran_ms=(self.clock.at(began_ms), self.clock.at(ended_ms)))
 
     def _in_real_time(self, order: Order) -> Order:
-        """Return an order with its times as they are measured on a machine."""
+        """Convert the times in an order from the site's clock to real time."""
         if isinstance(order, PaceRun) and order.at_ms:
             return msgspec.structs.replace(order, at_ms=self.clock.unix_ms(order.at_ms))
         if not isinstance(order, StartRun):
@@ -171,7 +171,7 @@ _MOST_ROUNDS = 50
 
 
 def warm_up(settings: SiteSettings) -> LiveSite:
-    """Play some jobs on a site of its own, and return it: one job that fills it, some that wait, some of a grid."""
+    """Compile the kernels by running some jobs on a throwaway site, and return it."""
     site = LiveSite(settings)
     widths = [settings.nodes, settings.nodes, 1, 1]
     requests = [
@@ -206,9 +206,9 @@ def warm_up(settings: SiteSettings) -> LiveSite:
 
 
 def _of_the_grid(request: JobRequest) -> list[LiveSiteEvent]:
-    """Return a request for nodes that starts at once, and one that is committed."""
-    found: list[LiveSiteEvent] = []
+    """Return the events of two grid jobs: one that starts at once, and one that is reserved and committed."""
+    events: list[LiveSiteEvent] = []
     for job_id, start_ms in ((1, None), (2, 10_000)):
-        found.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))
-        found.append(ReserveNodes(job_id, 1, 1, 1_000, start_ms))
-    return [*found, CommitNodes(2, 1)]
+        events.append(DescribeJob(job_id, 1, request, 1_000, 0, 1, ("here",)))
+        events.append(ReserveNodes(job_id, 1, 1, 1_000, start_ms))
+    return [*events, CommitNodes(2, 1)]

@@ -17,18 +17,7 @@ _LIVE_UNTIL_S = int(datetime(2080, 1, 1, tzinfo=UTC).timestamp())
 
 
 def load_zone(timezone: str | None) -> ZoneInfo:
-    """Return the time zone of this IANA name.
-
-    Parameters
-    ----------
-    timezone : str or None
-        The name; UTC if None.
-
-    Raises
-    ------
-    InputError
-        If the system knows no such zone.
-    """
+    """Return a time zone by its IANA name, UTC for None; raise InputError if the system does not know it."""
     try:
         return ZoneInfo(timezone or "UTC")
     except (LookupError, ValueError, OSError):
@@ -36,9 +25,9 @@ def load_zone(timezone: str | None) -> ZoneInfo:
 
 
 def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
-    """Return the time of the week in a zone on the clock of a live site, which counts ms of Unix time.
+    """Return the time of the week in a zone for the clock of a live site, which counts Unix time in ms.
 
-    Clock changes are followed from 2020 to 2080.
+    Clock changes from 2020 to 2080 are included.
 
     Returns
     -------
@@ -49,14 +38,14 @@ def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def weeks_of(zone: ZoneInfo, zero_s: int, from_s: int, until_s: int) -> tuple[tuple[int, int], ...]:
-    """Return the time of the week in a zone, on a clock that shows 0 at the Unix time `zero_s`.
+    """Return the time of the week in a zone, for a clock that shows 0 at the Unix time ``zero_s``.
 
-    Clock changes from `from_s` to `until_s` (both Unix time) are followed.
+    Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included.
 
     Returns
     -------
     tuple of (int, int)
-        Instants in ms of that clock, ascending, and what is added to them for the time since a Monday 00:00, in ms.
+        Times of that clock (ms), ascending, each with the offset (ms) that gives the time since a Monday 00:00.
     """
     since_monday_s = 3 * DAY_S + zero_s  # 1970-01-01 was a Thursday
     spans = [(from_s, _ahead_s(from_s, zone)), *_moves(from_s, until_s, zone)]
@@ -64,7 +53,7 @@ def weeks_of(zone: ZoneInfo, zero_s: int, from_s: int, until_s: int) -> tuple[tu
 
 
 def _ahead_s(unix_s: int, zone: ZoneInfo) -> int:
-    """Return how far local time is ahead of UTC."""
+    """Return the offset of local time from UTC (s)."""
     offset = datetime.fromtimestamp(unix_s, zone).utcoffset()
     return int(offset.total_seconds()) if offset is not None else 0
 

@@ -1,1 +1,1 @@
-"""Measurements of the way to other sites (docs/netmodel.md, "Probes")."""
+"""Measurements of the paths to other sites (docs/netmodel.md, "Probes")."""

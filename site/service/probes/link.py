@@ -1,7 +1,7 @@
-"""Probes between sites that are linked over HTTP: WebSockets to the other site's gateway (docs/link.md, "Probes").
+"""Probes between sites that are linked over HTTP, by WebSockets to the other site's gateway (docs/link.md, "Probes").
 
-The grid's side has a site measure the way to another one. It gives the site a key that the other site can make too:
-from the secret of its own link with the grid, the two names, and how long the key is valid.
+The grid orders a site to measure the path to another site, and gives it a key. The other site can derive the same key
+from the secret of its own link with the grid, the two names, and the key's end of validity.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ if TYPE_CHECKING:
 
 PROBE_PATH = f"{LINK_PATH}/probe"
 PROBE_METHOD = "probe"
-"""What the grid's side asks of a site, as a `ProbeOrder`; the answer is a `LinkProbe`."""
+"""The method of a site that takes a `ProbeOrder` and answers with a `LinkProbe`."""
 
 PROBE_HEADER = "Gridweave-Probe"
-"""Of the site that measures: its name, until when its key is valid (Unix time), and the proof that it has the key."""
+"""Header from the measuring site: its name, the end of its key's validity (Unix time), and a proof of the key."""
 
 VALID_S = 60
 PROBE_S = 30.0
-"""After so long a probe that was ordered counts as lost."""
+"""Validity of a key, and time limit of an ordered probe [s]."""
 
 CLOSE_S = 1.0
-"""So long an end waits for the other one to confirm that the WebSocket is closed."""
+"""Time limit for the other end to confirm that the WebSocket is closed [s]."""
 
 _TAG = b"gridweave probe"
 
 
 class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Measure the way to another site."""
+    """An order to measure the path to another site."""
 
     target: str
-    url: str  # of its gateway
-    until_s: int  # Unix time: from then on the key is no longer valid
+    url: str  # URL of its gateway
+    until_s: int  # end of the key's validity (Unix time)
     key: bytes
-    ca: str = ""  # certificates (PEM) that are trusted; empty: those of the system
+    ca: str = ""  # trusted certificates (PEM); empty for the system's
     with_bandwidth: bool = False
 
 
 class LinkProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured; rates are 0 if they were not asked for."""
+    """The result of a probe; rates are 0 if they were not requested."""
 
     round_trips_ms: tuple[float, ...]
     there_bps: float = 0.0
     back_bps: float = 0.0
-    problem: str = ""  # why nothing could be measured
+    problem: str = ""  # why the measurement failed
 
 
 def probe_key(secret: bytes, origin: str, target: str, until_s: int) -> bytes:
-    """Return the key by which a site measures the way to another one, made of the secret of the other one's link."""
+    """Derive the key with which ``origin`` may probe ``target``, from the secret of the target's link."""
     return hmac.digest(secret, msgspec.json.encode(("probe", origin, target, until_s)), "sha256")
 
 
 def probe_tag(key: bytes) -> str:
-    """Return a proof of having a key, from which the key cannot be found."""
+    """Return a proof of knowing a key that does not reveal the key."""
     return hmac.digest(key, _TAG, "sha256").hex()
 
 
 class LinkProber(Prober):
-    """Measures the way to another site by its gateway, for one order."""
+    """Measures the path to another site through its gateway, for one order."""
 
     def __init__(self, site: str, order: ProbeOrder, **options: Any) -> None:
         super().__init__(order.key, **options)
@@ -80,16 +80,18 @@ class LinkProber(Prober):
         self._opened: list[WebSocketStreams] = []
 
     async def run(self) -> LinkProbe:
-        """Measure; UnavailableError, in one line, if that cannot be done."""
+        """Measure; raise UnavailableError with a one-line reason if that fails."""
         place = urlsplit(self._order.url)
         if place.scheme not in ("http", "https") or not place.hostname:
             raise InputError(f"{self._order.url!r:.200} is no address of a gateway; http:// or https://, and a name")
         port = place.port or (443 if place.scheme == "https" else 80)
         try:
-            found = await self.measure(place.hostname, port, with_bandwidth=self._order.with_bandwidth)
+            round_trips_ms, there_bps, back_bps = await self.measure(
+                place.hostname, port, with_bandwidth=self._order.with_bandwidth
+            )
         finally:
             await asyncio.gather(*(streams.wait_closed() for streams in self._opened))
-        return LinkProbe(round_trips_ms=found[0], there_bps=found[1], back_bps=found[2])
+        return LinkProbe(round_trips_ms=round_trips_ms, there_bps=there_bps, back_bps=back_bps)
 
     async def _open(self, host: str, port: int) -> Streams:
         import aiohttp
@@ -127,7 +129,7 @@ class LinkProber(Prober):
 
 
 class WebSocketStreams:
-    """The messages of a WebSocket as streams of bytes; `cut` ends its connection without a word."""
+    """The messages of a WebSocket as streams of bytes; ``cut`` drops its connection."""
 
     def __init__(
         self, socket: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, cut: Callable[[], Awaitable[None]]
@@ -140,7 +142,7 @@ class WebSocketStreams:
 
     @property
     def streams(self) -> Streams:
-        """What comes, and where to send; of `asyncio.StreamWriter` it has what probes use."""
+        """The reader and writer; the writer has the methods of `asyncio.StreamWriter` that probes use."""
         return self._reader, cast("asyncio.StreamWriter", self)
 
     async def _receive(self) -> None:
@@ -164,33 +166,33 @@ class WebSocketStreams:
 
     @property
     def transport(self) -> WebSocketStreams:
-        """What can be aborted."""
+        """The object with `abort`, like `asyncio.StreamWriter.transport`."""
         return self
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known of the connection."""
+        """Return information about the connection."""
         return self._socket.get_extra_info(name, default)
 
     def write(self, data: bytes) -> None:
-        """Send data, in the order of calls."""
+        """Queue data for sending, in order."""
         self._waiting.put_nowait(bytes(data))
 
     async def drain(self) -> None:
-        """Wait until all data was taken by the connection."""
+        """Wait until the connection has accepted all data."""
         await self._waiting.join()
 
     def close(self) -> None:
-        """Send what is left, and end."""
+        """Send the queued data, then close."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end(at_once=False))
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once, dropping queued data."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end(at_once=True))
 
     async def wait_closed(self) -> None:
-        """Wait until the connection has ended."""
+        """Wait until the connection is closed."""
         if self._ending is not None:
             await asyncio.shield(self._ending)
 

@@ -1,6 +1,6 @@
-"""Measuring the ways to other sites now and then: round trips, and bandwidth in each direction.
+"""Measure the paths to other sites periodically: round trips, and the bandwidth in each direction.
 
-Here is also what the two ends of a probe say to each other, and how data is measured (docs/netmodel.md, "Probes").
+This module also has the protocol between the two ends of a probe (docs/netmodel.md, "Probes").
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ WELCOME, REFUSED = b"Y", b"N"
 _FRAME = struct.Struct("!cQI")
 
 BLOCK_BYTES = 262_144
-_SAMPLE_BYTES = 16_384  # so that nobody fills our memory with samples, one for each byte
+_SAMPLE_BYTES = 16_384  # at most one sample per this many bytes, so that a peer cannot fill our memory
 
 ClockNs = Callable[[], int]
-"""Nanoseconds since some instant, never going back."""
+"""A monotonic clock in nanoseconds."""
 
 
 class ProbeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe may cost; both ends have limits, and the narrower ones hold."""
+    """The limits of a probe; the stricter limits of the two ends apply."""
 
-    round_trips: int = 100  # of one connection
-    bytes: int = 16 << 20  # of one measurement of bandwidth
-    duration_ms: int = 2000  # so long data is received for it; then it ends, however little came
-    timeout_ms: int = 5000  # so long each answer is waited for
-    connections: int = 16  # of a server, at once
+    round_trips: int = 100  # per connection
+    bytes: int = 16 << 20  # per measurement of bandwidth
+    duration_ms: int = 2000  # time limit of a measurement of bandwidth
+    timeout_ms: int = 5000  # time limit of each answer
+    connections: int = 16  # simultaneous connections of a server
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -61,28 +61,28 @@ class ProbeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolError(GridweaveError):
-    """The other end has said what it must not."""
+    """The other end has violated the protocol."""
 
 
 def check_secret(secret: bytes) -> bytes:
-    """Return a secret, if it is long enough."""
+    """Return a secret; raise OptionError if it is too short."""
     if len(secret) < LEAST_SECRET_BYTES:
         raise OptionError("secret", f"has {len(secret)} bytes; the same {LEAST_SECRET_BYTES} or more at all sites")
     return secret
 
 
 def proof(secret: bytes, who: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    """Return what shows that one end knows the secret, for this connection alone; the secret itself is never sent."""
+    """Return a proof that one end knows the secret, valid for this connection; the secret itself is never sent."""
     return hmac.digest(secret, MAGIC + who + server_nonce + client_nonce, "sha256")
 
 
 def frame(kind: bytes, number: int = 0, duration_ms: int = 0) -> bytes:
-    """Return a request or an answer."""
+    """Encode a request or an answer."""
     return _FRAME.pack(kind, number, duration_ms)
 
 
 async def read_frame(reader: asyncio.StreamReader, *kinds: bytes) -> tuple[bytes, int, int]:
-    """Return the next request or answer of one of these kinds: its kind, number and duration [ms]."""
+    """Read a request or answer of one of these kinds; return its kind, number and duration [ms]."""
     kind, number, duration_ms = _FRAME.unpack(await reader.readexactly(_FRAME.size))
     if kind not in kinds:
         raise ProtocolError(f"said {kind!r}")
@@ -90,7 +90,7 @@ async def read_frame(reader: asyncio.StreamReader, *kinds: bytes) -> tuple[bytes
 
 
 async def send(writer: asyncio.StreamWriter, count: int) -> None:
-    """Send so many bytes, which nothing on the way can compress."""
+    """Send ``count`` random bytes, which nothing on the way can compress."""
     block = os.urandom(BLOCK_BYTES)
     while count > 0:
         writer.write(block[:count])
@@ -101,7 +101,7 @@ async def send(writer: asyncio.StreamWriter, count: int) -> None:
 async def receive(
     reader: asyncio.StreamReader, most_bytes: int, duration_ms: int, clock_ns: ClockNs
 ) -> list[tuple[int, int]]:
-    """Take in data until there is no more, or enough, or the time is over; return when [ns] how many bytes had come."""
+    """Receive data until the end, a size limit or a time limit; return samples of time [ns] and bytes received."""
     samples: list[tuple[int, int]] = []
     total = noted = 0
     try:
@@ -119,9 +119,9 @@ async def receive(
 
 
 def throughput_bps(samples: Sequence[tuple[int, int]]) -> int:
-    """Return at which rate data came in, once it was under way; 0 if that cannot be told, as all came at once.
+    """Return the rate of received data [bits/s]; 0 if it all arrived at once.
 
-    A TCP stream begins slowly. So only the later half of the time counts, of however many bytes.
+    A TCP stream starts slowly, so only the second half of the time counts.
 
     Examples
     --------
@@ -141,11 +141,11 @@ def throughput_bps(samples: Sequence[tuple[int, int]]) -> int:
 
 
 ROUND_TRIPS = 10
-"""Of one probe, if nothing else is said."""
+"""Default number of round trips of a probe."""
 
 
 class ProbeEnd:
-    """One end of probes: what it knows and keeps to."""
+    """The common part of the two ends of a probe: secret, limits and clock."""
 
     def __init__(
         self,
@@ -167,13 +167,13 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Prober(ProbeEnd):
-    """Measures the ways to other sites, each of which has a `gridweave.site.service.probes.server.ProbeServer`.
+    """Measures the paths to other sites, each of which has a `gridweave.site.service.probes.server.ProbeServer`.
 
-    All sites have the same secret. The ``turn`` is held while bandwidth is measured; it is that of the server of this
-    site.
+    All sites have the same secret. The lock ``turn`` is held during a measurement of bandwidth and is shared with this
+    site's server.
 
-    Every method raises UnavailableError, in one line, if there is no probe server, it does not know the secret, is busy
-    or too slow, or breaks off.
+    Every method raises UnavailableError with a one-line reason if there is no probe server, or it does not know the
+    secret, is busy or too slow, or disconnects.
 
     Examples
     --------
@@ -192,7 +192,7 @@ class Prober(ProbeEnd):
     """
 
     async def measure(self, host: str, port: int, *, with_bandwidth: bool) -> tuple[tuple[float, ...], float, float]:
-        """Return round trips [ms], and the rates [bits/s] there and back, which are 0 if they are not asked for."""
+        """Return round trips [ms] and the rates [bits/s] there and back, which are 0 without ``with_bandwidth``."""
         round_trips_ms = await self.round_trips(host, port)
         if not with_bandwidth:
             return round_trips_ms, 0.0, 0.0
@@ -234,7 +234,7 @@ class Prober(ProbeEnd):
         return rate_bps
 
     async def _sent(self, streams: Streams, count: int, longest_ms: int) -> int:
-        """Send data until the other end says at which rate it has come."""
+        """Send data until the other end reports the rate at which it arrived."""
         reader, writer = streams
         sending = asyncio.ensure_future(send(writer, count))
         try:
@@ -247,7 +247,7 @@ class Prober(ProbeEnd):
 
     @contextlib.asynccontextmanager
     async def _connection(self, host: str, port: int) -> AsyncIterator[Streams]:
-        """Yield the streams to a server that knows the secret; say in one line what goes wrong with them."""
+        """Yield the streams to a server that knows the secret; turn errors into one-line UnavailableErrors."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(self._wait_s):
@@ -267,11 +267,11 @@ class Prober(ProbeEnd):
                 writer.transport.abort()
 
     async def _open(self, host: str, port: int) -> Streams:
-        """Return the streams of a new connection; OSError if there is none."""
+        """Open a connection; raise OSError if that fails."""
         return await asyncio.open_connection(host, port)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Show that we know the secret, and see that the other end does."""
+        """Prove that this end knows the secret, and check the other end's proof."""
         hello = await reader.readexactly(len(MAGIC) + NONCE_BYTES)
         if hello.startswith(FULL):
             raise UnavailableError(_at(writer, "has too many connections; try later"))
@@ -296,11 +296,11 @@ Address = tuple[str, int]
 
 
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the ways between sites are measured."""
+    """How often to measure the paths between sites."""
 
-    secret: bytes = b""  # by which the sites of one Ray cluster know each other
-    every_s: float = 60.0  # between the round trips to each other site
-    # Between measurements of bandwidth, which cost more; at most once with every round trip.
+    secret: bytes = b""  # shared by the sites of one Ray cluster
+    every_s: float = 60.0  # interval of round trips to each other site
+    # Interval of measurements of bandwidth, which cost more; rounded to whole intervals of round trips.
     bandwidth_every_s: float = 3_600.0
 
     def __post_init__(self) -> None:
@@ -310,13 +310,13 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Measure = Callable[[str, bool], Awaitable[Probed]]
-"""Measures the way to another site, with its bandwidth or without; UnavailableError if it cannot be measured."""
+"""Measures the path to another site, with or without bandwidth; raises UnavailableError if that fails."""
 
 
 class ProbeRounds:
-    """Has the ways from a site to others measured, one after the other, and reports what was measured.
+    """Measures the paths from a site to others, one after the other, and reports the results.
 
-    A round trip counts for both directions, so it suffices that one of two sites measures it.
+    A round trip counts for both directions, so it is enough if one of two sites measures it.
     """
 
     def __init__(
@@ -329,18 +329,18 @@ class ProbeRounds:
     ) -> None:
         self._site, self._peers, self._plan = site, tuple(peers), plan
         self._measure, self._tell = measure, tell
-        # After how many rounds the bandwidth to each is to be measured again.
+        # Number of rounds until the next measurement of bandwidth to each peer.
         self._rounds_left: dict[str, int] = {}
         self._problems: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Measure, without end."""
+        """Measure periodically, forever."""
         while True:
             await self.round()
             await asyncio.sleep(self._plan.every_s)
 
     async def round(self) -> int:
-        """Measure the way to each other site once; return how many could be measured."""
+        """Measure the path to each peer once; return the number of successful measurements."""
         measured = 0
         for peer in self._peers:
             with_bandwidth = self._rounds_left.get(peer, 0) <= 0
@@ -352,7 +352,7 @@ class ProbeRounds:
                 self._rounds_left[peer] -= 1
                 self._problems.pop(peer, None)
             except UnavailableError as error:
-                # Earlier measurements count until they are too old. Each reason is a warning once.
+                # Earlier measurements stay valid until they are too old. Warn about each reason only once.
                 level = logging.INFO if self._problems.get(peer) == str(error) else logging.WARNING
                 self._problems[peer] = str(error)
                 logger.log(level, "the way from %s to %s was not measured: %s", self._site, peer, error)
@@ -360,7 +360,7 @@ class ProbeRounds:
 
 
 class Probing(ProbeRounds):
-    """Measures the ways to other sites of the same Ray cluster, and reports what was measured."""
+    """Measures the paths to other sites of the same Ray cluster, and reports the results."""
 
     def __init__(
         self,
@@ -377,5 +377,5 @@ class Probing(ProbeRounds):
         self._prober, self._address_of, self._clock = prober, address_of, clock
 
     async def _probe(self, peer: str, with_bandwidth: bool) -> Probed:
-        found = await self._prober.measure(*await self._address_of(peer), with_bandwidth=with_bandwidth)
-        return Probed(self._site, peer, self._clock.now_ms(), *found)
+        measured = await self._prober.measure(*await self._address_of(peer), with_bandwidth=with_bandwidth)
+        return Probed(self._site, peer, self._clock.now_ms(), *measured)

@@ -1,4 +1,4 @@
-"""The end of a probe that answers (docs/netmodel.md, "Probes")."""
+"""The answering end of a probe (docs/netmodel.md, "Probes")."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from gridweave.site.service.probes.prober import (
 
 
 class ServerCounts(msgspec.Struct):
-    """What a server has seen."""
+    """The numbers of connections to a server, by outcome."""
 
-    served: int = 0  # connections that ended well
-    refused: int = 0  # of strangers
-    turned_away: int = 0  # because there were too many
-    broken: int = 0  # that broke off, were too slow, or said what nobody should
+    served: int = 0  # completed
+    refused: int = 0  # the peer did not know the secret
+    turned_away: int = 0  # too many connections
+    broken: int = 0  # interrupted, too slow, or violating the protocol
 
 
 class ProbeServer(ProbeEnd):
     """Answers probes of other sites, which have the same secret.
 
-    The ``turn`` is held while bandwidth is measured, by one at a time. The site's `Prober` has the same, so that what
-    it measures itself and what others measure do not fall together.
+    The lock ``turn`` is held during a measurement of bandwidth. The site's `Prober` uses the same lock, so that its own
+    measurements and those of other sites do not overlap.
     """
 
     def __init__(self, secret: bytes, **options: Any) -> None:
@@ -59,11 +59,11 @@ class ProbeServer(ProbeEnd):
         self._longest_s = 10 * self._wait_s + self._limits.duration_ms / 1000
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # Those that are served, the oldest first, and whether they have shown that they know the secret.
+        # The present connections, oldest first, and whether they have proved to know the secret.
         self._known: dict[asyncio.Task[None], bool] = {}
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Listen at an address that other sites reach; return the port, which for 0 is any that is free."""
+        """Listen on an address that other sites can reach; return the port, chosen by the system for port 0."""
         if self._server is not None:
             raise InputError("this probe server listens already")
         try:
@@ -74,7 +74,7 @@ class ProbeServer(ProbeEnd):
         return address[1]
 
     async def close(self) -> None:
-        """Listen no more, and end what is going on."""
+        """Stop listening, and end all connections."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -100,7 +100,7 @@ class ProbeServer(ProbeEnd):
         await self.answer(reader, writer)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection, whatever comes over it, and end it."""
+        """Serve one connection and close it, whatever the peer sends."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -121,14 +121,14 @@ class ProbeServer(ProbeEnd):
         except (OSError, asyncio.IncompleteReadError, ProtocolError):  # a TimeoutError is an OSError
             self.counts.broken += 1
         except asyncio.CancelledError:
-            pass  # by `close`, or to make room; nobody else waits for this task
+            pass  # from `close` or `_make_room`; nothing else waits for this task
         finally:
             self._tasks.discard(task)
             self._known.pop(task, None)
             writer.transport.abort()
 
     def _make_room(self) -> bool:
-        """End the oldest connection of somebody who has not shown to know the secret."""
+        """End the oldest connection whose peer has not proved to know the secret; return whether there was one."""
         for task, is_known in self._known.items():
             if not is_known:
                 self.counts.turned_away += 1
@@ -158,7 +158,7 @@ class ProbeServer(ProbeEnd):
         raise ProtocolError("asks for more round trips than there are")
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Have the other end show that it knows the secret, and show it too."""
+        """Check the other end's proof of the secret, and send one."""
         nonce = os.urandom(NONCE_BYTES)
         writer.write(MAGIC + nonce)
         hello = await reader.readexactly(len(MAGIC) + NONCE_BYTES + MAC_BYTES)
@@ -186,7 +186,7 @@ class ProbeServer(ProbeEnd):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Take in data or send it, if nobody else does."""
+        """Measure bandwidth by receiving or sending data, unless another measurement is in progress."""
         if not wanted or not duration_ms:
             raise ProtocolError("wants no data")
         if self._turn.locked():
@@ -200,8 +200,8 @@ class ProbeServer(ProbeEnd):
                 samples = await receive(reader, count, longest_ms, self._clock_ns)
                 await self._say(writer, frame(RESULT, throughput_bps(samples)))
             async with asyncio.timeout(longest_ms / 1000 + self._wait_s):
-                # Whoever receives has enough at some point, and ends the connection. What it still sent is taken in, or
-                # the answer would be lost with it.
+                # The receiver closes the connection once it has enough. Read until then, because closing with unread
+                # data would lose our answer.
                 with contextlib.suppress(ConnectionError):
                     if kind == DOWNLOAD:
                         await send(writer, count)
@@ -210,4 +210,4 @@ class ProbeServer(ProbeEnd):
 
 
 class _StrangerError(GridweaveError):
-    """Somebody does not know the secret."""
+    """The peer does not know the secret."""
