@@ -14,7 +14,7 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dynp.policy import THREE, DynPPolicy
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.policy import SitePolicy
 
 WANTED = 0.25

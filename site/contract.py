@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at
 from gridweave.site.job import Job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
@@ -145,7 +145,7 @@ class ContractCore:
         self.site = SiteCore(nodes, policy, week=week)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
-        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.shares_nodes)
+        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.traits.overlaps)
         self.rendezvous_ms, self.alone_ms, self._is_gated = rendezvous_ms, alone_ms, is_gated
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}
@@ -199,9 +199,11 @@ class ContractCore:
         for event in events:
             if isinstance(event, RequestQuote):
                 self._answer(self._quote(event))
-            elif isinstance(event, EnqueueJob) and (self.site.starts_jobs or event.job.job_id in self._share.outside):
+            elif isinstance(event, EnqueueJob) and (
+                self.site.source.can_hold_nodes or event.job.job_id in self._share.outside
+            ):
                 self._tell_enqueued(event.job.job_id, event.attempt)
-        for job_id, start_ms in self.site.take_delays(now_ms):
+        for job_id, start_ms in self.site.source.delays(now_ms):
             self._tell_enqueued(job_id, self.attempt_of(job_id), start_ms)
         self._tell_change()
         return self._out
@@ -226,13 +228,13 @@ class ContractCore:
 
     def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
         """Return when a job that waits or has nodes reserved here starts, or None; nothing changes by that."""
-        part, site = self._parts.get(job_id), self.site.aside()
+        part, site = self._parts.get(job_id), self.site.copy()
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:
             return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
         if part is None or part.state in (RUNNING, EVICTED):
             return None
-        said = SiteReason(nodes=self.nodes, free=site.idle)
+        said = SiteReason(nodes=self.nodes, free=site.source.idle)
         if part.state == WAITING:
             ahead, job = list(self._share.outside).index(job_id), self._share.outside[job_id]
             why = self._share.why_outside
@@ -249,7 +251,7 @@ class ContractCore:
 
         Nothing changes by that. The grid may have no more than the owner gives.
         """
-        said, run = self.site.aside().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
+        said, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:
             said, run = msgspec.structs.replace(said, start_ms=None, waits_for=(), reason=reason), None
@@ -349,8 +351,8 @@ class ContractCore:
                 return self._asked_by_own_user(event)
             case BatchSeen() | ExperienceEdited():
                 return (event,)
-            case RequestQuote(width=width) if self.site.asks and self.site.takes_parts and width > self.nodes:
-                self.site.asks.wished(self._now_ms, width)
+            case RequestQuote(width=width) if self.site.takes_parts and width > self.nodes:
+                self.site.source.wanted(self._now_ms, width)
             case SiteRestarted():
                 return self._restarted()
             case RenewLeases(until_ms=until_ms):
@@ -430,7 +432,7 @@ class ContractCore:
     def _why_refused(self, job: Job, start_ms: int, *, ahead: bool) -> str | None:
         """Return why no nodes are reserved for a job that is to start then, or that may wait for them, or None."""
         if job.in_step and not self.site.takes_parts:
-            if self.site.starts_jobs:
+            if self.site.source.can_hold_nodes:
                 return "the site slows and pauses jobs, and a job on several sites would wait for itself here"
             return "a batch system starts the jobs of the site, and nodes cannot be held there without pilots"
         if job.job_id in self._parts:
@@ -456,7 +458,7 @@ class ContractCore:
             evictions=request.evictions,
         )
         reason = self._why_refused(job, start_ms, ahead=request.ahead)
-        if reason is None and request.job is not None and self.site.lanes != (1, 1):
+        if reason is None and request.job is not None and self.site.traits.assigns_threads:
             # By what it is when all that came before has happened: a job that has ended has left its nodes.
             before, self._inner[:] = self._inner.copy(), []
             self._run_site(before)
@@ -748,14 +750,13 @@ class ContractCore:
         reason, takes_parts = why_not or "", self.site.takes_parts
         if why_not is None and start_ms is None:
             reason, cause, takes_parts = self.site.why_no_start(request.job or untold)
-        if start_ms is None and self.site.asks is not None and (note := self.site.asks.note(now_ms)):
+        if start_ms is None and (note := self.site.source.note(now_ms)):
             reason = f"{reason}; {note}"
         quoted = Quoted(request.quote_id, free, start_ms, reason, None, cause, takes_parts)
         quoted = with_offer(quoted, self.site, now_ms, untold, room)
-        if self.site.asks is not None:
-            coming, coming_ms = self.site.asks.coming(now_ms, length_ms)
-            if coming_ms is not None and min(coming, room) > free:
-                quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
+        coming, coming_ms = self.site.source.coming(now_ms, length_ms)
+        if coming_ms is not None and min(coming, room) > free:
+            quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
         if request.job is not None and request.wants_ready:
             ready = tuple(self.site.nodes_ready(now_ms))
             quoted = msgspec.structs.replace(quoted, ready=ready, queued=len(self._own_jobs))
@@ -772,8 +773,8 @@ class ContractCore:
 
     def _tell_change(self) -> None:
         """Tell the grid if its own doing is not why it can have more, or less, of the site."""
-        free = self.site.idle
-        others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.longest_job_ms
+        free = self.site.source.idle
+        others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
         if (others, closed, longest_ms) != (self._told.others, self._told.closed, self._told.longest_ms):
             self._told = SiteChanged(others, min(free, self._share.room), closed, longest_ms)
             self._out.insert(0, ToGrid(self._told))

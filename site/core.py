@@ -9,41 +9,19 @@ import copy
 import functools
 import math
 import operator
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.allocation import NodePool, bits_of, intervals_of
-from gridweave.site.disciplines.dictionary import deciding, entry_of
-from gridweave.site.disciplines.protocol import (
-    AsksBatchSystem,
-    ChangesRates,
-    ChoosesForms,
-    ChoosesNodes,
-    CountsWork,
-    Discipline,
-    Eviction,
-    EvictsJobs,
-    ExpectedRun,
-    ExpectsEnds,
-    ExpectsRuns,
-    KeepsFigures,
-    KeepsReservations,
-    LearnsTimes,
-    MovesJobs,
-    MovesStarts,
-    Policy,
-    SharedOffer,
-    TellsAtEnd,
-    TellsSwitches,
-)
+from gridweave.site.allocation import bits_of, intervals_of
+from gridweave.site.disciplines.base import NOTHING, Decisions, Eviction, ExpectedRun, SharedOffer
+from gridweave.site.disciplines.entry import Policy
+from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason, free_text, nodes_text, offer_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
-from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,
@@ -68,6 +46,8 @@ from gridweave.site.messages import (
     StartJob,
     check_reservation,
 )
+from gridweave.site.nodes.dictionary import nodes_for
+from gridweave.site.nodes.source import NodeSource
 from gridweave.site.state import CoreState, with_parts
 
 D = TypeVar("D")
@@ -116,103 +96,75 @@ class SiteCore:
     """
 
     def __init__(self, nodes: int, policy: Policy, *, week: WeekClock = FROM_MONDAY) -> None:
-        self._pool = NodePool(nodes)
-        decides, entry = deciding(policy)
-        may_pause = entry.may_pause(decides)
-        self.slices_time, self.shares_nodes = entry.slices_time or may_pause, entry.shares_nodes or may_pause
-        self.gives_fractions, self.has_forms = entry.gives_fractions, entry.has_forms
-        self._use(entry_of(policy).make(nodes, policy, week))
-        # Whether nodes are here to be held; a batch system gives them to each job when it likes.
-        self.starts_jobs = self._asks is None or self._places is not None
-        self.takes_parts = self.starts_jobs and entry.takes_parts
+        self._use(nodes_for(nodes, policy, week))
         self._now_ms = 0
         self._waiting: set[int] = set()
-        # The nodes of each running job, as the bits of a number (allocation.py).
-        self._nodes_of: dict[int, int] = {}
         self._killed: set[int] = set()
         self._reservations: dict[int, ReservationRequested] = {}
         self._reserved_nodes: dict[int, NodeIntervals] = {}
 
-    def _use(self, discipline: Discipline) -> None:
-        self._discipline = discipline
-        self._asks = discipline if isinstance(discipline, AsksBatchSystem) else None
-        self._decides = decides = discipline if self._asks is None else self._asks.inside
-        # The same again if it chooses the nodes, so that the pool has nothing to say, or if jobs change their rates.
-        self._places = discipline if isinstance(discipline, ChoosesNodes) else None
-        self._rates = decides if isinstance(decides, ChangesRates) else None
-        self._moves = decides if isinstance(decides, MovesJobs) else None
-        self._evicts = decides if isinstance(decides, EvictsJobs) else None
-        # To ask what an object can do takes longer than to quote.
-        self._expects_runs = discipline if isinstance(discipline, ExpectsRuns) else None
-        self._expects_ends = discipline if isinstance(discipline, ExpectsEnds) else None
-        self._learns = decides if isinstance(decides, LearnsTimes) else None
+    def _use(self, source: NodeSource) -> None:
+        self.source, self._discipline, self.traits = source, source.discipline, source.traits
+
+    def copy(self) -> Self:
+        """Return a copy; what is done to one never changes the other.
+
+        Questions are asked of a copy: they use space in the arrays of a discipline, and what a journal keeps of a site
+        must not depend on who has asked.
+        """
+        twin = copy.copy(self)
+        twin._use(self.source.copy())
+        twin._waiting, twin._killed = self._waiting.copy(), self._killed.copy()
+        twin._reservations, twin._reserved_nodes = self._reservations.copy(), self._reserved_nodes.copy()
+        return twin
 
     @property
     def nodes(self) -> int:
         """Nodes of the site."""
-        return self._pool.nodes
+        return self.source.nodes
 
     @property
-    def lanes(self) -> tuple[int, int]:
-        """Cores of a node and hardware threads of a core that are given out one by one; 1 each for whole nodes."""
-        return (1, 1) if self._places is None else self._places.lanes
+    def takes_parts(self) -> bool:
+        """Whether a part of a job on several sites can run here."""
+        return self.source.can_hold_nodes and self.traits.takes_parts
 
     @property
     def threads_per_node(self) -> int:
-        """Hardware threads of a node that are given out one by one; 1 where a node is given out whole."""
-        return math.prod(self.lanes)
-
-    @property
-    def figures(self) -> KeepsFigures | None:
-        """The discipline, where it tells more of its jobs than when they ran."""
-        return self._decides if isinstance(self._decides, KeepsFigures) else None
-
-    @property
-    def switches(self) -> TellsSwitches | None:
-        """The discipline, where it switches from one of its policies to another."""
-        return self._decides if isinstance(self._decides, TellsSwitches) else None
-
-    @property
-    def own_at_end(self) -> object:
-        """What the discipline tells of a run that is over; None if nothing."""
-        return self._decides.own_at_end() if isinstance(self._decides, TellsAtEnd) else None
-
-    def form_of(self, job_id: int) -> JobForm | None:
-        """Return in which of its forms a job runs, where it has forms of its own."""
-        return self._decides.form_of(job_id) if isinstance(self._decides, ChoosesForms) else None
-
-    def rate_of(self, job_id: int) -> int:
-        """Return at which rate a job starts where it was put: above 1 on fast machines, where these differ."""
-        return self._decides.rate_of(job_id) if isinstance(self._decides, ChoosesForms) else RATE_ONE
-
-    @property
-    def learns(self) -> LearnsTimes | None:
-        """The discipline, where it learns how long jobs take."""
-        return self._learns
-
-    @property
-    def asks(self) -> AsksBatchSystem | None:
-        """The discipline, where a batch system is asked for the nodes of each job."""
-        return self._asks
+        """Hardware threads of a node that are assigned one by one; 1 where jobs get whole nodes."""
+        return math.prod(self.traits.threads)
 
     @property
     def free(self) -> int:
         """Nodes that no job and no open reservation holds."""
-        return self._pool.free if self._places is None else self._places.free
+        return self.source.free
 
-    @property
-    def idle(self) -> int:
-        """Free nodes that nobody else has: those of a batch system have users of their own."""
-        return self.free if self._asks is None else self._asks.idle
+    def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return the figures of a job that ends now, before it is reported: one for each of `Traits.columns`."""
+        return self._discipline.figures(now_ms, job_id)
 
-    @property
-    def longest_job_ms(self) -> int | None:
-        """The longest estimate of a job that can ever run here; None: any, as far as is known."""
-        return None if self._asks is None else self._asks.longest_job_ms
+    def totals(self) -> Mapping[str, float]:
+        """Return what the discipline has counted so far, by name."""
+        return self._discipline.totals()
 
-    def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
-        """Return the jobs that a batch system puts off, and when they start, as far as is known (`AsksBatchSystem`)."""
-        return [] if self._asks is None else self._asks.take_delays(now_ms)
+    def switches_after(self, count: int) -> Sequence[tuple[int, int]]:
+        """Return the switches of policy after the first `count` (`Discipline.switches_after`)."""
+        return self._discipline.switches_after(count)
+
+    def report(self, switches: Sequence[tuple[int, int]], columns: Mapping[str, Any], has_started: Any) -> object:
+        """Return what a simulation gives users as ``result.own`` (`Discipline.report`)."""
+        return self._discipline.report(switches, columns, has_started)
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return the form in which a running job runs; None if the job has no forms of its own."""
+        return self._discipline.form_of(job_id)
+
+    def rate_of(self, job_id: int) -> int:
+        """Return the rate at which a job starts on its nodes: above 1 on fast machines, where these differ."""
+        return self._discipline.rate_of(job_id)
+
+    def known_times(self) -> tuple[KnownTimes, ...]:
+        """Return the run times learned so far; none if the discipline does not learn."""
+        return self._discipline.known_times()
 
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
         """Take in what has happened and return what is to be done.
@@ -263,15 +215,13 @@ class SiteCore:
             commands += self._kill_overdue()
         if self._reservations:
             commands += self._open_reservations()
-        self._run_pass(commands)
+        decided = self._run_pass(commands)
         if or_never and self._waiting:
-            self._refuse_what_waits(or_never, commands)
-        if self._moves is not None:
-            commands += [self._moved(job_id) for job_id in self._moves.take_moves()]
-        if self._rates is not None:
-            commands += [ChangeRate(job_id, rate) for job_id, rate in self._rates.take_rates()]
-        if self._asks is not None:
-            commands += self._leave_overdue(self._asks.overdue(now_ms))
+            decided = self._refuse_what_waits(or_never, commands, decided)
+        if decided is not NOTHING:
+            commands += [MoveJob(*move) for move in decided.moves]
+            commands += [ChangeRate(*rate) for rate in decided.rates]
+        commands += self._leave_overdue(self.source.overdue(now_ms))
         return commands
 
     def _asked(self, event: Event) -> list[Command]:
@@ -283,16 +233,13 @@ class SiteCore:
         if isinstance(event, BatchSeen):
             return self._batch_seen(event)
         if isinstance(event, ExperienceEdited):
-            if self._learns is not None:
-                self._learns.edit_times(event.times)
+            self._discipline.edit_times(event.times)
             return []
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
     def _batch_seen(self, event: BatchSeen) -> list[Command]:
-        """Take in how the batch system is, and refuse the jobs that it will not have."""
-        if self._asks is None:
-            return []
-        refused = self._asks.batch_seen(self._now_ms, event)
+        """Apply what the batch system reports, and refuse the jobs that it rejects."""
+        refused = self.source.seen(self._now_ms, event)
         for job_id, _ in refused:
             self._waiting.discard(job_id)
             self._discipline.withdraw(self._now_ms, job_id)
@@ -323,56 +270,47 @@ class SiteCore:
         end_ms : int
             After now.
         """
-        if job_id in self._nodes_of and job_id not in self._killed:
+        if job_id in self.source.nodes_of and job_id not in self._killed:
             self._discipline.expect_end(now_ms, job_id, end_ms)
 
-    def _run_pass(self, commands: list[Command]) -> None:
-        started = self._discipline.run_pass(self._now_ms)
-        if self._evicts is not None:
-            commands += [self._evicted(eviction) for eviction in self._evicts.take_evictions()]
-        for job in started:
-            job_id = job.job_id
-            self._waiting.discard(job_id)
-            if self._places is None:
-                nodes, self._nodes_of[job_id] = self._pool.take(job.width)
-                commands.append(StartJob(job_id, nodes))
-            else:
-                nodes, threads = self._places.place_of(job_id)
-                self._nodes_of[job_id] = bits_of(nodes)
-                commands.append(StartJob(job_id, nodes, threads))
-
-    def _moved(self, job_id: int) -> MoveJob:
-        """Take in that a running job has other nodes."""
-        assert self._places is not None, "a discipline that moves jobs chooses their nodes"
-        nodes, threads = self._places.place_of(job_id)
-        self._nodes_of[job_id] = bits_of(nodes)
-        return MoveJob(job_id, nodes, threads)
+    def _run_pass(self, commands: list[Command]) -> Decisions:
+        """Run one pass, and carry out its evictions and starts; moves and rates are left to the caller."""
+        source = self.source
+        source.before_pass(self._now_ms)
+        decided = self._discipline.run_pass(self._now_ms)
+        if decided is not NOTHING:
+            commands += [self._evicted(eviction) for eviction in decided.evictions]
+            for start in decided.starts:
+                job_id = start.job.job_id
+                self._waiting.discard(job_id)
+                commands.append(StartJob(job_id, source.start(start), start.threads))
+            for move in decided.moves:
+                source.move(move.job_id, move.nodes)
+        source.after_pass(self._now_ms)
+        return decided
 
     def _evicted(self, eviction: Eviction) -> EvictJob:
-        """Take in that a running job waits again."""
-        nodes = self._nodes_of.pop(eviction.job_id)
-        if self._places is None:
-            self._pool.give_back(nodes)
+        """Put a running job back into the queue."""
+        self.source.end(eviction.job_id)
         self._killed.discard(eviction.job_id)
         self._waiting.add(eviction.job_id)
         return EvictJob(*eviction)
 
-    def _refuse_what_waits(self, or_never: list[Job], commands: list[Command]) -> None:
-        """Take out what was to start in this pass or never, and has not; others may start in its stead."""
+    def _refuse_what_waits(self, or_never: list[Job], commands: list[Command], decided: Decisions) -> Decisions:
+        """Remove the jobs that had to start in this pass and have not, and let others start instead."""
         late = [job for job in or_never if job.job_id in self._waiting]
         for job in late:
             self._waiting.discard(job.job_id)
             self._discipline.withdraw(self._now_ms, job.job_id)
             reason = f"it needs {nodes_text(job.width)} now; {self.free} are free, and others may go first"
             commands.append(RefuseJob(job.job_id, reason))
-        if late:
-            self._run_pass(commands)
+        return _both(decided, self._run_pass(commands)) if late else decided
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
         discipline = self._discipline
         next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
-        planned_ms = discipline.next_wakeup_ms()
+        planned_ms = self.source.next_wakeup_ms()
         if next_ms is None or (planned_ms is not None and planned_ms < next_ms):
             next_ms = planned_ms
         for reservation in self._reservations.values():
@@ -383,10 +321,8 @@ class SiteCore:
         return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
 
     def why_paused(self, now_ms: int, job_id: int) -> str:
-        """Return for which job a running one stands still as it was evicted; empty if it does not."""
-        if self._evicts is None or job_id not in self._nodes_of or not self._evicts.is_paused(job_id):
-            return ""
-        return self._evicts.why_paused(now_ms, job_id)
+        """Return for which job an evicted one pauses on its nodes; empty if it does not pause."""
+        return self._discipline.pause_reason(now_ms, job_id) if job_id in self.source.nodes_of else ""
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier.
@@ -397,21 +333,22 @@ class SiteCore:
             If no such job waits here.
         """
         if job_id not in self._waiting:
-            state = "runs" if job_id in self._nodes_of else "is not known here"
+            state = "runs" if job_id in self.source.nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
-        said = self._discipline.explain(now_ms, job_id)
+        said = self.source.explain(now_ms, job_id)
         reason = self._with_rule(said.reason)
-        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.idle)
+        return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.source.idle)
 
     def _with_rule(self, reason: str) -> str:
         """Return a reason, with the rule by which the start may move if the discipline has one."""
-        return f"{reason}; {self._decides.why_starts_move()}" if isinstance(self._decides, MovesStarts) else reason
+        rule = self._discipline.rule_in_force()
+        return f"{reason}; {rule}" if rule else reason
 
     def quote(self, now_ms: int, job: Job) -> tuple[SiteReason, ExpectedRun | None]:
         """Return how a job that is not here would run if it were submitted now, and why it would not start sooner."""
         ahead = sum(1 for _ in self._discipline.waiting())
-        reason, run = why_impossible(job) or self._discipline.why_never(job), None
+        reason, run = why_impossible(job) or self.why_never(job), None
         if reason is None:
             run = self.expected_run(now_ms, job)
             ahead = ahead if run is None or run.ahead is None else run.ahead
@@ -420,7 +357,7 @@ class SiteCore:
         ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
         said = SiteReason(
             nodes=self.nodes,
-            free=self.idle,
+            free=self.source.idle,
             start_ms=start_ms,
             ahead=ahead,
             waits_for=() if start_ms in (None, now_ms) else tuple(running.job.job_id for running in ends),
@@ -433,29 +370,15 @@ class SiteCore:
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:
         """Return why a job that is not here would start then, with so many jobs before it in the queue."""
-        free = free_text(self.idle, self.nodes)
+        free = free_text(self.source.idle, self.nodes)
         if run.start_ms == now_ms:
             evicting = ", on nodes of jobs that it may evict" if run.evicts else ""
             return f"{free}, and it could start at once{evicting}"
         # Whether others wait in the queue of a batch system the site does not know.
-        whose = "" if self.starts_jobs else " of this site"
+        whose = "" if self.source.can_hold_nodes else " of this site"
         jobs = f"{ahead or 'no'} job{'s' * (ahead > 1)}{whose} wait{'s' * (ahead < 2)}"
         reason = f"it needs {nodes_text(run.nodes)}, {free}, and {jobs}"
         return self._with_rule(f"{reason} before it" if run.ahead is not None else reason)
-
-    def aside(self) -> SiteCore:
-        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it.
-
-        Questions use room in the arrays of a core; what is kept of those must not depend on who has asked.
-        """
-        twin = copy.copy(self)
-        twin._use(self._discipline.aside())
-        return twin
-
-    @property
-    def evicts_jobs(self) -> bool:
-        """Whether running jobs may be taken off their nodes for others, and run again later."""
-        return self._evicts is not None
 
     def limit_left_ms(self, now_ms: int, job_id: int) -> int:
         """Return how long a running job may run from now on, at least 1 ms; 0 if it does not run."""
@@ -471,7 +394,7 @@ class SiteCore:
         now_ms : int
             The instant of the last call of `handle`.
         """
-        return min(self.free, self._discipline.startable(now_ms, length_ms))
+        return min(self.free, self.source.startable(now_ms, length_ms))
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         """Return how a job could start now on nodes shared with running jobs, or None if it could not.
@@ -483,11 +406,11 @@ class SiteCore:
         job : Job
             A job that is not at this site; its resource needs decide.
         """
-        return None if self._places is None else self._places.sharing_offered(now_ms, job)
+        return self.source.sharing_offered(now_ms, job)
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could not run on the idle site, in one line, or None."""
-        return self._discipline.why_never(job)
+        return self.source.why_never(job)
 
     def why_no_start(self, job: Job) -> tuple[str, Cause, bool]:
         """Return why a job has no start here, ``never`` if it can never have one, and whether a part of it could."""
@@ -500,38 +423,22 @@ class SiteCore:
 
     def as_wide(self, width: int) -> tuple[JobForm, ...]:
         """Return the form in which a part of a job on several sites runs that is so wide, where jobs have forms."""
-        return (JobForm(width=width),) if self.has_forms else ()
+        return (JobForm(width=width),) if self.traits.forms else ()
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, if estimates held and nothing else came; None: never.
 
         In a queue that gives no promises it is worked out as if all that wait were planned in the order of the queue.
         """
-        return self._discipline.earliest_start_ms(now_ms, width, length_ms)
+        return self.source.earliest_start_ms(now_ms, width, length_ms)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return how a job would run that were submitted now, if all went as expected; None if it never could."""
-        if self._expects_runs is not None:
-            return self._expects_runs.expected_run(now_ms, job)
-        discipline = self._discipline
-        if discipline.why_never(job) is not None:
-            return None
-        start_ms = discipline.earliest_start_ms(now_ms, job.width, job.estimate_ms)
-        return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
+        return self.source.expected_run(now_ms, job)
 
     def nodes_ready(self, now_ms: int) -> list[tuple[int, int]]:
         """Return from when on how many nodes have nothing to run, by the instant; of what waits nothing counts."""
-        if self._expects_ends is not None:
-            ends = self._expects_ends.expected_ends(now_ms)
-            return sorted(Counter(max(end_ms, now_ms) for end_ms in ends).items())
-        ready = Counter({now_ms: self.free})
-        left = self.nodes - self.free
-        for one in self._discipline.running():
-            # Jobs that share nodes are wider than these, and so the last of them do not count.
-            nodes = min(one.job.width, left)
-            ready[max(one.end_by_estimate_ms, now_ms + 1)] += nodes
-            left -= nodes
-        return sorted((instant, nodes) for instant, nodes in ready.items() if nodes)
+        return self._discipline.nodes_ready(now_ms, self.free)
 
     def running(self) -> Iterator[Running]:
         """Yield the running jobs, by their end by estimate."""
@@ -546,13 +453,13 @@ class SiteCore:
 
     def occupied(self) -> list[tuple[int, NodeIntervals]]:
         """Return which nodes the running jobs have, by job."""
-        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
+        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self.source.nodes_of.items())]
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
-        """Yield each running job, its speed as a part of full, and its work in ms; none but where limits count work."""
-        if isinstance(self._decides, CountsWork):
+        """Yield each running job, its speed as a part of full speed, and its work in ms, if limits count work."""
+        if self.traits.counts_work:
             for running in self._discipline.running():
-                yield running.job.job_id, *self._decides.progress_of(now_ms, running.job.job_id)
+                yield running.job.job_id, *self._discipline.progress(now_ms, running.job.job_id)
 
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that are not over, by start and id."""
@@ -561,73 +468,68 @@ class SiteCore:
     @property
     def state_type(self) -> Any:
         """The type of the state; it goes with the discipline."""
-        return with_parts(SiteCoreState, self._discipline)
+        return with_parts(SiteCoreState, self.source)
 
     def state(self) -> SiteCoreState[Any]:
         """Return all that is known."""
         return SiteCoreState(
             now_ms=self._now_ms,
             waiting=sorted(self._waiting),
-            nodes_of={job_id: intervals_of(nodes) for job_id, nodes in self._nodes_of.items()},
+            nodes_of={job_id: intervals_of(nodes) for job_id, nodes in self.source.nodes_of.items()},
             killed=sorted(self._killed),
             reservations=list(self._reservations.values()),
             reserved_nodes=self._reserved_nodes,
-            discipline=self._discipline.state(),
+            discipline=self.source.state(),
         )
 
     def restore(self, state: SiteCoreState[Any]) -> None:
         """Take in all that another site of the same settings knew; this one is fresh."""
         self._now_ms = state.now_ms
         self._waiting, self._killed = set(state.waiting), set(state.killed)
-        self._nodes_of = {job_id: bits_of(nodes) for job_id, nodes in state.nodes_of.items()}
         self._reservations = {each.reservation_id: each for each in state.reservations}
         self._reserved_nodes = state.reserved_nodes
-        self._discipline.restore(state.discipline)
-        if self._places is None:
-            for nodes in (*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())):
-                self._pool.occupy(nodes)
+        self.source.nodes_of = {job_id: bits_of(nodes) for job_id, nodes in state.nodes_of.items()}
+        self.source.restore(state.discipline)
+        for nodes in self._reserved_nodes.values():
+            self.source.pool.occupy(bits_of(nodes))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a node held twice, or a job lost."""
-        self._pool.check_invariants()
-        self._discipline.check_invariants()
-        held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
+        self.source.check_invariants()
+        held = [*self.source.nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
-        absent = 0 if self._asks is None else self._asks.absent
-        assert n_held == self.nodes - self.free - absent, "a node is lost"
-        assert n_held == sum(map(int.bit_count, held)) or self._places is not None, "a node is held twice"
+        assert n_held == self.nodes - self.free - self.source.absent, "a node is lost"
+        assert n_held == sum(map(int.bit_count, held)) or self.traits.chooses_nodes, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
-        assert running == set(self._nodes_of), "running jobs and held nodes differ"
+        assert running == set(self.source.nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
 
     def _submit(self, job: Job, commands: list[Command]) -> None:
-        job_id, discipline = job.job_id, self._discipline
-        if job_id in self._waiting or job_id in self._nodes_of:
+        job_id = job.job_id
+        if job_id in self._waiting or job_id in self.source.nodes_of:
             return
-        reason = discipline.why_never(job)
+        reason = self.source.why_never(job)
         if reason is not None:
             commands.append(RefuseJob(job_id, reason, is_final=True))
             return
         self._waiting.add(job_id)
-        discipline.submit(self._now_ms, job)
+        self._discipline.submit(self._now_ms, job)
 
     def _release(self, event: JobFinished) -> None:
         job_id = event.job_id
-        nodes = self._nodes_of.pop(job_id, None)
-        if nodes is not None:
-            if self._learns is not None and event.succeeded and job_id not in self._killed:
+        if job_id in self.source.nodes_of:
+            if self.traits.learns and event.succeeded and job_id not in self._killed:
                 ended_ms = self._now_ms if event.ended_ms is None else event.ended_ms
-                self._learns.learn(min(ended_ms, self._now_ms), job_id)
+                self._discipline.learn(min(ended_ms, self._now_ms), job_id)
             self._discipline.ended(self._now_ms, job_id)
-            if self._places is None:
-                self._pool.give_back(nodes)
+            self.source.end(job_id)
             self._killed.discard(job_id)
 
     def _cancel(self, job_id: int) -> list[Command]:
         if job_id in self._waiting:
             self._waiting.discard(job_id)
             self._discipline.withdraw(self._now_ms, job_id)
-        elif job_id in self._nodes_of and job_id not in self._killed:
+        elif job_id in self.source.nodes_of and job_id not in self._killed:
             self._killed.add(job_id)
             return [KillJob(job_id, "cancelled")]
         return []
@@ -640,7 +542,7 @@ class SiteCore:
 
     def _may_be_killed(self, running: Running) -> bool:
         job_id = running.job.job_id
-        return job_id not in self._killed and not (self._evicts is not None and self._evicts.is_paused(job_id))
+        return job_id not in self._killed and not (self.traits.pauses and self._discipline.is_paused(job_id))
 
     def _kill_overdue(self) -> list[Command]:
         """Command the end of the jobs that have reached their limit; a driver that simulates has ended them itself."""
@@ -665,7 +567,7 @@ class SiteCore:
         if request.width > self.nodes:
             return [RefuseReservation(request.reservation_id, f"the site has {nodes_text(self.nodes)}")]
         fits_ms = None
-        if isinstance(self._discipline, KeepsReservations):
+        if self.source.are_lasting:
             span = request.start_ms, request.length_ms
             fits_ms = self._discipline.reserve(self._now_ms, request.reservation_id, *span, request.width)
         if fits_ms is None:
@@ -679,9 +581,8 @@ class SiteCore:
     def _unreserve(self, reservation_id: int) -> list[Command]:
         if self._reservations.pop(reservation_id, None) is None:
             return []
-        assert isinstance(self._discipline, KeepsReservations), "a reservation that no discipline keeps"
         self._discipline.unreserve(self._now_ms, reservation_id)
-        self._pool.release(self._reserved_nodes.pop(reservation_id, ()))
+        self.source.pool.release(self._reserved_nodes.pop(reservation_id, ()))
         return [CloseReservation(reservation_id)]
 
     def _close_reservations(self) -> list[Command]:
@@ -693,8 +594,8 @@ class SiteCore:
         for reservation in self.reservations():
             # A job past its limit may still sit on the nodes; then the reservation opens when it has left.
             due = reservation.start_ms <= self._now_ms and reservation.reservation_id not in self._reserved_nodes
-            if due and reservation.width <= self._pool.free:
-                nodes = self._pool.allocate(reservation.width)
+            if due and reservation.width <= self.source.pool.free:
+                nodes = self.source.pool.allocate(reservation.width)
                 self._reserved_nodes[reservation.reservation_id] = nodes
                 commands.append(OpenReservation(reservation.reservation_id, nodes))
         return commands
@@ -705,3 +606,12 @@ def _instant_order(event: Event) -> tuple[int, int]:
     if isinstance(event, JobFinished):
         return 0, event.job_id
     return (1, 0) if isinstance(event, (JobCancelled, ReservationCancelled)) else (2, 0)
+
+
+def _both(first: Decisions, second: Decisions) -> Decisions:
+    """Return the moves and rates of two passes of one instant: the later ones hold."""
+    evicted = {eviction.job_id for eviction in second.evictions}
+    moves = {move.job_id: move for move in (*first.moves, *second.moves)}
+    rates = {rate.job_id: rate for rate in first.rates if rate.job_id not in evicted}
+    rates |= {rate.job_id: rate for rate in second.rates}
+    return Decisions(moves=sorted(moves.values()), rates=sorted(rates.values()))

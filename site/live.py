@@ -7,7 +7,6 @@ clock, no I/O: the rules are in docs/live.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +16,6 @@ from gridweave.settings import SettingsChanged, settings_as
 from gridweave.site.allocation import NO_PORT, Port
 from gridweave.site.book import BookState, JobBook
 from gridweave.site.contract import ContractCore, ContractEvent
-from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.elements import count_of, of_attempt
 from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
@@ -142,11 +140,10 @@ class LiveSite:
         self.settings = settings
         self.core = _core_of(settings)
         # Where jobs get parts of nodes, they are bound to none of a machine.
-        self._gives_parts = self.core.site.gives_fractions
+        self._gives_parts = self.core.site.traits.fractions
         # Whether jobs share nodes by hardware threads, and so slow each other.
-        self._by_threads = math.prod(self.core.site.lanes) > 1
-        moves = bool(getattr(deciding(settings.policy)[0], "moves_jobs", False))
-        self._moves_jobs = moves and not (self._gives_parts and len(settings.machines) == 1)
+        self._by_threads = self.core.site.threads_per_node > 1
+        self._moves_jobs = self.core.site.traits.moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
         self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"), needs=settings.needs)
         self.runs = Runs(settings, self.book)
@@ -338,7 +335,7 @@ class LiveSite:
                 self._answer(Refused(job_id, event.attempt, why, "never"))
             else:
                 expected.is_asked = True
-                if isinstance(event, ReserveNodes) and self.core.site.evicts_jobs:
+                if isinstance(event, ReserveNodes) and self.core.site.traits.evicts:
                     # Who evicts whom goes by more than the width.
                     event = msgspec.structs.replace(event, job=self.book.next_job(request))
                 elif isinstance(event, ReserveNodes) and self._by_threads and event.job is None:
@@ -394,7 +391,7 @@ class LiveSite:
                 case ChangeRate(job_id=job_id, rate=rate):
                     self.runs.note_rate(job_id, rate)
                     # On machines that differ its limit and its launch go by its rate there, which only pauses change.
-                    speed = 1.0 if self.core.site.has_forms else rate / RATE_ONE
+                    speed = 1.0 if self.core.site.traits.forms else rate / RATE_ONE
                     if self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed):
                         self._note_pause(job_id, rate)
                 case MoveJob():
@@ -437,7 +434,7 @@ class LiveSite:
         """Note that a job stands still as another has its machines, or that it goes on there."""
         if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
             self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
-        elif rate > 0 and self.core.site.evicts_jobs:
+        elif rate > 0 and self.core.site.traits.evicts:
             self.book.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
@@ -454,7 +451,7 @@ class LiveSite:
         Where jobs are evicted the site says how long each may run: its machines may differ, and it may have run before.
         If it has left other nodes only now, its last run has the pace that it was given meanwhile.
         """
-        evicts = self.core.site.evicts_jobs
+        evicts = self.core.site.traits.evicts
         limit_ms = self.core.site.limit_left_ms(self._now_ms, command.job_id) if evicts else 0
         limit_ms = limit_ms if last is None else last.next_limit_ms
         if self.runs.put_off(command, limit_ms):
@@ -517,9 +514,9 @@ class LiveSite:
 
     def _made(self, start: StartJob, described: DescribeJob) -> Run:
         """Return what each machine has to run of a job on these nodes."""
-        told = self.settings, start, described, self.core.site.lanes, self._now_ms
+        told = self.settings, start, described, self.core.site.traits.threads, self._now_ms
         run = make_run(*told, gives_parts=self._gives_parts)
-        if self.core.site.has_forms:
+        if self.core.site.traits.forms:
             run.speed_up(self.core.site.rate_of(start.job_id) / RATE_ONE)
         return run
 

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from gridweave.errors import OptionError
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE, work_left
 from gridweave.site.messages import StartJob

@@ -16,7 +16,7 @@ from gridweave.settings import Changeable
 from gridweave.site.allocation import NO_PORT, Port, Ports
 from gridweave.site.book import JobBook
 from gridweave.site.disciplines.dictionary import deciding
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of
 from gridweave.site.job import JobRequest, SignalName
 from gridweave.site.kernels.work import RATE_ONE
@@ -338,10 +338,9 @@ class Runs:
         self.over: dict[int, Run] = {}
         self.begun: list[Run] = []
         self._book = book
-        policy, entry = deciding(settings.policy)
-        self._n_machines, self._has_forms = len(settings.machines), entry.has_forms
-        self._shares_nodes = entry.uses_resources
-        self._pauses = bool(getattr(policy, "pauses_jobs", False))
+        _, traits = deciding(settings.policy)
+        self._n_machines, self._has_forms = len(settings.machines), traits.forms
+        self._shares_nodes, self._pauses = traits.uses_resources, traits.pauses
         self._runs: dict[int, Run] = {}
         # Machines that cannot start anything, and why; and whom each that has said so takes.
         self._full: dict[str, str] = {}

@@ -12,12 +12,12 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver
 from gridweave.grid.settings import GridSettings
+from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.service.folder import SharedFolder, output_of
 from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest, BatchPlan
-from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import OVER, Accepted, JobRecord, JobRequest, Program, Resources
 from gridweave.site.messages import Machine
 from gridweave.site.runs import SiteSettings

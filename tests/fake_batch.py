@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.service.folder import SharedFolder
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.service.keeper import BatchKeeper
 from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import Allocation, AllocationEnd, AllocationRequest, BatchPlan, BatchUser, BatchView
-from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import Accepted, JobRecord, JobRequest, Program
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.messages import Machine, RunStarted

@@ -41,7 +41,8 @@ SHELLS = (
 )
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
 BELOW = {
-    f"src/gridweave/{name}.py" for name in ("errors", "jit", "ranges", "settings", "shared_calls", "values", "version")
+    f"src/gridweave/{name}.py"
+    for name in ("errors", "jit", "plugins", "ranges", "settings", "shared_calls", "values", "version")
 }
 IMPURE = {
     *("time", "datetime", "asyncio", "threading", "multiprocessing", "subprocess", "concurrent", "signal"),

@@ -25,11 +25,11 @@ from gridweave.grid.service.driver import GridDriver
 from gridweave.grid.settings import GridSettings
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.contract import ALONE_MS
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
-from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import OWN_IDS, Accepted, JobForm, JobRequest, Program
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver

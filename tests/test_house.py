@@ -19,7 +19,8 @@ from house import FOLDERS, PACKAGE, ROOT
 
 # Imports point down: a package imports only those of a lower number, and itself.
 LAYERS = dict.fromkeys(("errors", "jit", "ranges", "settings", "version"), 0)
-LAYERS |= {"values": 1, "shared_calls": 1, "netmodel": 2, "site": 2, "grid": 3, "scenarios": 4, "cli": 5}
+LAYERS |= {"plugins": 1, "values": 1, "shared_calls": 1, "netmodel": 2, "site": 2, "grid": 3, "testing": 3}
+LAYERS |= {"scenarios": 4, "cli": 5}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -16,7 +16,7 @@ from gridweave.grid.sends import UsualCommunication
 from gridweave.netmodel.communication import Communication, parse_communication
 from gridweave.netmodel.tables import KeyPath, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import MAX_WIDTH, Resources
 from gridweave.site.needs.known import DISK_BPS, UsualNeeds
 from gridweave.site.needs.text import parse_resources
@@ -124,9 +124,9 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
             continue
         entry = DISCIPLINES[site.discipline]
-        if not entry.live_only:
+        if entry.lender is None:
             continue
-        if control is not None and entry.is_in_control(site.options.get(entry.table_key)):
+        if control is not None and entry.lender.is_in_control(site.options.get(entry.table_key)):
             continue
         why = f"is {entry.name!r}, where {entry.about}"
         right = "it is for live sites alone" if control is None else "give control = 'limited' or 'none' in [grid]"

@@ -29,6 +29,7 @@ from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.launch import KEEP_OUTPUT, Limits, OutputLimits
 from gridweave.site.maxima import NO_MAXIMA, Maxima
+from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
 FRAGMENT_TABLES = ("limited", "unlimited")
@@ -44,7 +45,7 @@ def one_of(names: tuple[str, ...], description: str) -> Meta:
 SiteName = Annotated[str, Meta(description="Letters, digits, hyphens and underscores.", pattern=NAME_PATTERN)]
 Nodes = Annotated[int, Meta(ge=1, le=MAX_WIDTH, description="Number of nodes.")]
 Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
-Backfill = Annotated[str, one_of(DISCIPLINES["queue"].backfills, "Backfilling of the site under mode local.")]
+Backfill = Annotated[str, one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")]
 _PROFILE = Meta(description=f"A profile ({', '.join(PROFILES)}), or fraction=0.2,pattern=ring,message=1MB.")
 USUAL_PROFILE = "light"
 """What jobs of a live grid are taken to send if neither they nor the grid say anything: traffic is not free."""
@@ -116,12 +117,12 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     @property
     def shares_nodes(self) -> bool:
         """Whether several jobs may be on one of its nodes."""
-        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].shares_nodes
+        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].traits.shares_nodes
 
     @property
     def has_forms(self) -> bool:
         """Whether its machines differ, and jobs may have forms there."""
-        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].has_forms
+        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].traits.forms
 
 
 LAUNCHERS = ("self", "user")

@@ -26,14 +26,14 @@ from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
 from gridweave.grid.settings import GridSettings
 from gridweave.netmodel.model import NetworkModel
+from gridweave.site.batch.entry import SlurmTable
+from gridweave.site.batch.policy import NAME
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan
 from gridweave.site.batch.system import BatchPlan
 from gridweave.site.contract import ALONE_MS
-from gridweave.site.disciplines.batch.entry import SlurmTable
-from gridweave.site.disciplines.batch.policy import NAME
-from gridweave.site.disciplines.dictionary import asks_week, deciding
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.dictionary import deciding
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
 from gridweave.site.maxima import NO_MAXIMA, Maxima
@@ -168,7 +168,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
             owner=site.owner,
             rendezvous_ms=self.rendezvous_ms,
             alone_ms=self.alone_ms,
-            week=live_week(site.timezone) if asks_week(site.policy) else (),
+            week=live_week(site.timezone) if deciding(site.policy)[1].week else (),
             needs=self.needs,
         )
 
@@ -378,7 +378,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
         timezone=site.timezone,
         owner=owner_policy(site),
         journal=site.journal,
-        rules=machine_rules(site.launcher, gives_parts=deciding(policy)[1].gives_fractions, output=grid.output),
+        rules=machine_rules(site.launcher, gives_parts=deciding(policy)[1].fractions, output=grid.output),
         batch=batch_plan(site, grid.output),
     )
 

@@ -23,8 +23,8 @@ from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, Request, check_node_events, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
 from gridweave.site.disciplines.compiled import CompiledSite
-from gridweave.site.disciplines.dictionary import DISCIPLINES, asks_week, entry_of, may_share_nodes
-from gridweave.site.disciplines.protocol import Entry, Played, Policy
+from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, entry_of
+from gridweave.site.disciplines.entry import Entry, Played, Policy
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, week_of
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import new_run, no_work
@@ -60,7 +60,7 @@ def play_site(
 ) -> SimulationResult:
     """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
     entry = entry_of(policy)
-    if entry.live_only:
+    if entry.lender is not None:
         raise OptionError("discipline", f"{entry.name!r} is for live sites alone: {entry.about}")
     _check_workload(workload, policy)
     nodes = _checked_nodes(workload, nodes)
@@ -109,8 +109,8 @@ def _result_of(
         reservations=told.answers,
         label=policy.label,
         options={"trace": workload.name, **options},
-        shared=may_share_nodes(policy),
-        shares_time=entry.shares_time,
+        shared=entry.traits_of(policy).overlaps,
+        shares_time=entry.traits.shares_time,
         columns=told.columns,
         labels={} if entry.labels is None else entry.labels(policy),
         own_metrics=_own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
@@ -155,7 +155,7 @@ def week_for(workload: Workload, policy: Policy, timezone: str | None = None) ->
 
     Where nothing asks for it, a zone that nobody knows does no harm.
     """
-    return week_clock(workload, timezone) if asks_week(policy) else FROM_MONDAY
+    return week_clock(workload, timezone) if deciding(policy)[1].week else FROM_MONDAY
 
 
 def _options_of(policy: Policy) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def check_driver(
             "save", "is for the disciplines queue and planning in the compiled loop, without reservations"
         )
     entry = entry_of(policy)
-    if reservations and not entry.keeps_reservations:
+    if reservations and not entry.traits.reserves:
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
     check_requests(reservations)
     if not node_events:
@@ -208,8 +208,8 @@ def _check_workload(workload: Workload, policy: Policy) -> None:
         workload.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not above 0 and finite")
     _check_times(workload)
     entry = entry_of(policy)
-    check_needs(workload, entry.needs)
-    if entry.uses_resources:
+    check_needs(workload, entry.traits.needs)
+    if entry.traits.uses_resources:
         check_resources(workload)
 
 

@@ -17,7 +17,7 @@ from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.site_events import NodeEvent, Request
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.dictionary import entry_of, policy_named
-from gridweave.site.disciplines.protocol import Policy, TakesKinds
+from gridweave.site.disciplines.entry import Policy, TakesKinds
 from gridweave.site.policy import Limit, SitePolicy
 
 if TYPE_CHECKING:

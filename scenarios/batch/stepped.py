@@ -23,8 +23,8 @@ from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.site_events import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.dictionary import entry_of
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.dictionary import traits_of
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.work import RATE_ONE, Ends, begin_work, change_rate, no_ends, no_work, stop_work
@@ -206,9 +206,8 @@ class _SteppedSite:
         self._running = RunningWork()
         self._asked = {request.reservation_id: (when_ms, request) for when_ms, request in reservations}
         self._answers: dict[int, ReservationAnswer] = {}
-        self._columns = {name: np.zeros(len(workload)) for name in entry_of(policy).columns}
+        self._columns = {name: np.zeros(len(workload)) for name in traits_of(policy).columns}
         self._switches: list[tuple[int, int]] = []
-        self._evicts, self._figures, self._switcher = core.evicts_jobs, core.figures, core.switches
 
     @property
     def played(self) -> int:
@@ -228,8 +227,8 @@ class _SteppedSite:
         for job_id in self._running.ended(now_ms):
             row = self._row_of[job_id]
             self._end_ms[row] = now_ms
-            if self._figures is not None:
-                for column, value in zip(self._columns.values(), self._figures.figures_of(now_ms, job_id), strict=True):
+            if self._columns:
+                for column, value in zip(self._columns.values(), self.core.figures(now_ms, job_id), strict=True):
                     column[row] = value
             events.append(JobFinished(job_id))
         while self._arrivals and self._arrivals[0][0] == now_ms:
@@ -240,27 +239,20 @@ class _SteppedSite:
             self._pass_over_cancelled()
         for command in self.core.handle(now_ms, *events):
             self._carry_out(now_ms, command)
-        if self._switcher is not None:
-            self._switches += self._switcher.switches_after(len(self._switches))
+        self._switches += self.core.switches_after(len(self._switches))
 
     def outcome(self) -> Stepped:
         """Return what became of the jobs and of the requests."""
         answers = tuple(self._answers[reservation_id] for reservation_id in self._asked)
-        totals = {} if self._figures is None else dict(self._figures.totals())
-        return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals, self._own())
-
-    def _own(self) -> object:
-        """Return what the discipline tells besides, where it switches between policies, or has learned."""
-        if self._switcher is None:
-            return self.core.own_at_end
-        (policies, *_) = self._columns.values()
-        return self._switcher.own(self._switches, np.where(self._start_ms == NEVER, -1, policies).astype(np.int64))
+        own = self.core.report(self._switches, self._columns, self._start_ms != NEVER)
+        totals = dict(self.core.totals())
+        return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals, own)
 
     def _pass_over_cancelled(self) -> None:
         """Pass over cancellations of jobs that have started for good, or were refused."""
         while self._arrivals and self._is_too_late(event := self._arrivals[0][1]):
             assert isinstance(event, JobCancelled), "too late for what is no cancellation"
-            if self._evicts and self._end_ms[self._row_of[event.job_id]] == NEVER:
+            if self.core.traits.evicts and self._end_ms[self._row_of[event.job_id]] == NEVER:
                 return  # it may wait again by then
             self._arrivals.popleft()
 

@@ -20,7 +20,7 @@ from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
 from gridweave.site.contract import ALONE_MS, RENDEZVOUS_MS
-from gridweave.site.disciplines.dictionary import asks_week, entry_of
+from gridweave.site.disciplines.dictionary import deciding, traits_of
 from gridweave.site.job import JobRecord
 from gridweave.site.launch import MachineRules
 from gridweave.site.owner import policy_label
@@ -104,11 +104,11 @@ def _site_problems(built: Built) -> Iterator[str]:
     """Yield what cannot be played at sites."""
     is_asked = built.policy.control != "full" and bool(built.to_grid.any())
     for name, policy in zip(built.site_names, built.site_policies, strict=True):
-        entry = entry_of(policy)
-        if is_asked and entry.slices_time and entry.saves_work(policy):
+        traits = traits_of(policy)
+        if is_asked and traits.slices_time and traits.saves_work:
             why = "a job of the grid that is moved goes back to the grid, which knows nothing of what it has done"
             yield f"sites.{name}.{policy.discipline}: {why}: set migration to 'none', or grid.control to 'full'"
-        if asks_week(policy):
+        if deciding(policy)[1].week:
             why = "its windows follow the time of day, and a live run is faster; a site with windows is simulated only"
             yield f"sites.{name}.discipline: {why}"
 

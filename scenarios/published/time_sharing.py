@@ -21,8 +21,8 @@ from gridweave.scenarios.workload.homes import home_of
 from gridweave.scenarios.workload.table import MS_PER_S
 from gridweave.scenarios.workload.transform import split
 from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.policy import SitePolicy
 
 SWITCH_MS = 4_000

@@ -32,8 +32,8 @@ from gridweave.scenarios.workload.priorities import column_of, with_priorities
 from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, PlannedFault, check_reach, node_of_grid
-from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_of, may_share_nodes
-from gridweave.site.disciplines.protocol import Entry, Policy
+from gridweave.site.disciplines.dictionary import DISCIPLINES, traits_of
+from gridweave.site.disciplines.entry import Entry, Policy
 from gridweave.site.owner import OwnerPolicy
 
 
@@ -109,19 +109,19 @@ class Built:
     @property
     def shares_nodes(self) -> bool:
         """Whether jobs share the nodes of some site."""
-        return any(map(may_share_nodes, self.site_policies))
+        return any(traits_of(policy).overlaps for policy in self.site_policies)
 
     @property
     def sites_with_rates(self) -> frozenset[str]:
         """The sites at which jobs may work at other rates than 1: they share nodes, or the machines differ."""
         sites = zip(self.site_names, self.site_policies, strict=True)
-        return frozenset(name for name, policy in sites if may_share_nodes(policy) or entry_of(policy).has_forms)
+        return frozenset(name for name, policy in sites if traits_of(policy).overlaps or traits_of(policy).forms)
 
     @property
     def sites_that_save(self) -> frozenset[str]:
         """The sites at which jobs that have to leave their nodes save what they have done, and go on from there."""
         sites = zip(self.site_names, self.site_policies, strict=True)
-        return frozenset(name for name, policy in sites if entry_of(policy).saves_work(policy))
+        return frozenset(name for name, policy in sites if traits_of(policy).saves_work)
 
     @property
     def label(self) -> str:
@@ -147,7 +147,7 @@ class Built:
             or self.policy.tuning is not None
             or self.scenario.grid.at is not None
             or self.shares_nodes
-            or any(entry_of(policy).has_forms for policy in self.site_policies)
+            or any(traits_of(policy).forms for policy in self.site_policies)
             or self.network != Network()
             or self.faults.any
             or self.live != LiveTimes()
@@ -406,12 +406,12 @@ def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload 
 def _about_sharing(scenario: Scenario) -> list[str]:
     """Return what to say of tables about shared nodes that have no effect."""
     shares = any(site.shares_nodes for site in sites_of(scenario))
-    asks = any(entry.uses_resources for entry in _entries(scenario))
+    asks = any(entry.traits.uses_resources for entry in _entries(scenario))
     known = scenario.workload.resources is not None
     if asks and not known:
         return ["nothing is known of what jobs need (workload.resources), so none shares its nodes"]
     if known and not asks:
-        names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.uses_resources)
+        names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.traits.uses_resources)
         return [f"no site shares its nodes (discipline {names}): workload.resources has no effect"]
     if shares and scenario.grid.control == "full" and scenario.grid.mode != "local":
         return ["under full control the grid asks for whole nodes: only a site's own users share them"]
@@ -481,7 +481,7 @@ def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: Gri
     at_home = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
     for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)
-    takes_parts = np.array([DISCIPLINES[site.discipline].takes_parts for site in sites], np.bool_)
+    takes_parts = np.array([DISCIPLINES[site.discipline].traits.takes_parts for site in sites], np.bool_)
     reasons = [_why_never(policy, for_grid, takes_parts, int(width)) for width in widths]
     placeable = np.array([reason is None for reason in reasons], np.bool_)[of_job]
     fits = np.where(to_grid, placeable, workload.width <= at_home)

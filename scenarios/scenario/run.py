@@ -21,7 +21,7 @@ from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 
 Progress = Callable[[int, int, str], None]

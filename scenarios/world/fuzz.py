@@ -23,7 +23,7 @@ from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network, check_reach, node_of_grid
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.traffic import merged
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.owner import OwnerPolicy
 
 JOBS = 300

@@ -26,9 +26,9 @@ from gridweave.scenarios.world.traffic import LinkTraffic, WorldLinks
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
 from gridweave.site.contract import ContractCore
-from gridweave.site.disciplines.dictionary import entry_of
+from gridweave.site.disciplines.dictionary import traits_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
@@ -123,7 +123,7 @@ def simulate_world(
     known = None if links is None else links.network
     live, played = live or LiveTimes(), faults or Faults()
     margin_ms = max(routes.margin_ms, live.margin_ms)
-    shared = [number for number, site in enumerate(sites) if site.site.lanes != (1, 1)]
+    shared = [number for number, site in enumerate(sites) if site.site.traits.assigns_threads]
     meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=known, shared=shared)
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
     world = World(sites, meta, lengths, routes, played, rng, check=check, channels=channels, links=links)
@@ -137,7 +137,7 @@ def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None
     """Refuse jobs that are cancelled before they come, or that do not tell what a site has to know of them."""
     cancellations(workload, np.arange(len(workload)))
     for policy in site_policies:
-        check_needs(workload, entry_of(policy).needs)
+        check_needs(workload, traits_of(policy).needs)
 
 
 def _sites(

@@ -107,7 +107,8 @@ _MAX_ROUNDS = 10_000
 def _history_of(sites: Sequence[ContractCore]) -> History:
     """Return an empty history of these sites."""
     lanes = [site.site.threads_per_node for site in sites]
-    slices, fractions = ([getattr(site.site, name) for site in sites] for name in ("slices_time", "gives_fractions"))
+    traits = [site.site.traits for site in sites]
+    slices, fractions = [each.slices_time or each.pauses for each in traits], [each.fractions for each in traits]
     return History([site.nodes for site in sites], lanes, slices, fractions)
 
 
@@ -160,7 +161,7 @@ class World:
     @property
     def shares_nodes(self) -> bool:
         """Whether jobs may share nodes, in space or in time, on any site."""
-        return any(site.site.shares_nodes for site in self._sites)
+        return any(site.site.traits.overlaps for site in self._sites)
 
     def run(self, submissions: Iterable[WorldJob]) -> None:
         """Play jobs, given in the order of submission, until every one is done."""

@@ -1,4 +1,4 @@
-"""The disciplines, by name. To add one, add the place of its entry here (docs/write-a-discipline.md)."""
+"""The disciplines by name: all entry points of the group ``gridweave.disciplines`` (docs/write-a-discipline.md)."""
 
 from __future__ import annotations
 
@@ -6,54 +6,70 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import Any
 
-from gridweave.errors import InputError, OptionError, not_known
-from gridweave.site.disciplines.protocol import Entry, Policy
+from typing_extensions import override
 
-PLACES = {
-    "queue": "queue",
-    "planning": "planning",
-    "lomarc": "sharing.entry",
-    "gang": "gang.entry",
-    "dynp": "dynp.entry",
-    "optimal": "optimal.entry",
-    "fractional": "fractional.entry",
-    "heterogeneous": "heterogeneous.entry",
-    "levels": "levels.entry",
-    "slurm": "batch.entry",
-}
-"""Name to the module in this folder that has its ``ENTRY``."""
+from gridweave.errors import InputError, OptionError, not_known
+from gridweave.plugins import entry_points
+from gridweave.site.disciplines.base import Traits
+from gridweave.site.disciplines.entry import Entry, Policy
+
+GROUP = "gridweave.disciplines"
+"""The group of entry points; each is named after its discipline, and refers to its `Entry`."""
 
 
 class Entries(MutableMapping[str, Entry]):
-    """Entries by name. One is imported when it is first asked for: a simulation of one discipline needs no other."""
+    """Entries by name; each is imported when it is first used, as a simulation of one discipline needs no other."""
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._found: dict[str, Entry | str] = dict(places)
+    def __init__(self) -> None:
+        self._known: dict[str, Entry | str] | None = None
 
+    @property
+    def _found(self) -> dict[str, Entry | str]:
+        if self._known is None:
+            self._known = dict(entry_points(GROUP))
+        return self._known
+
+    @override
     def __getitem__(self, name: str) -> Entry:
         found = self._found[name]
         if isinstance(found, str):
-            found = import_module(f"gridweave.site.disciplines.{found}").ENTRY
-            self._found[name] = found
+            found = self._found[name] = _loaded(name, found)
         return found
 
+    @override
     def __setitem__(self, name: str, entry: Entry) -> None:
         self._found[name] = entry
 
+    @override
     def __delitem__(self, name: str) -> None:
         del self._found[name]
 
+    @override
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
 
+    @override
     def __len__(self) -> int:
         return len(self._found)
 
+    @override
     def __contains__(self, name: object) -> bool:
         return name in self._found
 
 
-DISCIPLINES = Entries(PLACES)
+def _loaded(name: str, place: str) -> Entry:
+    """Return the entry at a place, which is ``module:attribute``; InputError if there is none of that name."""
+    module, _, attribute = place.partition(":")
+    try:
+        entry = getattr(import_module(module), attribute, None)
+    except ImportError as error:
+        raise InputError(f"the discipline {name!r} cannot be imported from {place}: {error}") from error
+    if not isinstance(entry, Entry) or entry.name != name:
+        raise InputError(f"the entry point {name} of {GROUP} is {place}, which is no Entry with the name {name!r}")
+    return entry
+
+
+DISCIPLINES = Entries()
 """Name to entry."""
 
 _OF_MANY = ("order", "backfill")
@@ -79,22 +95,16 @@ def entry_of(policy: Policy) -> Entry:
     return entry_named(policy.discipline)
 
 
-def deciding(policy: Policy) -> tuple[Policy, Entry]:
-    """Return by which policy of which discipline jobs are given nodes: at a site with pilots, that of these."""
-    decides = entry_of(policy).decides(policy)
-    return decides, entry_of(decides)
+def deciding(policy: Policy) -> tuple[Policy, Traits]:
+    """Return the policy by which jobs get their nodes, and its traits: at a site with pilots, the policy in these."""
+    lender = entry_of(policy).lender
+    inside = policy if lender is None else lender.policy_inside(policy)
+    return inside, traits_of(inside)
 
 
-def asks_week(policy: Policy) -> bool:
-    """Whether decisions depend on the local time of the week."""
-    decides, entry = deciding(policy)
-    return entry.asks_week(decides)
-
-
-def may_share_nodes(policy: Policy) -> bool:
-    """Return whether several jobs may be on a node, be it that one of them stands still."""
-    entry = entry_of(policy)
-    return entry.shares_nodes or entry.may_pause(policy)
+def traits_of(policy: Policy) -> Traits:
+    """Return what the discipline of a policy can do under it."""
+    return entry_of(policy).traits_of(policy)
 
 
 def policy_named(name: str) -> Any:
@@ -125,10 +135,10 @@ def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mappi
     """
     entry = entry_named(name)
     own = {entry.table_key, *_OF_MANY}
-    if entry.inside is not None:
-        own.add(entry_named(entry.inside(given.get(entry.table_key))).table_key)
+    if entry.lender is not None:
+        own.add(entry_named(entry.lender.discipline_inside(given.get(entry.table_key))).table_key)
     tables = {key for key, value in given.items() if value is not None} - own
     for other in DISCIPLINES.values() if tables else ():
-        if other.table is not None and other.table_key in tables:
+        if other.table_key in tables:
             raise OptionError(other.table_key, f"is for the discipline {other.name}, and this site has {name!r}")
     return entry.read(nodes, given, usual)

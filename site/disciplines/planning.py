@@ -5,18 +5,20 @@ It is stepped as a queue is (queue.py), with kernels of its own (`gridweave.site
 
 from __future__ import annotations
 
-from gridweave.site.disciplines.protocol import Entry, until_its_limit
-from gridweave.site.disciplines.queue import COMPILED, ArrayDiscipline, read_policy
-from gridweave.site.policy import BACKFILLS
+from dataclasses import replace
+
+from gridweave.site.disciplines.base import Traits
+from gridweave.site.disciplines.entry import Entry
+from gridweave.site.disciplines.queue import COMPILED, SiteQueue, read_policy
+
+TRAITS = Traits(elastic=True, reserves=True)
 
 ENTRY = Entry(
     name="planning",
-    asks_week=lambda policy: policy.has_windows,
     about="every job that waits has a planned start, and nodes can be reserved in advance",
-    make=ArrayDiscipline,
+    make=SiteQueue,
     read=lambda nodes, given, usual: read_policy("planning", given, usual),
-    backfills=BACKFILLS["planning"],
-    longest_stay_ms=until_its_limit,
-    keeps_reservations=True,
+    traits=TRAITS,
+    traits_by=lambda policy: replace(TRAITS, week=policy.has_windows),
     compiled=COMPILED,
 )

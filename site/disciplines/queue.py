@@ -5,7 +5,6 @@ A planning site is stepped the same way, with other kernels (planning.py).
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -13,11 +12,14 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from gridweave.jit import prepared
+from gridweave.site.disciplines.arrays import ArrayDiscipline
+from gridweave.site.disciplines.base import NOTHING, Decisions, Start, Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
-from gridweave.site.disciplines.protocol import Entry, Options, must_end_by, refuse_unknown, until_its_limit
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copy_into
+from gridweave.site.disciplines.entry import Entry, Options, must_end_by, refuse_unknown
+from gridweave.site.disciplines.slots import FIRST_SLOTS, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.dispatch import (
@@ -40,17 +42,18 @@ from gridweave.site.kernels.state import (
     REPLAN,
     TAKE,
     Plan,
+    SiteState,
     empty_plan,
     empty_state,
 )
-from gridweave.site.policy import BACKFILLS, SitePolicy
+from gridweave.site.policy import SitePolicy
 from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
 from gridweave.site.times import span_text, when_text
 
 _NEVER = int(NEVER_MS)
 
 
-class ArrayDisciplineState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 1"):
+class SiteQueueState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 1"):
     """The jobs of a site in arrays; ``plan`` is empty where none is made."""
 
     slots: SlotsState
@@ -59,20 +62,19 @@ class ArrayDisciplineState(CoreState, frozen=True, kw_only=True, tag="ArrayDisci
     next_start_ms: int
 
 
-class ArrayDiscipline:
-    """A site's jobs in arrays, and the kernels that decide on them."""
+class SiteQueue(ArrayDiscipline[SiteState]):
+    """A queue or a plan of jobs in arrays, and the kernels that decide on them."""
 
-    state_type: Any = ArrayDisciplineState
+    state_type: Any = SiteQueueState
 
     def __init__(self, nodes: int, policy: SitePolicy, week: WeekClock = FROM_MONDAY) -> None:
-        self._nodes = self._in_service = nodes
+        super().__init__(nodes)
+        self._in_service = nodes
         self._policy = policy
         self._limits = policy.limit_arrays(week=week)
-        self._state = empty_state(nodes, slots=FIRST_SLOTS)
         self._plan = self._empty_plan()
         self._rules = self._made_rules()
         self._scratch: Plan | None = None
-        self._slots = JobSlots()
         self._end_ms: dict[int, int] = {}
         # What the last pass has seen; ends in between are taken out as they come.
         self._first_end_ms = self._next_start_ms = _NEVER
@@ -84,38 +86,43 @@ class ArrayDiscipline:
         self._depart = prepared(job_ended, state, rules, number, number, number)
         self._decide = prepared(pass_and_outlook, state, rules, number)
 
-    def aside(self) -> Self:
-        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
-        twin = copy.copy(self)
-        twin._scratch, twin._whys = None, self._whys.copy()
+    @override
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin._end_ms, twin._whys = self._end_ms.copy(), self._whys.copy()
+        twin._plan, twin._scratch = None if self._plan is None else copied(self._plan), None
+        twin._rules = twin._made_rules()
+        twin._name_numbers()
         return twin
 
+    @override
+    def _empty(self, slots: int) -> SiteState:
+        return empty_state(self.nodes, slots=slots)
+
     def _name_numbers(self) -> None:
-        """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
+        """Look up once the columns that every step reads: finding a field of a record takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
 
     def _empty_plan(self) -> Plan | None:
         """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
         if not self._policy.makes_plan:
             return None
-        return empty_plan(self._state, self._policy.profile_totals(self._nodes), reservations=FIRST_SLOTS)
+        return empty_plan(self._state, self._policy.profile_totals(self.nodes), reservations=FIRST_SLOTS)
 
     def _made_rules(self) -> SiteRules:
         """Return what the kernels of this discipline work with, of the size that the arrays now have."""
         return self._policy.rules(self._plan, self._limits)
 
+    @override
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
         about = job.width, self._mask(job)
         if about not in self._whys:
-            self._whys[about] = self._policy.why_never(self._nodes, width=job.width, limits=about[1])
+            self._whys[about] = self._policy.why_never(self.nodes, width=job.width, limits=about[1])
         return self._whys[about]
 
+    @override
     def submit(self, now_ms: int, job: Job) -> None:
-        """Take in a job."""
-        if self._slots.is_full:
-            self._grow()
-        slot = self._slots.enter(job)
+        slot = self._entered(job)
         job_id, width, estimate_ms = job.job_id, job.width, job.estimate_ms
         if job.behind:
             key = math.inf
@@ -126,8 +133,8 @@ class ArrayDiscipline:
         arrive, mask = self._arrive, self._mask(job)
         arrive(self._state, self._rules, slot, key, now_ms, job_id, width, estimate_ms, mask)
 
+    @override
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a running job."""
         end_ms = self._end_ms.pop(job_id)
         depart = self._depart
         found = depart(self._state, self._rules, end_ms, job_id, now_ms)
@@ -136,8 +143,8 @@ class ArrayDiscipline:
             self._first_end_ms = self._running_end_ms.item(0) if self._end_ms else _NEVER
         self._slots.leave(job_id)
 
+    @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Expect a running job to end at another instant."""
         running = self._state.running[: self._state.counters[0]["n_running"]]
         place = np.flatnonzero(running["slot"] == self._slots.of[job_id])
         running["end_ms"][place] = self._end_ms[job_id] = end_ms
@@ -146,14 +153,14 @@ class ArrayDiscipline:
         self._first_end_ms = self._running_end_ms.item(0)
         self._state.counters["stale"] = REPLAN
 
+    @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
-        """Take out a waiting job."""
         job_withdrawn(self._state, self._rules, np.int64(self._place(job_id)))
         self._slots.leave(job_id)
 
+    @override
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
-        if self._plan is None or self._limits is None or width > self._nodes:
+        if self._plan is None or self._limits is None or width > self.nodes:
             return None
         if self._state.counters[0]["n_reservations"] == len(self._plan.reservations):
             self._grow()
@@ -165,16 +172,13 @@ class ArrayDiscipline:
             self._enter(reservation_id, start_ms, start_ms + length_ms, width)
         return fits_ms
 
+    @override
     def resize(self, by: int) -> None:
-        """Have so many nodes more in service, or fewer; those that leave are free."""
         counters = self._state.counters[0]
         self._in_service += by
         counters["free"] += by
         self._rules.resized(by)
         counters["stale"], counters["n_blocks"] = REPLAN, 0
-
-    def spare(self, job_id: int) -> None:
-        """Never evict a running job from now on: nobody can have all of its nodes. Here nobody is evicted at all."""
 
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
         """Put an accepted reservation into the list, in order, and into the plan, in which it is known to fit."""
@@ -187,8 +191,8 @@ class ArrayDiscipline:
         times = np.int64(start_ms), np.int64(end_ms)
         occupy_plan(self._plan, self._limits, *times, np.int64(width), NO_LIMITS, TAKE)
 
+    @override
     def unreserve(self, now_ms: int, reservation_id: int) -> None:
-        """Give back a reservation, or what is left of it."""
         if self._plan is None:
             return
         counters = self._state.counters[0]
@@ -202,30 +206,30 @@ class ArrayDiscipline:
         if gone["end_ms"].max(initial=now_ms) > now_ms:
             counters["stale"] = REPLAN
 
-    def run_pass(self, now_ms: int) -> list[Job]:
-        """Start what may start now; return these jobs, in the order in which they were started."""
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
         if self._plan is None and len(self._slots.of) == len(self._end_ms):
-            # Nobody waits.
-            return []
+            # No job waits.
+            return NOTHING
         count, self._first_end_ms, self._next_start_ms = self._decide(self._state, self._rules, now_ms)
         if not count:
-            return []
-        slots, started = self._state.started, []
+            return NOTHING
+        slots, starts = self._state.started, []
         for number in range(count):
             job = self._slots.jobs[slots.item(number)]
             self._end_ms[job.job_id] = now_ms + job.estimate_ms
-            started.append(job)
-        return started
+            starts.append(Start(job))
+        return Decisions(starts)
 
+    @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length, submitted now, could have at once."""
         times = np.int64(now_ms), np.int64(length_ms)
         if self._plan is None:
             return int(startable_behind_queue(self._state, self._policy.codes, *times))
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
+    @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
         if width > self._in_service:
             return None
         if width <= self.startable(now_ms, length_ms):
@@ -241,36 +245,38 @@ class ArrayDiscipline:
     def _room_to_plan(self) -> Plan:
         """Return arrays in which a queue can be planned to answer a question; nothing is kept in them."""
         if self._scratch is None or self._scratch.step_ms.shape[1] < 2 * len(self._state.jobs) + 4:
-            total = np.array([self._nodes], np.int64)
+            total = np.array([self.nodes], np.int64)
             self._scratch = empty_plan(self._state, total, reservations=1)
         self._scratch.total[0] = self._in_service
         return self._scratch
 
+    @override
     def next_wakeup_ms(self) -> int | None:
-        """Return the next instant at which a job may start though nothing else happens."""
         return None if self._next_start_ms == _NEVER else self._next_start_ms
 
+    @override
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job."""
         return self._first_end_ms if self._end_ms else None
 
+    @override
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs, by their end by estimate."""
         for entry in self._state.running[: self._state.counters[0]["n_running"]]:
             job = self._slots.jobs[int(entry["slot"])]
             yield Running(job, int(entry["end_ms"]) - job.estimate_ms, int(entry["end_ms"]))
 
+    @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any."""
         for place, slot in enumerate(self._waiting_slots()):
             job = self._slots.jobs[slot]
             if self._plan is not None:
-                yield job, int(self._state.jobs[slot]["promised_ms"])
+                promised_ms = int(self._state.jobs[slot]["promised_ms"])
+                yield job, None if promised_ms == _NEVER else promised_ms
             else:
-                yield job, self._shadow_ms(job) if place == 0 else None
+                shadow_ms = self._shadow_ms(job) if place == 0 else _NEVER
+                yield job, None if shadow_ms == _NEVER else shadow_ms
 
+    @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, and why not earlier."""
         place = self._place(job_id)
         job = self._slots.job(job_id)
         promised_ms = int(self._state.jobs[self._slots.of[job_id]]["promised_ms"])
@@ -341,10 +347,10 @@ class ArrayDiscipline:
     def _place(self, job_id: int) -> int:
         return self._waiting_slots().index(self._slots.of[job_id])
 
+    @override
     def _grow(self) -> None:
-        old, plan = self._state, self._plan
-        self._state = empty_state(self._nodes, slots=self._slots.double())
-        copy_into(self._state, old)
+        super()._grow()
+        plan = self._plan
         if plan is not None:
             larger = empty_plan(self._state, plan.total, reservations=2 * len(plan.reservations))
             copy_into(larger, plan)
@@ -352,17 +358,16 @@ class ArrayDiscipline:
         self._rules = self._made_rules()
         self._name_numbers()
 
-    def state(self) -> ArrayDisciplineState:
-        """Return what is known of the jobs."""
+    @override
+    def state(self) -> SiteQueueState:
         plan = {} if self._plan is None else arrays_state(self._plan)
-        return ArrayDisciplineState(
+        return SiteQueueState(
             slots=self._slots.state(), arrays=arrays_state(self._state), plan=plan, next_start_ms=self._next_start_ms
         )
 
-    def restore(self, state: ArrayDisciplineState) -> None:
-        """Take in what was known of the jobs."""
-        self._slots.restore(state.slots)
-        self._state = restored_arrays(empty_state(self._nodes, slots=self._slots.count), state.arrays)
+    @override
+    def restore(self, state: SiteQueueState) -> None:
+        super().restore(state)
         if self._plan is not None:
             self._plan = restored_arrays(self._plan, state.plan)
         self._rules = self._made_rules()
@@ -393,8 +398,8 @@ class ArrayDiscipline:
             waiting[:] = waiting[np.lexsort((jobs["job_id"][waiting], jobs["submit_ms"][waiting], keys))]
             self._state.counters["stale"], self._state.counters["n_blocks"] = REPLAN, 0
 
+    @override
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         counters = self._state.counters[0]
         jobs, running = self._state.jobs, self._state.running[: counters["n_running"]]
         waiting = self._waiting_slots()
@@ -481,9 +486,8 @@ COMPILED = Compiled(site=compiled_site, nodes_may_fail=True, piece=20_000)
 ENTRY = Entry(
     name="queue",
     about="jobs stand in a queue, and those behind the head may be backfilled",
-    make=ArrayDiscipline,
+    make=SiteQueue,
     read=lambda nodes, given, usual: read_policy("queue", given, usual),
-    backfills=BACKFILLS["queue"],
-    longest_stay_ms=until_its_limit,
+    traits=Traits(elastic=True),
     compiled=COMPILED,
 )

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.jit import Ints
 from gridweave.site.job import Job
 
 A = TypeVar("A", bound=NamedTuple)
@@ -97,27 +96,6 @@ class JobSlots:
         twin = type(self)()
         twin.of, twin.jobs, twin._free = self.of.copy(), self.jobs.copy(), self._free.copy()
         return twin
-
-
-def rates_to_tell(slots: JobSlots, changed: Iterable[int], rates: Ints, told: dict[int, int]) -> list[tuple[int, int]]:
-    """Return (job id, rate) of the running jobs whose rate is another than was told, by job id, and note these as told.
-
-    Parameters
-    ----------
-    slots : JobSlots
-    changed : iterable of int
-        The slots that may have another rate; some may be free.
-    rates : numpy.ndarray of int64, shape (slots,)
-    told : dict from int to int
-        What was told last of each running job, by job id.
-    """
-    found = []
-    for slot in changed:
-        job, rate = slots.jobs.get(slot), int(rates[slot])
-        if job is not None and told.get(job.job_id, rate) != rate:
-            told[job.job_id] = rate
-            found.append((job.job_id, rate))
-    return sorted(found)
 
 
 def copied(arrays: A) -> A:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.protocol import SharedOffer
+from gridweave.site.disciplines.base import SharedOffer
 from gridweave.site.job import Job, why_impossible
 from gridweave.site.messages import Quoted, RequestQuote, RunsLate, ToGrid
 from gridweave.site.owner import GridJob
@@ -38,7 +38,7 @@ def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[To
     Such a grid counts on the end of the job. One that has delegated it leaves that to the site.
     """
     is_placed = part.lease_until_ms == 0 and not part.shared
-    if not is_placed or site.lanes == (1, 1):
+    if not is_placed or not site.traits.assigns_threads:
         return []
     left = site.limit_left_ms(now_ms, job_id) * part.rate
     return [ToGrid(RunsLate(job_id, part.attempt, left, part.rate, now_ms))]

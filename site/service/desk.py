@@ -364,7 +364,7 @@ class SiteDesk(Desk[SiteDriver]):
             name=settings.name,
             nodes=core.nodes,
             for_grid=settings.owner.nodes_for_grid(core.nodes),
-            free=core.idle,
+            free=core.source.idle,
             waiting=sum(1 for _ in core.waiting()),
             running=sum(1 for _ in core.running()),
             draining=site.core.draining,
@@ -449,12 +449,12 @@ class SiteDesk(Desk[SiteDriver]):
     async def experience(self, changes: tuple[KnownTimes, ...]) -> SiteExperience:
         """Return how long jobs take, as far as the site knows, after some changes of that (`ExperienceEdited`)."""
         core, name = self.driver.site.core.site, self.driver.settings.name
-        if core.learns is None:
+        if not core.traits.learns:
             return SiteExperience(site=name, learns=False)
         if changes:
             await self.driver.told(ExperienceEdited(changes))
         await self.driver.durable()
-        return SiteExperience(site=name, learns=True, times=list(core.learns.known_times()))
+        return SiteExperience(site=name, learns=True, times=list(core.known_times()))
 
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
         """Return which machine runs a rank of an attempt; empty if none does now."""

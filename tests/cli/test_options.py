@@ -270,7 +270,7 @@ def test_options_reach_the_policy() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"discipline": "sling"}, "--discipline: 'sling' is not known; one of queue, planning, lomarc, gang"),
+        ({"discipline": "sling"}, "--discipline: 'sling' is not known; one of dynp, fractional, gang"),
         ({"discipline": ""}, "--discipline: '' is not known"),
         ({"orders": "fcfs,lifo"}, "--order: 'lifo' is not known; one of fcfs, sjf"),
         ({"backfills": "hard"}, "--backfill of a queue site: 'hard' is not known; one of easy, none"),

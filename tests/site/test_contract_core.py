@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
 from gridweave.site.contract import OWN, ContractCore
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
-from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job, JobForm
 from gridweave.site.messages import (
     Answer,
@@ -702,9 +702,7 @@ def test_what_has_been_evicted_elsewhere_counts_here(policy: Policy, is_delegate
     told(core, 50, JobFinished(7))
     told(core, 60, asked(2, 2))
     assert commands(core, 70, JobSubmitted(Job(job_id=8, width=1, estimate_ms=100, priority=2))) == []
-    figures = core.site.figures
-    assert figures is not None
-    assert figures.figures_of(70, 1)[-1] == 2
+    assert core.site.figures(70, 1)[-1] == 2
 
 
 def test_when_nodes_come_free_is_told_where_that_is_wanted() -> None:

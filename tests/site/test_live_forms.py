@@ -113,8 +113,7 @@ def test_a_site_learns_how_long_a_class_runs_by_its_name() -> None:
     told = north.forecast(5_001, OWN + 7)
     assert told is not None
     assert told.start_ms == 10_000
-    assert north.core.site.learns is not None
-    known = [(one.job_class, one.user, one.resource, one.mean_ms) for one in north.core.site.learns.known_times()]
+    known = [(one.job_class, one.user, one.resource, one.mean_ms) for one in north.core.site.known_times()]
     # Users have no name here, so they are all number 0.
     assert known == [(None, 0, "", 5_000), ("short", None, "", 5_000), ("short", None, "all", 5_000)]
 
@@ -127,10 +126,9 @@ def test_a_site_learns_only_from_jobs_that_ended_well() -> None:
     north.handle(2, Wish("cancel", (OWN + 1,)))
     for n, outcome in enumerate(("failed", "cancelled", "lost")):
         north.handle(50 + n, RunEnded("m0", OWN + n, 1, outcome))
-    assert north.core.site.learns is not None
-    assert north.core.site.learns.known_times() == ()
+    assert north.core.site.known_times() == ()
     north.handle(60, RunEnded("m0", OWN + 3, 1, "finished"))
-    assert {one.mean_ms for one in north.core.site.learns.known_times()} == {60}
+    assert {one.mean_ms for one in north.core.site.known_times()} == {60}
 
 
 def test_an_outage_is_not_learned_as_run_time() -> None:
@@ -140,8 +138,7 @@ def test_an_outage_is_not_learned_as_run_time() -> None:
     north.handle(1, RunStarted("m0", OWN, 1))
     commands = north.handle(25_000, RunEnded("m0", OWN, 1, "finished", ran_ms=(10, 5_000)))
     assert [each.run_ms for each in commands if isinstance(each, RecordUsage)] == [5_000]
-    assert north.core.site.learns is not None
-    assert {one.mean_ms for one in north.core.site.learns.known_times()} == {5_000}
+    assert {one.mean_ms for one in north.core.site.known_times()} == {5_000}
 
 
 def test_what_a_live_site_knows_is_edited() -> None:
@@ -158,8 +155,7 @@ def test_what_a_live_site_knows_is_edited() -> None:
     again = site(north.settings.policy)
     again.restore(read_state(again, dump_state(north)))
     for each in (north, again):
-        assert each.core.site.learns is not None
-        assert each.core.site.learns.known_times() == (cfd,)
+        assert each.core.site.known_times() == (cfd,)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.protocol import PILOT, Policy
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
@@ -20,6 +20,7 @@ from gridweave.site.messages import (
     StartRun,
     UserSubmitted,
 )
+from gridweave.site.nodes.source import PILOT
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 

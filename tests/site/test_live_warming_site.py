@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.site.disciplines.protocol import Policy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from gridweave.site.batch.system import BatchPlan
 from gridweave.site.service.actor import SiteActor
 
@@ -23,6 +25,7 @@ class BatchSiteActor(SiteActor):
         self._keeper: BatchKeeper | None = None
         super().__init__(*arguments, **options)
 
+    @override
     def make_desk(self) -> SiteDesk:
         """Return the desk of the site."""
         from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
@@ -34,6 +37,7 @@ class BatchSiteActor(SiteActor):
         self._hub, self._keeper = make_keeper(driver, folder, self._batch)
         return SiteDesk(driver, uplink=self.uplink_status, read=self._keeper.output.read)
 
+    @override
     async def look_after_machines(self, desk: SiteDesk) -> None:
         """Hear the nodes, and keep the batch system asked."""
         assert self._hub is not None, "kept before it was made"
@@ -41,10 +45,12 @@ class BatchSiteActor(SiteActor):
         await self._hub.open(self._batch.host or socket.gethostname())
         await self._keeper.run()
 
+    @override
     async def _to_machine(self, machine: str, data: bytes) -> None:
         if self._hub is not None:
             self._hub.order(machine, data)
 
+    @override
     async def stop(self) -> None:
         """Let go of the journal and of the nodes; what runs goes on."""
         await super().stop()

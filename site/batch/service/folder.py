@@ -22,7 +22,6 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.batch.system import AllocationEnd
-from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.launch import Launch, Outcome, PieceState
 from gridweave.site.machine.accounts import DeniedError, ordinary_account
 from gridweave.site.machine.agent import OutputRead, written_path
@@ -38,6 +37,7 @@ from gridweave.site.machine.folders import (
     write_whole,
 )
 from gridweave.site.messages import RunEnded
+from gridweave.site.nodes.source import PILOT
 
 PRINTED_BYTES = 1 << 16
 """So much is read of what the script of an allocation has printed last."""

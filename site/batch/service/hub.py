@@ -12,7 +12,6 @@ import msgspec
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.service.folder import SharedFolder, SiteAddress
 from gridweave.site.batch.service.node_http import NodeServer
-from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.launch import MachineRules, meeting_of
 from gridweave.site.messages import (
     ENCODER,
@@ -26,6 +25,7 @@ from gridweave.site.messages import (
     Report,
     StartRun,
 )
+from gridweave.site.nodes.source import PILOT
 
 WAIT_S = 20.0
 """So long a node that asks for orders waits for some; it asks again then."""

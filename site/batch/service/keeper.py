@@ -20,6 +20,7 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.batch.outlook import Steps, free_steps
+from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.service.folder import Owner, SharedFolder, end_of
 from gridweave.site.batch.service.hub import Hub
 from gridweave.site.batch.service.retention import KeptOutput
@@ -35,10 +36,9 @@ from gridweave.site.batch.system import (
     NotTakenError,
     size_problem,
 )
-from gridweave.site.disciplines.batch.policy import BatchPolicy
-from gridweave.site.disciplines.protocol import PILOT, NodesAsked
 from gridweave.site.machine.folders import Key
 from gridweave.site.messages import AskSeen, AskState, BatchSeen, MachineJoined, Report
+from gridweave.site.nodes.source import PILOT, NodeRequest
 from gridweave.site.service.site_driver import SiteDriver
 
 logger = logging.getLogger("gridweave.live")
@@ -185,14 +185,12 @@ class BatchKeeper:
         seen = {allocation.name: allocation.state for allocation in view.allocations}
         return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
 
-    def name_of(self, asked: NodesAsked) -> str:
+    def name_of(self, asked: NodeRequest) -> str:
         """Return the name of an allocation: it ends with the job, or 0, and a number that is never used again."""
         return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
 
-    def _wanted(self) -> list[NodesAsked]:
-        asks = self._driver.site.core.site.asks
-        assert asks is not None, "a site that asks no batch system"
-        return asks.nodes_asked(self._driver.clock.now_ms())
+    def _wanted(self) -> list[NodeRequest]:
+        return self._driver.site.core.site.source.requests(self._driver.clock.now_ms())
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -286,7 +284,7 @@ class BatchKeeper:
             return allocation
         return msgspec.structs.replace(allocation, end="lost", reason=why)
 
-    def _over(self, view: BatchView) -> list[tuple[NodesAsked, Allocation]]:
+    def _over(self, view: BatchView) -> list[tuple[NodeRequest, Allocation]]:
         """Return what had started and is over, and how: it has ended, or the batch system has put it back."""
         found = self._by_name(view)
         started = [each for each in self._wanted() if each.has_started]
@@ -295,7 +293,7 @@ class BatchKeeper:
         back = [(each, _put_back(one) if one.state == "waiting" else one) for each, one in known]
         return [(each, one) for each, one in back if one.state == "ended"]
 
-    def _ends(self, over: Sequence[tuple[NodesAsked, Allocation]]) -> list[Report]:
+    def _ends(self, over: Sequence[tuple[NodeRequest, Allocation]]) -> list[Report]:
         """Return how parts of jobs ended whose nodes are gone."""
         reports: list[Report] = []
         for each, allocation in over:
@@ -325,7 +323,7 @@ class BatchKeeper:
                 ends[job_id] = end, why
         return ends
 
-    def _unfinished(self, asked: NodesAsked) -> list[tuple[str, Key, int]]:
+    def _unfinished(self, asked: NodeRequest) -> list[tuple[str, Key, int]]:
         """Return what may still run on nodes that were given: machine, attempt of a job, and number of the node."""
         site = self._driver.site
         if asked.job.job_id != PILOT:
@@ -359,14 +357,14 @@ class BatchKeeper:
             waiting = {self.name_of(each) for each in self._wanted() if not each.has_started}
             self._told = {name: seen for name, seen in self._told.items() if name in waiting}
 
-    def _joined(self, asked: NodesAsked) -> list[Report]:
+    def _joined(self, asked: NodeRequest) -> list[Report]:
         """Return that the machines are there which the nodes of a pilot are: jobs meet there before their agents do."""
         machines = [self._driver.settings.machines[place].name for place in asked.places]
         hosts = self._hub.hosts(self.name_of(asked), len(machines))
         users = self._driver.site.runs.users
         return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
 
-    def _seen(self, asked: NodesAsked, found: Mapping[str, Allocation]) -> AskSeen | None:
+    def _seen(self, asked: NodeRequest, found: Mapping[str, Allocation]) -> AskSeen | None:
         """Return what has become of the nodes of a job that waits; None if nothing is known yet."""
         job, name = asked.job, self.name_of(asked)
         if name in self._refused:
@@ -433,7 +431,7 @@ class BatchKeeper:
         has_called = self._hub.number_of(one.name) is not None
         return one.state == "running" or (has_called and one.name not in self._put_back)
 
-    def _is_stuck(self, asked: NodesAsked) -> bool:
+    def _is_stuck(self, asked: NodeRequest) -> bool:
         """Return whether something was asked for of which it is not known whether it was heard, or a limit is reached.
 
         The one counts for all of the Unix account, the other for those that are like it to the batch system.
@@ -444,7 +442,7 @@ class BatchKeeper:
             return True
         return self._kind(asked) in self._limited.values()
 
-    def _is_at_fault(self, asked: NodesAsked) -> bool:
+    def _is_at_fault(self, asked: NodeRequest) -> bool:
         """Return whether a job was not taken though the batch system had no other that is like it, now or before."""
         assert self._view is not None, "asked for before anything was seen"
         there = self._there()
@@ -452,12 +450,12 @@ class BatchKeeper:
             self._at_fault.add(asked.job.job_id)
         return asked.job.job_id in self._at_fault
 
-    def _kind(self, asked: NodesAsked) -> tuple[BatchUser, tuple[str, ...]]:
+    def _kind(self, asked: NodeRequest) -> tuple[BatchUser, tuple[str, ...]]:
         """Return as what the nodes of a job are asked for, and with which options of the batch system's own."""
         wish = self._driver.site.request_of(asked.job.job_id)
         return self._submitted_as(asked), () if wish is None else wish.batch_options
 
-    def _submitted_as(self, asked: NodesAsked) -> BatchUser:
+    def _submitted_as(self, asked: NodeRequest) -> BatchUser:
         """Return as what the job of nodes that are asked for is submitted."""
         wish = self._driver.site.request_of(asked.job.job_id)
         return self._plan.users.get("" if wish is None else wish.user, _OF_SITE)
@@ -485,7 +483,7 @@ class BatchKeeper:
             return False
         return True
 
-    async def _give_up(self, wanted: Mapping[str, NodesAsked], counts: Mapping[str, Allocation]) -> None:
+    async def _give_up(self, wanted: Mapping[str, NodeRequest], counts: Mapping[str, Allocation]) -> None:
         """Give back what runs of which a node is not heard any more: its jobs would keep all its nodes for nothing.
 
         They are told as lost when the batch system says that nothing of it runs.
@@ -500,7 +498,7 @@ class BatchKeeper:
             if is_lost and await self._has_cancelled([counts[name]]):
                 self._given_up[name] = f"its node {found[name]} no longer answers"
 
-    async def _ask(self, name: str, asked: NodesAsked) -> None:
+    async def _ask(self, name: str, asked: NodeRequest) -> None:
         """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
         try:
             self._asked[name] = await self._system.submit(self._request(name, asked))
@@ -519,7 +517,7 @@ class BatchKeeper:
             self._unsure[name] = f"{error.filename or self._folder.path}: {error.strerror}"
             logger.warning("%s: %s", name, self._unsure[name])
 
-    def _request(self, name: str, asked: NodesAsked) -> AllocationRequest:
+    def _request(self, name: str, asked: NodeRequest) -> AllocationRequest:
         """Return as what the nodes of a job are asked for; InputError if they can never be, OSError if not now."""
         assert self._view is not None, "asked for before anything was seen"
         job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from gridweave.errors import InputError
 from gridweave.site.batch.service.dictionary import system_of
 from gridweave.site.batch.service.folder import SharedFolder
@@ -21,6 +23,7 @@ class BatchSiteDriver(SiteDriver):
 
     hub: Hub | None = None
 
+    @override
     def act(self, commands: Sequence[Any]) -> None:
         """Tell the machines what to run, and the keeper to look what is wanted."""
         super().act(commands)

@@ -7,17 +7,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
 
-from gridweave.jit import Ints
-from gridweave.site.disciplines.dynp.figures import TuningUse, switches_after, totals_of, tuning_use
+from gridweave.site.disciplines.dynp.figures import COLUMNS, TuningUse, switches_after, totals_of, tuning_use
 from gridweave.site.disciplines.dynp.kernels.state import (
+    NO_CANDIDATE,
     Candidates,
     Tuning,
     make_stale,
 )
 from gridweave.site.disciplines.dynp.kernels.tuning import TuningRules
 from gridweave.site.disciplines.dynp.policy import DynPPolicy, candidate_keys
-from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
+from gridweave.site.disciplines.queue import SiteQueue, SiteQueueState
 from gridweave.site.disciplines.slots import copy_into
 from gridweave.site.job import Job
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
@@ -27,14 +29,14 @@ KEPT_SWITCHES = 64
 """Switches that a stepped site remembers."""
 
 
-class DynPState(ArrayDisciplineState, frozen=True, kw_only=True, tag="DynP 1"):
+class DynPState(SiteQueueState, frozen=True, kw_only=True, tag="DynP 1"):
     """The jobs of a site in arrays, its candidates, and what it remembers of its decisions."""
 
     candidates: Arrays
     memory: Arrays
 
 
-class DynP(ArrayDiscipline):
+class DynP(SiteQueue):
     """A planning site that chooses its policy while it runs.
 
     Parameters
@@ -53,6 +55,7 @@ class DynP(ArrayDiscipline):
         self._memory: Tuning | None = None
         super().__init__(nodes, policy.planning, week)
 
+    @override
     def _made_rules(self) -> TuningRules:
         assert self._plan is not None, "a planning site without a plan"
         assert self._limits is not None, "a planning site without limits"
@@ -74,8 +77,8 @@ class DynP(ArrayDiscipline):
         """The policy in force."""
         return self._tuned_by.policies[int(self.tuning.memory.now["active"][0])]
 
+    @override
     def submit(self, now_ms: int, job: Job) -> None:
-        """Take in a job."""
         if self._slots.is_full:
             self._grow()
         slot, memory = self._slots.next_free, self.tuning.memory
@@ -96,31 +99,41 @@ class DynP(ArrayDiscipline):
         rows["job_id"], rows["limits"] = job.job_id, self._mask(job)
         super().submit(now_ms, job)
 
-    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return which candidate was in force when a job started that ends now."""
+    @override
+    def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return the candidate that was in force when a job started."""
         return (float(self.tuning.memory.started_by[self._slots.of[job_id]]),)
 
+    @override
     def totals(self) -> Mapping[str, float]:
-        """Return what has been counted so far, by name."""
         return totals_of(self._tuned_by.policies, self.tuning.memory)
 
+    @override
     def switches_after(self, count: int) -> list[tuple[int, int]]:
-        """Return when and to which candidate it switched behind the first so many switches; at most the last 64."""
+        """Return the switches after the first `count`, and at most the last 64."""
         return switches_after(self.tuning.memory, count)
 
-    def own(self, switches: Sequence[tuple[int, int]], started_by: Ints) -> TuningUse:
-        """Return what is told of a run beside its schedule."""
+    @override
+    def report(
+        self,
+        switches: Sequence[tuple[int, int]],
+        columns: Mapping[str, npt.NDArray[np.float64]],
+        has_started: npt.NDArray[np.bool_],
+    ) -> TuningUse:
+        """Return how the policies were used."""
+        started_by = np.where(has_started, columns[COLUMNS[0]], NO_CANDIDATE).astype(np.int64)
         return tuning_use(self._tuned_by.policies, self.tuning.memory, switches, started_by)
 
+    @override
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nodes; return the earliest start at which they could be had, ``start_ms`` if they now are."""
         fits_ms = super().reserve(now_ms, reservation_id, start_ms, length_ms, width)
         # The plan in force was made anew to answer; the candidates know neither that nor the reservation.
         make_stale(self.tuning)
         return fits_ms
 
-    def why_starts_move(self) -> str:
-        """Say which policy is in force, and by which rule another may be."""
+    @override
+    def rule_in_force(self) -> str:
+        """Return which policy is in force, and by which rule that changes."""
         policy = self._tuned_by
         if len(policy.policies) == 1:
             return f"the policy {self.active} is in force"
@@ -133,13 +146,13 @@ class DynP(ArrayDiscipline):
         }.get(policy.decider, f"the plan with the best {policy.metric}")
         return f"the policy {self.active} is in force, {by} decides anew at {when}, and the start may move"
 
+    @override
     def state(self) -> DynPState:
-        """Return what is known of the jobs, the candidates and the decisions."""
         candidates, memory = arrays_state(self.tuning.candidates), arrays_state(self.tuning.memory)
         return DynPState(**msgspec.structs.asdict(super().state()), candidates=candidates, memory=memory)
 
+    @override
     def restore(self, state: DynPState) -> None:  # type: ignore[override]
-        """Take in what was known."""
         self._memory = None
         super().restore(state)
         tuning = self.tuning
@@ -148,15 +161,17 @@ class DynP(ArrayDiscipline):
         self._rules = TuningRules(self._memory)
         self._name_numbers()
 
+    @override
     def _reorder(self) -> None:
-        """Keep the order of the policy that is active; a tuned site has no order that could change."""
+        """Keep the order of the active policy."""
 
+    @override
     def _check_order(self, waiting: list[int]) -> None:
         if self._tuned_by.reading == "true":
             super()._check_order(waiting)
 
+    @override
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         super().check_invariants()
         waiting = sorted(self._waiting_slots())
         candidates, memory = self.tuning.candidates, self.tuning.memory

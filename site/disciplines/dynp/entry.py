@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
+from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, fill_jobs, rows_without
 from gridweave.site.disciplines.dynp.discipline import DynP
 from gridweave.site.disciplines.dynp.figures import COLUMNS, metrics_of, switches_after, totals_of, tuning_use
@@ -24,7 +26,7 @@ from gridweave.site.disciplines.dynp.policy import (
     CalendarEntry,
     DynPPolicy,
 )
-from gridweave.site.disciplines.protocol import Entry, Options, one_of, refuse_unknown, until_its_limit
+from gridweave.site.disciplines.entry import Entry, Options, one_of, refuse_unknown
 from gridweave.site.disciplines.queue import limit_masks, refusals
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import SiteState, empty_plan, empty_state
@@ -112,18 +114,17 @@ def _rules(state: SiteState, jobs: Jobs, rows: Ints, nodes: int, policy: DynPPol
     return rules
 
 
+TRAITS = Traits(reserves=True, elastic=True, columns=COLUMNS)
+
 ENTRY = Entry(
     name=NAME,
     about="a planning site that chooses the order of its plan while it runs",
     make=DynP,
-    asks_week=_asks_week,
     read=read_policy,
-    backfills=("easy",),
+    traits=TRAITS,
+    traits_by=lambda policy: replace(TRAITS, week=_asks_week(policy)),
     table=DynPTable,
     table_key="dynp",
-    longest_stay_ms=until_its_limit,
-    keeps_reservations=True,
-    columns=COLUMNS,
     labels=lambda policy: dict.fromkeys(COLUMNS, policy.policies),
     metrics=metrics_of,
     compiled=Compiled(site=compiled_site),

@@ -10,7 +10,7 @@ import numpy as np
 from gridweave.jit import Ints
 from gridweave.site.disciplines.dynp.kernels.deciding import CASES
 from gridweave.site.disciplines.dynp.kernels.state import TuningMemory
-from gridweave.site.disciplines.protocol import Played
+from gridweave.site.disciplines.entry import Played
 
 COLUMNS = ("policy",)
 """The candidate that was in force when a job started, as its place among the candidates."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Self
+from collections.abc import Iterator
 
 import numpy as np
+from typing_extensions import override
 
 from gridweave.jit import Ints, Record, Records
 from gridweave.site.allocation import intervals_of
+from gridweave.site.disciplines.arrays import PacedDiscipline
+from gridweave.site.disciplines.base import Decisions, Move, SharedOffer, Start
 from gridweave.site.disciplines.fractional.averages import average_yields
 from gridweave.site.disciplines.fractional.groups import enter_groups, groups_of_job, why_no_room
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import (
@@ -27,20 +28,20 @@ from gridweave.site.disciplines.fractional.kernels.state import (
     RUNS,
     SHARE_ONE,
     WAITS,
+    FractionalSite,
     empty_fractional,
     fractional_left,
     fractional_submitted,
 )
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.disciplines.protocol import SharedOffer
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into, rates_to_tell
+from gridweave.site.disciplines.slots import FIRST_SLOTS, SlotsState, copy_into
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Running, TaskGroup, task_groups
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_of
-from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+from gridweave.site.state import Arrays, CoreState, arrays_state
 from gridweave.site.times import span_text
 
 
@@ -52,7 +53,7 @@ class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
     rates: dict[int, int]
 
 
-class Fractional:
+class Fractional(PacedDiscipline[FractionalSite]):
     """A site's jobs and nodes in arrays, and the kernels that decide on them.
 
     Parameters
@@ -64,36 +65,26 @@ class Fractional:
     """
 
     state_type = FractionalState
-    lanes = (1, 1)
-    """How many tasks there are places for on a node: none is told from another."""
 
     def __init__(self, nodes: int, policy: FractionalPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._policy, self._codes = policy, policy.codes()
-        self._state = empty_fractional(nodes, slots=FIRST_SLOTS, groups=FIRST_SLOTS, pool=FIRST_SLOTS)
-        self._slots = JobSlots()
-        # What the driver was told of each running job.
-        self._rate: dict[int, int] = {}
-        self._moved: set[int] = set()
-        self._changed: set[int] = set()
+        super().__init__(nodes)
 
-    def aside(self) -> Self:
-        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
-        twin = copy.copy(self)
-        twin._state, twin._slots = copied(self._state), self._slots.copy()
-        twin._rate, twin._moved, twin._changed = self._rate.copy(), set(), set()
-        return twin
+    @override
+    def _empty(self, slots: int) -> FractionalSite:
+        return empty_fractional(self.nodes, slots=slots, groups=FIRST_SLOTS, pool=FIRST_SLOTS)
 
     @property
+    @override
     def free(self) -> int:
-        """Nodes on which no task is."""
         return int((self._state.nodes["memory"] == 0).sum())
 
+    @override
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
         return why_no_room(groups_of_job(_told(job)), len(self._state.nodes))
 
+    @override
     def submit(self, now_ms: int, job: Job) -> None:
-        """Take in a job."""
         groups = groups_of_job(_told(job))
         self._make_room(job.width, len(groups.job))
         counters, slot = self._state.counters[0], self._slots.enter(job)
@@ -110,14 +101,14 @@ class Fractional:
     def _make_room(self, tasks: int, groups: int) -> None:
         """Have a free slot, and room in the pools behind what is there."""
         if self._slots.is_full:
-            self._grow(self._slots.double(), len(self._state.groups), len(self._state.tasks))
+            self._grow_pools(self._slots.double(), len(self._state.groups), len(self._state.tasks))
         counters = self._state.counters[0]
         has_tasks = counters["n_pool"] + tasks <= len(self._state.tasks)
         if not has_tasks or counters["n_groups"] + groups > len(self._state.groups):
             self._pack_pools()
             counters = self._state.counters[0]
             most = 2 * (int(counters["n_groups"]) + groups), 2 * (int(counters["n_pool"]) + tasks)
-            self._grow(self._slots.count, *most)
+            self._grow_pools(self._slots.count, *most)
 
     def _pack_pools(self) -> None:
         """Move the groups and the tasks of the jobs that are here to the beginning of the pools."""
@@ -131,69 +122,60 @@ class Fractional:
             n_groups, used = n_groups + len(groups), used + len(tasks)
         state.counters["n_groups"], state.counters["n_pool"] = n_groups, used
 
-    def _grow(self, slots: int, groups: int, pool: int) -> None:
+    def _grow_pools(self, slots: int, groups: int, pool: int) -> None:
         """Move into longer arrays."""
         old = self._state
         most = {"groups": max(groups, len(old.groups)), "pool": max(pool, len(old.tasks))}
-        self._state = empty_fractional(len(old.nodes), slots=slots, **most)
+        self._state = empty_fractional(self.nodes, slots=slots, **most)
         copy_into(self._state, old)
 
+    @override
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a job that has started."""
         self._leave(job_id)
         del self._rate[job_id]
 
+    @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
-        """Take out a waiting job."""
         self._leave(job_id)
 
     def _leave(self, job_id: int) -> None:
         fractional_left(self._state, np.int64(self._slots.of[job_id]))
         self._slots.leave(job_id)
 
+    @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Have no use for it: nothing is planned by ends."""
+        """Do nothing: nothing is planned by ends, and limits count work."""
 
-    def run_pass(self, now_ms: int) -> list[Job]:
-        """Place jobs and give them CPU; return those that start, in the order of submission."""
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        """Place jobs and give them CPU; jobs start in the order of submission."""
         state, codes, now = self._state, self._codes, np.int64(now_ms)
+        moved: list[int] = []
         if place_jobs(state, codes, now):
             give_yields(state, codes, now)
             if self._policy.averages:
                 stretch = codes.periodic == STRETCH_PER
                 average_yields(state, int(horizon_of(codes, now)) if stretch else None, now_ms)
-            self._moved.update(self._placed_anew())
+            moved = self._placed_anew()
         tell_rates(state, codes, now)
-        # There may be another pass before anybody asks.
-        self._changed.update(state.changed[: state.counters["n_changed"][0]].tolist())
+        changed = state.changed[: state.counters["n_changed"][0]].tolist()
         state.counters["n_changed"] = 0
         slots = state.started[: state.counters["n_started"][0]].tolist()
-        started = [self._slots.jobs[slot] for slot in slots]
-        self._rate.update((job.job_id, RATE_ONE) for job in started)
-        return started
+        starts = self._started(Start(self._slots.jobs[slot], self._nodes_of(slot)) for slot in slots)
+        moves = [Move(job_id, self._nodes_of(self._slots.of[job_id])) for job_id in moved]
+        return Decisions(starts, moves=moves, rates=self._new_rates(changed, state.jobs["rate"]))
 
     def _placed_anew(self) -> list[int]:
-        """Return the jobs that have started before and were paused, resumed or moved by the placing of now."""
+        """Return the jobs that this pass has paused, resumed or moved and that started earlier, by job id."""
         rows = self._state.jobs[self._here()]
         changed: list[int] = rows["job_id"][rows["changed_place"] == 1].tolist()
-        return [job_id for job_id in changed if job_id in self._rate]
+        return sorted(job_id for job_id in changed if job_id in self._rate)
 
-    def take_moves(self) -> list[int]:
-        """Return the jobs whose nodes are others than was told, by job id; those of a paused job are none."""
-        moved, self._moved = sorted(self._moved & self._rate.keys()), set()
-        return moved
-
-    def take_rates(self) -> list[tuple[int, int]]:
-        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
-        changed, self._changed = self._changed, set()
-        return rates_to_tell(self._slots, changed, self._state.jobs["rate"], self._rate)
-
-    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes of a job, each once for every task on it, group by group; and no hardware threads."""
-        slot = self._slots.of[job_id]
+    def _nodes_of(self, slot: int) -> NodeIntervals:
+        """Return the nodes of a job, each once for every task on it, group by group; a paused job has none."""
         row = self._state.jobs[slot]
         if row["status"] != RUNS:
-            return (), ()
+            return ()
         nodes_of = {}
         for group in self._groups_of(row):
             tasks = self._state.tasks[group["first"] : group["first"] + group["count"]]
@@ -202,7 +184,7 @@ class Fractional:
         for told in _told(self._slots.jobs[slot]):
             alike = nodes_of[int(parts_of_node(told.cpu_need)), int(parts_of_node(told.memory))]
             found += intervals_of_numbers(list(itertools.islice(alike, told.tasks)))
-        return found, ()
+        return found
 
     def _tasks_of(self, row: Record) -> Ints:
         return self._state.tasks[row["first"] : row["first"] + row["width"]]
@@ -210,17 +192,15 @@ class Fractional:
     def _groups_of(self, row: Record) -> Records:
         return self._state.groups[row["first_group"] : row["end_group"]]
 
-    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return how often a job was paused and moved, and how much of nodes' memory went over the network for it."""
+    @override
+    def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return how often a job was paused and moved, and the memory sent over the network for it, in nodes."""
         row = self._state.jobs[self._slots.of[job_id]]
         return float(row["preempted"]), float(row["migrated"]), int(row["moved"]) / UNIT
 
-    def totals(self) -> Mapping[str, float]:
-        """Return nothing: all is told of the jobs."""
-        return {}
-
-    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
-        """Return the yield of a running job now, and how much it has done, in ms at full speed."""
+    @override
+    def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return the yield of a running job, and its work so far, in ms at full speed."""
         row = self._state.jobs[self._slots.of[job_id]]
         done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
         return int(row["rate"]) / RATE_ONE, done // RATE_ONE
@@ -229,22 +209,24 @@ class Fractional:
         """Return which yield a job would get at the next placing of all tasks; 0 if there is no room for it."""
         if self.why_never(job) is not None:
             return 0.0
-        twin = self.aside()
+        twin = self.copy()
         twin.submit(now_ms, job)
         twin.run_pass(now_ms)
         return int(twin._state.jobs["yield_"][twin._slots.of[job.job_id]]) / RATE_ONE
 
+    @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start now; None if there is no room for it."""
         offered = self.yield_offered(now_ms, job)
         return SharedOffer(1 / offered) if offered > 0 else None
 
+    @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes of its own a job could have at once."""
+        """Return how many empty nodes there are."""
         return self.free
 
+    @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job would have whole nodes: when so many are empty, by estimates and at the yields of now."""
+        """Return when enough nodes are empty, by estimates and at the present yields."""
         if width > len(self._state.nodes):
             return None
         empty_ms = np.full(len(self._state.nodes), now_ms)
@@ -257,21 +239,24 @@ class Fractional:
         # Nobody knows when a job goes on that stands still.
         return start_ms if start_ms < NEVER_MS else None
 
+    @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when a job has paid, or the period comes round."""
+        """Return when a job has paid for its move, or the next period begins."""
         wake_ms = int(self._state.counters["next_wake_ms"][0])
         return None if wake_ms == NEVER_MS else wake_ms
 
+    @override
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job, at the yields of now."""
+        """Return the first end by estimate of a running job, at the present yields."""
         ends = (run.end_by_estimate_ms for run in self.running())
         return min((end_ms for end_ms in ends if end_ms < NEVER_MS), default=None)
 
     def _here(self) -> Ints:
         return self._state.here[: self._state.counters["n_here"][0]]
 
+    @override
     def running(self) -> Iterator[Running]:
-        """Yield the jobs that have started, by their end by estimate; one that stands still is the last."""
+        """Yield the started jobs by their end by estimate, paused ones last."""
         found = []
         for slot in self._here().tolist():
             row = self._state.jobs[slot]
@@ -281,14 +266,15 @@ class Fractional:
                 found.append(Running(self._slots.jobs[slot], int(row["start_ms"]), end_ms))
         yield from sorted(found, key=lambda run: (run.end_by_estimate_ms, run.job.job_id))
 
+    @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the jobs that have not started, in the order of submission; none has a promised start."""
+        """Yield the jobs that have not started, in the order of submission; no start is promised."""
         for slot in self._here().tolist():
             if self._state.jobs["start_ms"][slot] < 0:
                 yield self._slots.jobs[slot], None
 
+    @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return why a waiting job has not started."""
         job = self._slots.job(job_id)
         ahead = [other.job_id for other, _ in self.waiting()].index(job_id)
         wants = "; ".join(self._memory_text(group) for group in _told(job))
@@ -306,19 +292,16 @@ class Fractional:
             return f"every {span_text(self._policy.period_ms)}"
         return "when a job ends"
 
+    @override
     def state(self) -> FractionalState:
-        """Return what is known of the jobs and nodes."""
         return FractionalState(slots=self._slots.state(), arrays=arrays_state(self._state), rates=self._rate)
 
-    def restore(self, state: FractionalState) -> None:
-        """Take in what was known of the jobs and nodes."""
-        self._slots.restore(state.slots)
-        fresh = empty_fractional(len(self._state.nodes), slots=self._slots.count, **pools_of(state.arrays))
-        self._state = restored_arrays(fresh, state.arrays)
-        self._rate = state.rates
+    @override
+    def _empty_for(self, state: FractionalState) -> FractionalSite:
+        return empty_fractional(self.nodes, slots=self._slots.count, **pools_of(state.arrays))
 
+    @override
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         state, here = self._state, self._here()
         assert sorted(here.tolist()) == sorted(self._slots.of.values()), "a slot is lost or doubled"
         load, memory, given = np.zeros((3, len(state.nodes)), np.int64)

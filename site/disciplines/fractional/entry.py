@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -11,13 +12,14 @@ import numpy as np
 from msgspec import Meta
 
 from gridweave.errors import InputError, OptionError
+from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, enter_jobs, rows_without
+from gridweave.site.disciplines.entry import Entry, Options, Played, refuse_unknown
 from gridweave.site.disciplines.fractional.discipline import Fractional, share_of
 from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups, merged, why_no_room
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import FractionalRules
 from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, empty_fractional
 from gridweave.site.disciplines.fractional.policy import BEST, MAX_LONG_MS, MS_PER_S, NAME, FractionalPolicy
-from gridweave.site.disciplines.protocol import Entry, Options, Played, refuse_unknown
 from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.kernels.parts import UNIT, needs_in_columns, parts_of_node
@@ -130,18 +132,26 @@ def _idle_site(jobs: Jobs, groups: TaskGroups, rows: Ints, nodes: int) -> Fracti
     return state
 
 
+TRAITS = Traits(
+    chooses_nodes=True,
+    shares_nodes=True,
+    shares_time=True,
+    fractions=True,
+    moves=True,
+    counts_work=True,
+    needs=("cpu_need", "memory_fraction"),
+    columns=("preemptions", "migrations", "moved_nodes"),
+)
+
 ENTRY = Entry(
     name=NAME,
     about="tasks get parts of a node's CPU and memory, are paused and moved; no estimates are used",
     make=Fractional,
     read=read_policy,
+    traits=TRAITS,
+    traits_by=lambda policy: replace(TRAITS, moves=policy.moves_jobs),
     table=FractionalTable,
     table_key=NAME,
-    shares_nodes=True,
-    shares_time=True,
-    gives_fractions=True,
-    needs=("cpu_need", "memory_fraction"),
-    columns=("preemptions", "migrations", "moved_nodes"),
     metrics=moves_of,
     compiled=Compiled(site=compiled_site, plays=lambda policy: not policy.averages, piece=500),
 )

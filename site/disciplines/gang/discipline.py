@@ -6,16 +6,18 @@ until its first slice: for the site it starts then.
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from gridweave.ranges import ranges_of
+from gridweave.site.disciplines.arrays import PacedDiscipline
+from gridweave.site.disciplines.base import Decisions, Move, Rate, Start
+from gridweave.site.disciplines.entry import must_end_by
 from gridweave.site.disciplines.gang.kernels.columns import WORD_BITS
 from gridweave.site.disciplines.gang.kernels.gang_pass import gang_pass, rates_at
 from gridweave.site.disciplines.gang.kernels.state import (
@@ -37,8 +39,7 @@ from gridweave.site.disciplines.gang.matrix import (
     matrix_of,
 )
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.protocol import SharedOffer, must_end_by
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into
+from gridweave.site.disciplines.slots import SlotsState, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, NodeIntervals, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
@@ -47,7 +48,7 @@ from gridweave.site.kernels.parts import UNIT, parts_of_node
 from gridweave.site.kernels.state import NEVER_MS, UNPLACED_MS
 from gridweave.site.kernels.turns import walk_turns
 from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE
-from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+from gridweave.site.state import Arrays, CoreState, arrays_state
 from gridweave.site.times import when_text
 
 _NEVER = int(NEVER_MS)
@@ -62,7 +63,7 @@ class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipl
     next_change_ms: int
 
 
-class GangDiscipline:
+class GangDiscipline(PacedDiscipline[GangSite]):
     """A site's jobs and matrix in arrays, and the kernels that decide on them.
 
     Parameters
@@ -74,46 +75,37 @@ class GangDiscipline:
     """
 
     state_type = GangDisciplineState
-    lanes = (1, 1)
-    """A job has its nodes whole while it works."""
 
     def __init__(self, nodes: int, policy: GangPolicy, week: WeekClock = FROM_MONDAY) -> None:
-        self._nodes, self._policy, self._codes = nodes, policy, policy.codes()
-        self._state = self._empty(FIRST_SLOTS)
-        self._slots = JobSlots()
-        # What the driver was told of each running job, and when the next rate changes or job starts.
-        self._rate: dict[int, int] = {}
+        self._policy, self._codes = policy, policy.codes()
+        super().__init__(nodes)
+        # When the next rate changes or the next job starts.
         self._next_change_ms = _NEVER
-        self._changes: dict[int, int] = {}
-        self._moved: set[int] = set()
 
+    @override
     def _empty(self, slots: int) -> GangSite:
-        return empty_matrix(self._nodes, self._policy.mpl, slots=slots)
-
-    def aside(self) -> Self:
-        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
-        twin = copy.copy(self)
-        twin._state, twin._slots = copied(self._state), self._slots.copy()
-        twin._rate, twin._changes, twin._moved = self._rate.copy(), {}, set()
-        return twin
+        return empty_matrix(self.nodes, self._policy.mpl, slots=slots)
 
     @property
+    @override
     def free(self) -> int:
-        """Nodes on which no running job is, in any slice."""
+        """Nodes without a running job in any slice."""
         taken = 0
         for job_id in self._rate:
             taken |= self._bits_of(job_id)
-        return self._nodes - taken.bit_count()
+        return self.nodes - taken.bit_count()
 
     @property
+    @override
     def in_use(self) -> int:
-        """Nodes that placed jobs have in any slice, as the bits of a number."""
+        """Nodes that placed jobs have in any slice."""
         columns = (self._state.columns[bits] for bits in self._state.jobs["bits"][self._placed()])
         return _number(functools.reduce(np.bitwise_or, columns, np.zeros_like(self._state.closed)))
 
+    @override
     def serve(self, now_ms: int, nodes: int) -> None:
-        """Have these nodes in service, and no others: what is on those that leave stays in its rows."""
-        closed, words = (1 << self._nodes) - 1 & ~nodes, range(len(self._state.closed))
+        """Use these nodes and no others; jobs on nodes that leave stay in their rows."""
+        closed, words = (1 << self.nodes) - 1 & ~nodes, range(len(self._state.closed))
         columns = np.array([closed >> number * WORD_BITS & (1 << WORD_BITS) - 1 for number in words])
         close_columns(self._state, self._codes, columns, np.int64(now_ms))
 
@@ -121,25 +113,13 @@ class GangDiscipline:
         """Return the nodes of a placed job as the bits of a number."""
         return _number(self._state.columns[self._state.jobs["bits"][self._slots.of[job_id]]])
 
-    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the nodes of a running job; while it works it has all their hardware threads."""
-        return ranges_of(columns_of(self._state, self._slots.of[job_id])), ()
+    def nodes_of(self, job_id: int) -> NodeIntervals:
+        """Return the nodes of a placed job; while it works it has all their hardware threads."""
+        return ranges_of(columns_of(self._state, self._slots.of[job_id]))
 
-    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return None: a job that shares nodes in time is not told at which slowdown."""
-        return None
-
-    def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
-        if job.width > self._nodes:
-            return f"it needs {job.width} nodes and the site has {self._nodes}"
-        return None
-
+    @override
     def submit(self, now_ms: int, job: Job) -> None:
-        """Take in a job."""
-        if self._slots.is_full:
-            self._grow()
-        slot = self._slots.enter(job)
+        slot = self._entered(job)
         row = self._state.jobs[slot]
         row["submit_ms"], row["job_id"] = now_ms, job.job_id
         row["width"], row["estimate_ms"] = job.width, job.estimate_ms
@@ -148,14 +128,14 @@ class GangDiscipline:
         row["key"] = math.inf if job.behind else float(key)
         gang_job_submitted(self._state, self._codes, np.int64(slot), np.int64(now_ms))
 
+    @override
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a running job."""
         gang_job_ended(self._state, self._codes, np.int64(self._slots.of[job_id]), np.int64(now_ms))
         del self._rate[job_id]
         self._slots.leave(job_id)
 
+    @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
-        """Take out a waiting job."""
         slot = np.int64(self._slots.of[job_id])
         if not gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms)):
             # Its first slice has begun by the matrix, and it was not told to start: nobody has asked in time.
@@ -163,43 +143,44 @@ class GangDiscipline:
             gang_job_ended(self._state, self._codes, slot, np.int64(now_ms))
         self._slots.leave(job_id)
 
+    @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Expect a running job to end at another instant: its limit moves by as much as it works until then."""
+        """Move the limit of a running job by the work that it does until then."""
         row = self._state.jobs[self._slots.of[job_id]]
         row["estimate_ms"] += max(1, end_ms - int(row["end_ms"]))
         row["end_ms"] = end_ms
 
-    def run_pass(self, now_ms: int) -> list[Job]:
-        """Decide if need be; return the jobs whose first slice begins now, in the order in which they were placed."""
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        """Start the jobs whose first slice begins now, in the order in which they were placed."""
         decided = gang_pass(self._state, self._codes, np.int64(now_ms))
+        moved = self._moved() if decided and self._policy.migration != "none" else ()
         placed = self._placed()
-        if decided and self._policy.migration != "none":
-            table, number = self._state.jobs, self._state.counters["decisions"][0]
-            ids = table["job_id"][placed[table["moved"][placed] == number]].tolist()
-            self._moved.update(job_id for job_id in ids if job_id in self._rate)
         rates = np.zeros(len(self._state.placed), np.int64)
         self._next_change_ms = int(rates_at(self._state, self._codes, np.int64(now_ms), rates))
-        started = []
+        starts, changes = [], dict[int, int]()
         for slot, rate in zip(placed.tolist(), rates.tolist(), strict=False):
             job = self._slots.jobs[slot]
             if job.job_id not in self._rate:
                 if rate == NOT_RUNNING:
                     continue
                 self._rate[job.job_id] = RATE_ONE
-                started.append(job)
-            # Who has begun at this very instant waits again if what was told since has taken its slice.
+                starts.append(Start(job, self.nodes_of(job.job_id)))
+            # A job that has begun at this very instant pauses if an event of this instant has taken its slice.
             rate_now = max(0, rate)
             if self._rate[job.job_id] != rate_now:
-                self._rate[job.job_id] = self._changes[job.job_id] = rate_now
-        return started
+                self._rate[job.job_id] = changes[job.job_id] = rate_now
+        moves = [Move(job_id, self.nodes_of(job_id)) for job_id in moved]
+        return Decisions(starts, moves=moves, rates=[Rate(*change) for change in sorted(changes.items())])
 
-    def take_rates(self) -> list[tuple[int, int]]:
-        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
-        told, self._changes = sorted(self._changes.items()), {}
-        return told
+    def _moved(self) -> list[int]:
+        """Return the running jobs that the last decision has moved, by job id."""
+        placed, table = self._placed(), self._state.jobs
+        ids = table["job_id"][placed[table["moved"][placed] == self._state.counters["decisions"][0]]].tolist()
+        return sorted(job_id for job_id in ids if job_id in self._rate)
 
-    def progress_of(self, now_ms: int, job_id: int) -> tuple[float, int]:
-        """Return at which part of full speed a running job works now, and how much it has done, in ms at full speed."""
+    @override
+    def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
         job = self._state.jobs[self._slots.of[job_id]]
         worked_ms, since_ms = int(job["worked_ms"]), int(self._state.counters["since_ms"][0])
         if int(job["begin_ms"]) < now_ms > since_ms:
@@ -208,42 +189,39 @@ class GangDiscipline:
             worked_ms += max(0, gained_ms - int(job["owed_ms"]))
         return self._rate[job_id] / RATE_ONE, worked_ms
 
-    def take_moves(self) -> list[int]:
-        """Return the running jobs that have other nodes than was told, by job id."""
-        told, self._moved = sorted(self._moved & self._rate.keys()), set()
-        return told
-
     def _placed(self) -> npt.NDArray[np.int64]:
         placed: npt.NDArray[np.int64] = self._state.placed[: self._state.counters["n_placed"][0]]
         return placed
 
+    @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when the next slice begins, or a job has paid for its switch, or a decision is due."""
+        """Return when the next slice begins, a job has paid for its switch, or a decision is due."""
         next_ms = min(self._next_change_ms, int(self._state.counters["due_ms"][0]))
         return None if next_ms == _NEVER else next_ms
 
+    @override
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job: when it will have worked for as long."""
         return min((int(self._state.jobs["end_ms"][self._slots.of[job_id]]) for job_id in self._rate), default=None)
 
+    @override
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs, by their end by estimate."""
         rows = [self._state.jobs[self._slots.of[job_id]] for job_id in self._rate]
         for row in sorted(rows, key=lambda row: (row["end_ms"], row["job_id"])):
             yield Running(self._slots.job(int(row["job_id"])), int(row["begin_ms"]), int(row["end_ms"]))
 
+    @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs, those placed first; each with the start that it has been promised, if any."""
+        """Yield the waiting jobs, placed ones first, each with its promised start, if any."""
         for slot in self._placed().tolist():
             job = self._slots.jobs[slot]
             if job.job_id not in self._rate:
                 yield job, int(self._state.jobs["begin_ms"][slot])
         for slot in self._state.waiting[: self._state.counters["n_waiting"][0]].tolist():
             promised_ms = int(self._state.jobs["promised_ms"][slot])
-            yield self._slots.jobs[slot], None if promised_ms == UNPLACED_MS else promised_ms
+            yield self._slots.jobs[slot], None if promised_ms in (UNPLACED_MS, _NEVER) else promised_ms
 
+    @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length, submitted now, could have at once."""
         free: list[int] = self._free_in_rows().tolist()
         for width in sorted(set(free) - {0}, reverse=True):
             if self._start_ms(now_ms, width, length_ms, self._codes) == now_ms:
@@ -255,9 +233,9 @@ class GangDiscipline:
         free: npt.NDArray[np.int64] = self._state.counters["nodes"][0] - self._state.used + self._state.shut
         return free
 
+    @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start, if estimates held and nothing else came; None: never."""
-        if width > self._nodes:
+        if width > self.nodes:
             return None
         # Behind all that wait, where this site promises nothing to any but the first, or to nobody.
         start_ms = self._start_ms(now_ms, width, length_ms, self._codes)
@@ -267,7 +245,7 @@ class GangDiscipline:
 
     def _start_ms(self, now_ms: int, width: int, length_ms: int, codes: GangCodes) -> int | None:
         """Return when a job behind all others would start, if it were submitted now; None if it is promised nothing."""
-        twin = self.aside()
+        twin = self.copy()
         twin._codes = codes
         twin.submit(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
         gang_pass(twin._state, codes, np.int64(now_ms))
@@ -275,8 +253,8 @@ class GangDiscipline:
         start_ms = int(row["promised_ms"] if row["home"] == NO_ROW else row["begin_ms"])
         return None if start_ms in (_NEVER, UNPLACED_MS) else start_ms
 
+    @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, and why not earlier."""
         row = self._state.jobs[self._slots.of[job_id]]
         if row["home"] != NO_ROW:
             begin_ms = int(row["begin_ms"])
@@ -302,20 +280,17 @@ class GangDiscipline:
             start_ms=start_ms, ahead=place, waits_for=must_end_by(self.running(), start_ms), reason=reason
         )
 
-    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return nothing: there are no columns."""
-        return ()
-
+    @override
     def totals(self) -> Mapping[str, float]:
-        """Return what has been counted so far."""
         return gang_totals(self._state)
 
     def matrix(self) -> list[list[int | None]]:
         """Return which job has each node in each row in use: rows by nodes, ids, None where nobody has it."""
         return matrix_of(self._state)
 
+    @override
     def _grow(self) -> None:
-        """Move into arrays of twice the size."""
+        """Make space for twice as many jobs; the list of vacant entries is filled from its end."""
         old = self._state
         self._state = self._empty(self._slots.double())
         vacant = self._state.vacant[: len(self._state.vacant) - len(old.vacant)].copy()
@@ -325,21 +300,20 @@ class GangDiscipline:
         self._state.vacant[len(vacant) : len(vacant) + count] = old.vacant[:count]
         self._state.counters["n_vacant"] = len(vacant) + count
 
+    @override
     def state(self) -> GangDisciplineState:
-        """Return what is known of the jobs and the matrix."""
         arrays = arrays_state(self._state)
         return GangDisciplineState(
             slots=self._slots.state(), arrays=arrays, rates=self._rate, next_change_ms=self._next_change_ms
         )
 
+    @override
     def restore(self, state: GangDisciplineState) -> None:
-        """Take in what was known of the jobs and the matrix."""
-        self._slots.restore(state.slots)
-        self._state = restored_arrays(self._empty(self._slots.count), state.arrays)
-        self._rate, self._next_change_ms = state.rates, state.next_change_ms
+        super().restore(state)
+        self._next_change_ms = state.next_change_ms
 
+    @override
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         check_matrix(self._state)
         placed = [int(self._state.jobs["job_id"][slot]) for slot in self._placed()]
         assert set(self._rate) <= set(placed), "a job runs that is not in the matrix"

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from gridweave.errors import InputError
+from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, OwnFigures, fill_jobs
+from gridweave.site.disciplines.entry import Entry, Options, Played, one_of, refuse_unknown
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.kernels.gang_pass import GangRules
 from gridweave.site.disciplines.gang.kernels.state import empty_matrix
 from gridweave.site.disciplines.gang.matrix import gang_totals
 from gridweave.site.disciplines.gang.policy import (
-    BACKFILLS,
     MIGRATIONS,
     NAME,
     PHASES,
     SCHEDULINGS,
     GangPolicy,
 )
-from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 from gridweave.site.explain import nodes_text
 from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.kernels.parts import parts_of_node
@@ -132,18 +133,26 @@ def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week: Callable[[],
     )
 
 
+TRAITS = Traits(
+    chooses_nodes=True, shares_nodes=True, slices_time=True, moves=True, saves_work=True, counts_work=True, elastic=True
+)
+
+
+def _traits(policy: GangPolicy) -> Traits:
+    """Return the traits: only a policy with migration moves jobs, and only moved jobs save their work."""
+    return replace(TRAITS, moves=policy.moves_jobs, saves_work=policy.moves_jobs)
+
+
 ENTRY = Entry(
     name=NAME,
     about="jobs share nodes in time: each runs in some slices of a cycle",
     make=GangDiscipline,
     read=read_policy,
-    backfills=tuple(BACKFILLS),
+    traits=TRAITS,
+    traits_by=_traits,
+    stay_ms=GangPolicy.longest_stay_ms,
     table=GangTable,
     table_key="gang",
-    longest_stay_ms=GangPolicy.longest_stay_ms,
-    shares_nodes=True,
-    slices_time=True,
-    saves_work=lambda policy: policy.moves_jobs,
     remarks=gang_remarks,
     metrics=gang_metrics,
     compiled=Compiled(site=compiled_site),

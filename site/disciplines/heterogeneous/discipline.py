@@ -10,6 +10,7 @@ put off until somebody asks for what is planned.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
@@ -17,7 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from numpy.random import PCG64, Generator
+from typing_extensions import override
 
+from gridweave.site.disciplines.base import NOTHING, Decisions, Discipline, Eviction, ExpectedRun, Rate, Start
 from gridweave.site.disciplines.heterogeneous.by_level import EVICTS, KEEPS_OFF, AtWork, LevelQueue
 from gridweave.site.disciplines.heterogeneous.experience import (
     ExperienceDatabase,
@@ -39,7 +42,6 @@ from gridweave.site.disciplines.heterogeneous.running import (
 )
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
-from gridweave.site.disciplines.protocol import Eviction, ExpectedRun, SharedOffer
 from gridweave.site.explain import SiteReason, ahead_text, evicted_text, with_evictions
 from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
@@ -88,7 +90,7 @@ class HeterogeneousState(CoreState, frozen=True, kw_only=True, tag="Heterogeneou
     totals: dict[str, float]
 
 
-class Heterogeneous:
+class Heterogeneous(Discipline):
     """Machines that differ, the jobs on them, and those that wait.
 
     Parameters
@@ -101,10 +103,9 @@ class Heterogeneous:
     """
 
     state_type = HeterogeneousState
-    lanes = (1, 1)
-    """A job has its machines whole."""
 
     def __init__(self, nodes: int, policy: HeterogeneousPolicy, week: WeekClock = FROM_MONDAY) -> None:
+        super().__init__(nodes)
         self._policy = policy
         self._site = Inventory(policy.classes, policy.clusters, policy.forms, policy.out_of_service)
         self._waiting: dict[int, WaitingJob] = {}
@@ -122,41 +123,44 @@ class Heterogeneous:
         self._planned: list[tuple[list[WaitingJob], Mapped]] = []
         self._put_off: tuple[int, int, IntArray] | None = None
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
+        # What the pass that is under way has decided so far.
         self._evictions: list[Eviction] = []
         self._rates: dict[int, int] = {}
 
     # What is told.
 
+    @override
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
         speeds = self._site.speeds_of(job)
         if not any(speeds.alone) and not speeds.teams:
             return self._site.why_nowhere(job)
         return why_not_allowed(self._policy.levels, job.priority, job.user_name or job.user)
 
+    @override
     def submit(self, now_ms: int, job: Job) -> None:
-        """Take in a job."""
         self._wait(WaitingJob(job=job, submit_ms=now_ms, evictions=job.evictions))
 
+    @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
-        """Take out a waiting job."""
         one = self._waiting.pop(job_id)
         self._queues[self._level_of(one)].remove(one)
 
+    @override
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a running job."""
         self._at_work.leave(self._runs.pop(job_id))
 
+    @override
     def learn(self, now_ms: int, job_id: int) -> None:
-        """Learn from a job that has ended well, if it has done all of its work here, and not just up to its limit."""
+        """Learn from a job that has ended well, if it did all of its work here and before its limit."""
         run = self._runs[job_id]
         worked_ms = run.worked_ms(now_ms)
         is_whole = now_ms < run.limit_ms and run.paused_ms is None and not (run.was.done_ms or run.was.job.in_step)
         if is_whole and worked_ms:
             self.experience.learn(run.was.job, run.resource, run.rate, worked_ms)
 
+    @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Move the limit of a running job, and with it the instant at which it is expected to end."""
+        """Move the limit of a running job, and its expected end with it."""
         self._note_plans()
         run = self._runs[job_id]
         run.expected_ms, run.limit_ms = max(now_ms + 1, run.expected_ms + end_ms - run.limit_ms), end_ms
@@ -169,8 +173,10 @@ class Heterogeneous:
 
     # The pass.
 
-    def run_pass(self, now_ms: int) -> list[Job]:
-        """Map all that waits, evict whose machines are wanted, and return the jobs that start."""
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        """Map all that waits, and evict the jobs on the machines of those that start."""
+        self._evictions, self._rates = [], {}
         for job_id in self._at_work.due(now_ms):
             # It is past its expected end. Then it is expected at its limit, at which it is ended.
             run = self._runs[job_id]
@@ -184,7 +190,14 @@ class Heterogeneous:
                 self._at_work.work(run, self._level_of(run.was))
                 self._rates[run.was.job.job_id] = run.rate
             expect_resumptions(now_ms, self._runs.values(), self._standing())
-        return started
+        if not (started or self._evictions or self._rates):
+            return NOTHING
+        starts = [Start(job, self._nodes_of(job.job_id)) for job in started]
+        return Decisions(starts, self._evictions, rates=[Rate(*change) for change in sorted(self._rates.items())])
+
+    def _nodes_of(self, job_id: int) -> NodeIntervals:
+        """Return the machines of a running job; it has all their hardware threads."""
+        return tuple((machine, machine + 1) for machine in self._runs[job_id].machines)
 
     def _map_levels(self, now_ms: int, level: int, claimed: IntArray, *, all_levels: bool = False) -> list[Job]:
         """Map what waits, from a level down, each behind those above it; return the jobs that start.
@@ -391,22 +404,12 @@ class Heterogeneous:
 
     # What is asked.
 
-    def take_rates(self) -> list[tuple[int, int]]:
-        """Return (job id, rate) of the jobs that run at another rate than was told, by job id."""
-        told, self._rates = sorted(self._rates.items()), {}
-        return told
-
-    def take_evictions(self) -> list[Eviction]:
-        """Return the jobs that the last pass has evicted."""
-        told, self._evictions = self._evictions, []
-        return told
-
+    @override
     def is_paused(self, job_id: int) -> bool:
-        """Return whether a running job stands still, as another has its machines."""
         return self._runs[job_id].paused_ms is not None
 
-    def why_paused(self, now_ms: int, job_id: int) -> str:
-        """Return for which job one stands still that does, since when, and until when."""
+    @override
+    def pause_reason(self, now_ms: int, job_id: int) -> str:
         run = self._runs[job_id]
         if run.paused_ms is None:
             return ""
@@ -414,71 +417,70 @@ class Heterogeneous:
         return f"it was paused {since}: {run.was.why_evicted}; it is expected to go on {until}"
 
     @property
+    @override
     def free(self) -> int:
-        """Machines on which no job is, those out of service among them."""
+        """Machines without a job; those out of service count."""
         is_free = self._at_work.is_free
         for job_id in self._at_work.standing:
             is_free[list(self._runs[job_id].machines)] = False
         return int(is_free.sum())
 
-    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
-        """Return the machines of a running job; it has all their hardware threads."""
-        return tuple((machine, machine + 1) for machine in self._runs[job_id].machines), ()
-
+    @override
     def form_of(self, job_id: int) -> JobForm | None:
-        """Return in which of the forms that it has of its own a running job runs; None if it has none."""
         run = self._runs[job_id]
         return run.was.job.forms[run.form] if run.was.job.forms else None
 
+    @override
     def rate_of(self, job_id: int) -> int:
-        """Return at which rate a running job works on its machines, unless it is paused."""
         return self._runs[job_id].rate
 
-    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return None: no two jobs share a machine."""
-        return None
-
+    @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when the next running job is expected to end: if it does not, what waits may do better elsewhere."""
+        """Return when the next job is expected to end: if it does not, waiting jobs may run better elsewhere."""
         first_ms = self._at_work.first_expected_ms
         return first_ms if self._waiting and first_ms != _NEVER else None
 
+    @override
     def next_end_ms(self) -> int | None:
         """Return the first limit of a running job."""
         first_ms = self._at_work.first_limit_ms
         return first_ms if first_ms != _NEVER else None
 
+    @override
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs, by their limits."""
+        """Yield the running jobs by their limits."""
         limits = ((run.limit_ms + run.put_off_ms, job_id, run) for job_id, run in self._runs.items())
         for end_ms, _, run in sorted(limits, key=lambda found: found[:2]):
             yield Running(run.was.job, run.start_ms, end_ms)
 
+    @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of submission; none is promised a start."""
+        """Yield the waiting jobs in the order of submission; no start is promised."""
         for one in sorted(self._waiting.values(), key=lambda one: (one.submit_ms, one.job.job_id)):
             yield one.job, None
 
+    @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many machines a job of this length, submitted now, could have at once."""
         for width in range(self.free if not self._waiting else 0, 0, -1):
             if self.earliest_start_ms(now_ms, width, length_ms) == now_ms:
                 return width
         return 0
 
+    @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job on the lowest level, of somebody who may use it, would start if submitted now."""
+        """Return when a job on the lowest level would start, of a user who may use that level."""
         asked = Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
         expected = self._run_behind_all(now_ms, asked)
         return None if expected is None else expected.start_ms
 
+    @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run that were submitted now, by the mapping of all that waits."""
+        """Return how a job would run, found by mapping it behind all that wait."""
         return None if self.why_never(job) is not None else self._run_behind_all(now_ms, job)
 
     def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return the same, whoever's job it is; None if it can run nowhere."""
-        twin = self.aside()
+        twin = self.copy()
         twin.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
         twin.run_pass(now_ms)
         run = twin._runs.get(ASKED_ID)
@@ -491,16 +493,17 @@ class Heterogeneous:
             return None
         return ExpectedRun(one.planned_ms, one.planned_on, one.planned_length_ms)
 
-    def expected_ends(self, now_ms: int) -> list[int]:
-        """Return when each machine in service is expected to have nothing to run."""
+    @override
+    def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
+        """Return when how many machines in service are expected to have nothing to run, by instant."""
         ends_ms = dict.fromkeys((machine for machine in range(self._site.nodes) if machine not in self._site.out), 0)
         for run in self._runs.values():
             if run.paused_ms is None:
                 ends_ms.update(dict.fromkeys(run.machines, max(run.expected_ms, now_ms + 1)))
-        return list(ends_ms.values())
+        return sorted(Counter(max(end_ms, now_ms) for end_ms in ends_ms.values()).items())
 
+    @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, and why not earlier."""
         self._note_plans()
         one = self._waiting[job_id]
         level = self._level_of(one)
@@ -514,36 +517,44 @@ class Heterogeneous:
             reason = with_evictions(reason, evicted_text(one.evictions, one.evicted_ms, now_ms, one.why_evicted))
         return SiteReason(start_ms=one.planned_ms, ahead=ahead, reason=reason)
 
-    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+    @override
+    def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
         """Return the level of a job, its machines, whether they are a team, and how often it was evicted."""
         run = self._runs[job_id]
         return (self._base_level(run.was.job), len(run.machines), run.is_team, run.was.evictions)
 
+    @override
     def totals(self) -> Mapping[str, float]:
-        """Return what has been counted so far, by name."""
         return self._totals.copy()
 
-    def own_at_end(self) -> LearnedTimes:
-        """Return what has been learned of run times."""
+    @override
+    def report(
+        self,
+        switches: Sequence[tuple[int, int]],
+        columns: Mapping[str, npt.NDArray[np.float64]],
+        has_started: npt.NDArray[np.bool_],
+    ) -> LearnedTimes:
         return LearnedTimes(self.experience.known())
 
+    @override
     def known_times(self) -> tuple[KnownTimes, ...]:
-        """Return what is known of run times now."""
         return self.experience.known()
 
+    @override
     def edit_times(self, changes: Sequence[KnownTimes]) -> None:
-        """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
         self.experience.edit(changes)
 
-    def aside(self) -> Self:
-        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
+    @override
+    def copy(self) -> Self:
         self._note_plans()
         twin = copy.copy(self)
+        twin.experience = self.experience.copy()
+        twin._lengths = self._lengths.copy(twin.experience, self._waiting.values())
         twin._take_in(
             (msgspec.structs.replace(one) for one in self._waiting.values()),
             (msgspec.structs.replace(run, was=msgspec.structs.replace(run.was)) for run in self._runs.values()),
         )
-        twin._totals, twin._evictions, twin._rates = self._totals.copy(), [], {}
+        twin._totals = self._totals.copy()
         return twin
 
     def _take_in(self, waiting: Iterable[WaitingJob], running: Iterable[JobOnMachines]) -> None:
@@ -560,8 +571,8 @@ class Heterogeneous:
             else:
                 self._at_work.standing.add(run.was.job.job_id)
 
+    @override
     def state(self) -> HeterogeneousState:
-        """Return what is known."""
         self._note_plans()
         return HeterogeneousState(
             waiting=list(self._waiting.values()),
@@ -570,14 +581,14 @@ class Heterogeneous:
             totals=self._totals,
         )
 
+    @override
     def restore(self, state: HeterogeneousState) -> None:
-        """Take in what was known."""
         self._take_in(state.waiting, state.running)
         self.experience.restore(state.experience)
         self._totals = dict(state.totals)
 
+    @override
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         taken = [machine for run in self._runs.values() if run.paused_ms is None for machine in run.machines]
         assert len(taken) == len(set(taken)), "a machine has two jobs"
         assert self._site.out.isdisjoint(taken), "a job is on a machine out of service"

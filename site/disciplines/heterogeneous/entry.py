@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -10,13 +11,14 @@ import numpy as np
 from msgspec import Meta
 
 from gridweave.errors import OptionError
+from gridweave.site.disciplines.base import Traits
+from gridweave.site.disciplines.entry import Entry, Options, Played, one_of, refuse_unknown
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level, times_by_level
-from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 
 
 class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,16 +74,24 @@ def metrics_of(played: Played) -> Mapping[str, float]:
     return found | {"evictions": int(played.totals["evictions"]), "lost_machine_ms": played.totals["lost_machine_ms"]}
 
 
+TRAITS = Traits(
+    chooses_nodes=True,
+    pauses=True,
+    evicts=True,
+    saves_work=True,
+    forms=True,
+    learns=True,
+    columns=("level", "machines", "team", "evictions"),
+)
+
 ENTRY = Entry(
     name=NAME,
     about="machines that differ, jobs on one of them or on a cluster, levels of priority",
     make=Heterogeneous,
     read=read_policy,
+    traits=TRAITS,
+    traits_by=lambda policy: replace(TRAITS, pauses=policy.pauses_jobs, saves_work=policy.evicted == "checkpoint"),
     table=HeterogeneousTable,
     table_key=NAME,
-    has_forms=True,
-    may_pause=lambda policy: policy.pauses_jobs,
-    saves_work=lambda policy: policy.evicted == "checkpoint",
-    columns=("level", "machines", "team", "evictions"),
     metrics=metrics_of,
 )

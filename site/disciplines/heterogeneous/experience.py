@@ -9,6 +9,7 @@ work done at speed 1; then the estimate.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -181,6 +182,13 @@ class ExperienceDatabase:
         job_class, user = class_of(job), name_text(_user_of(job))
         return self._edits, self._learned.get((job_class, None), 0), self._learned.get((None, user), 0)
 
+    def copy(self) -> ExperienceDatabase:
+        """Return a copy; what is learned in one never changes the other."""
+        twin = ExperienceDatabase()
+        twin._times = {key: msgspec.structs.replace(times) for key, times in self._times.items()}
+        twin._edits, twin._learned = self._edits, self._learned.copy()
+        return twin
+
     def known(self) -> tuple[KnownTimes, ...]:
         """Return all that is known, by class, user and resource, as it is read and written."""
         return tuple(in_order(one.known() for one in self._times.values()))
@@ -236,6 +244,12 @@ class JobKind:
         self.limit_ms = {rate: work_limit_ms(one, rate) for rate in rates}
 
 
+def _kind_key(one: WaitingJob) -> object:
+    """Return what the length of a job depends on."""
+    job = one.job
+    return class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, _user_of(job), one.done_ms
+
+
 class Lengths:
     """The expected lengths of all kinds of jobs of a site.
 
@@ -262,8 +276,7 @@ class Lengths:
 
     def kind_of(self, one: WaitingJob) -> JobKind:
         """Return the kind of a job that waits."""
-        job = one.job
-        key = (class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, _user_of(job), one.done_ms)
+        job, key = one.job, _kind_key(one)
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= MOST_KINDS:
@@ -274,6 +287,13 @@ class Lengths:
                 self._teams = sorted({*self._teams, *new})
                 self._names = [self._site.name_of(team) for team in self._teams]
         return kind
+
+    def copy(self, experience: ExperienceDatabase, waiting: Iterable[WaitingJob]) -> Lengths:
+        """Return a copy that goes by a copy of the experience, with the kinds of the jobs that wait."""
+        twin = copy.copy(self)
+        twin._experience = experience
+        twin._kinds = {_kind_key(one): copy.copy(self.kind_of(one)) for one in waiting}
+        return twin
 
     def table_of(self, kinds: Sequence[JobKind]) -> tuple[IntArray, IntArray, tuple[Team, ...]]:
         """Return how long jobs of each of some kinds take: alone, on teams, and on which teams any of them can run.

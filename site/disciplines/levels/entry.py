@@ -11,12 +11,13 @@ import numpy as np
 
 from gridweave.errors import OptionError, not_known
 from gridweave.site.disciplines import queue
+from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, OwnFigures
+from gridweave.site.disciplines.entry import Entry, Options, one_of
 from gridweave.site.disciplines.levels.discipline import Levels, totals_of
 from gridweave.site.disciplines.levels.kernels.levels import LevelRules
 from gridweave.site.disciplines.levels.policy import NAME, LevelsPolicy
 from gridweave.site.disciplines.levels.rights import COLUMNS, EVICTED, Level, level_of, metrics_of, why_not_allowed
-from gridweave.site.disciplines.protocol import Entry, Options, one_of, until_its_limit
 from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.policy import BACKFILLS
 
@@ -67,18 +68,23 @@ def compiled_site(nodes: int, policy: LevelsPolicy, jobs: Jobs, week: Callable[[
     return replace(site, rules=rules, figures=figures, evictions=table.evictions, keys_at=None)
 
 
+TRAITS = Traits(evicts=True, saves_work=True, elastic=True, columns=COLUMNS)
+
+
+def _traits(policy: LevelsPolicy) -> Traits:
+    keeps = policy.under.makes_plan and not policy.evicts
+    return replace(TRAITS, saves_work=policy.evicted == "checkpoint", reserves=keeps, week=policy.under.has_windows)
+
+
 ENTRY = Entry(
     name=NAME,
-    asks_week=lambda policy: policy.under.has_windows,
     about="a queue or a planning site with levels of priority, of which some may evict jobs of others",
     make=Levels,
     read=read_policy,
-    backfills=BACKFILLS["queue"],
+    traits=TRAITS,
+    traits_by=_traits,
     table=LevelsTable,
     table_key=NAME,
-    longest_stay_ms=until_its_limit,
-    saves_work=lambda policy: policy.evicted == "checkpoint",
-    columns=COLUMNS,
     metrics=metrics_of,
     compiled=Compiled(site=compiled_site, piece=20_000),
 )

@@ -13,7 +13,7 @@ from gridweave.errors import not_known
 from gridweave.site.job import MAX_TIME_MS
 
 if TYPE_CHECKING:
-    from gridweave.site.disciplines.protocol import Played
+    from gridweave.site.disciplines.entry import Played
 
 EVICTED = ("restart", "checkpoint")
 """What may become of an evicted job: it begins again from zero, or goes on from where it was."""

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
+from typing_extensions import override
 
+from gridweave.site.disciplines.base import Decisions
 from gridweave.site.disciplines.optimal.instance import Instance, IntArray
 from gridweave.site.disciplines.optimal.intervals import cp_model_of, solve_intervals
 from gridweave.site.disciplines.optimal.policy import OptimalPolicy
-from gridweave.site.disciplines.queue import ArrayDiscipline, ArrayDisciplineState
-from gridweave.site.job import Job
+from gridweave.site.disciplines.queue import SiteQueue, SiteQueueState
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.planning import rebuild
 from gridweave.site.kernels.state import HEAD, REPLAN, empty_plan
 
 
-class OptimalState(ArrayDisciplineState, frozen=True, kw_only=True, tag="Optimal 1"):
+class OptimalState(SiteQueueState, frozen=True, kw_only=True, tag="Optimal 1"):
     """The jobs of a site in arrays, and what has been counted of its plans."""
 
     totals: dict[str, float]
 
 
-class Optimal(ArrayDiscipline):
+class Optimal(SiteQueue):
     """A planning site whose queue stands in the order of a solver's plan.
 
     The solver's plan is made again by the kernels of planning, in the order of its starts. So placed, each job starts
@@ -52,8 +53,15 @@ class Optimal(ArrayDiscipline):
         self._totals = {"plans": 0.0, "proven": 0.0, "gain": 0.0}
         super().__init__(nodes, policy.planning, week)
 
-    def run_pass(self, now_ms: int) -> list[Job]:
-        """Find the plan, start what it has start now, and return these jobs.
+    @override
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin._totals = self._totals.copy()
+        return twin
+
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        """Find the plan, and start what it has start now.
 
         It is found at every pass, also where nothing happened but a planned start: once some of its jobs have started,
         a policy may have a better plan for the others than the one that was kept.
@@ -69,7 +77,7 @@ class Optimal(ArrayDiscipline):
         jobs = self._state.jobs[slots]
         order = np.lexsort((jobs["job_id"], jobs["submit_ms"]))
         slots, jobs = slots[order], jobs[order]
-        taken = empty_plan(self._state, np.array([self._nodes], np.int64), reservations=len(self._plan.reservations))
+        taken = empty_plan(self._state, np.array([self.nodes], np.int64), reservations=len(self._plan.reservations))
         taken = taken._replace(reservations=self._plan.reservations)
         rebuild(self._state, taken, None, np.int64(now_ms), HEAD)
         steps = int(taken.n_steps[0])
@@ -109,28 +117,25 @@ class Optimal(ArrayDiscipline):
         self._totals["gain"] += found.loss_pct
         return found.start_ms
 
-    def figures_of(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return no figures of a job."""
-        return ()
-
+    @override
     def totals(self) -> Mapping[str, float]:
-        """Return what has been counted so far, by name."""
         return self._totals.copy()
 
-    def why_starts_move(self) -> str:
-        """Say by which rule the plan changes."""
+    @override
+    def rule_in_force(self) -> str:
         metric = self._wanted.metric
         rule = f"a solver finds the plan with the best {metric} anew whenever a job comes, ends or starts"
         return f"{rule}, and the start may move"
 
+    @override
     def state(self) -> OptimalState:
-        """Return what is known of the jobs, and what has been counted."""
         return OptimalState(**msgspec.structs.asdict(super().state()), totals=self._totals.copy())
 
+    @override
     def _reorder(self) -> None:
-        """Keep the order that the solver has found; it depends on no policy that could change."""
+        """Keep the order that the solver has found: no policy can change it."""
 
+    @override
     def restore(self, state: OptimalState) -> None:  # type: ignore[override]
-        """Take in what was known."""
         super().restore(state)
         self._totals = dict(state.totals)

@@ -8,11 +8,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gridweave.site.disciplines.base import Traits
+from gridweave.site.disciplines.entry import Entry, Options, Played, one_of, refuse_unknown
 from gridweave.site.disciplines.optimal.discipline import Optimal
 from gridweave.site.disciplines.optimal.instance import METRICS
 from gridweave.site.disciplines.optimal.intervals import THREE, cp_model_of
 from gridweave.site.disciplines.optimal.policy import NAME, OptimalPolicy
-from gridweave.site.disciplines.protocol import Entry, Options, Played, one_of, refuse_unknown
 
 
 class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,9 +69,8 @@ ENTRY = Entry(
     about="a planning site whose plan of each instant is a solver's, for a few waiting jobs",
     make=Optimal,
     read=read_policy,
-    backfills=("easy",),
+    traits=Traits(reserves=True),
     table=OptimalTable,
     table_key=NAME,
-    keeps_reservations=True,
     metrics=metrics_of,
 )

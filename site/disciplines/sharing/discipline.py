@@ -5,15 +5,17 @@ This owns the arrays, and gives every job a slot in them; kernels decide.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from gridweave.ranges import ranges_of
-from gridweave.site.disciplines.protocol import SharedOffer, must_end_by
+from gridweave.site.disciplines.arrays import PacedDiscipline
+from gridweave.site.disciplines.base import NOTHING, Decisions, Rate, SharedOffer, Start
+from gridweave.site.disciplines.entry import must_end_by
 from gridweave.site.disciplines.sharing.kernels.nodes import close_nodes
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import (
     idle_to_spare,
@@ -33,15 +35,15 @@ from gridweave.site.disciplines.sharing.kernels.state import (
     job_submitted,
     job_withdrawn,
 )
-from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, kind_array
+from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, kind_array, threads_of
 from gridweave.site.disciplines.sharing.slowdown_tables import IntArray, SlowdownModel
-from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, SlotsState, copied, copy_into, rates_to_tell
+from gridweave.site.disciplines.slots import SlotsState
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
 from gridweave.site.job import Job, NodeIntervals, Resources, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
-from gridweave.site.kernels.work import RATE_ONE, work_of
-from gridweave.site.state import Arrays, CoreState, arrays_state, restored_arrays
+from gridweave.site.kernels.work import work_of
+from gridweave.site.state import Arrays, CoreState, arrays_state
 from gridweave.site.times import when_text
 
 
@@ -53,7 +55,7 @@ class SharedDisciplineState(CoreState, frozen=True, kw_only=True, tag="SharedDis
     rates: dict[int, int]
 
 
-class SharedDiscipline:
+class SharedDiscipline(PacedDiscipline[SharedSite]):
     """A site's jobs and hardware threads in arrays, and the kernels that decide on them."""
 
     state_type = SharedDisciplineState
@@ -65,42 +67,29 @@ class SharedDiscipline:
         self._model = SlowdownModel(policy.formula)
         self._arrays = self._model.arrays()
         self._n_factors = len(self._model.cpu_factors.labels)
-        self._lanes = math.prod(self.lanes)
-        self._state = self._empty(FIRST_SLOTS)
-        self._slots = JobSlots()
-        # What the driver was told of each running job.
-        self._rate: dict[int, int] = {}
+        self._threads = math.prod(threads_of(self._kinds))
+        super().__init__(nodes)
 
+    @override
     def _empty(self, slots: int) -> SharedSite:
         return empty_site(kind_array(self._kinds), [kind.count for kind in self._kinds], slots=slots, plans=True)
 
-    def aside(self) -> Self:
-        """Return what can be asked anything, and leaves no trace of that here; nothing may happen to it."""
-        twin = copy.copy(self)
-        twin._state, twin._slots = copied(self._state), self._slots.copy()
-        return twin
-
     @property
-    def lanes(self) -> tuple[int, int]:
-        """Cores of the largest node, and hardware threads of the core with most."""
-        return max(kind.cores for kind in self._kinds), max(kind.threads for kind in self._kinds)
-
-    @property
+    @override
     def free(self) -> int:
-        """Nodes on which no job is."""
         return int(self._state.counters["idle"][0])
 
     @property
+    @override
     def in_use(self) -> int:
-        """Nodes on which jobs are, as the bits of a number."""
         return sum(1 << node for node in np.flatnonzero(self._state.used).tolist())
 
+    @override
     def serve(self, now_ms: int, nodes: int) -> None:
-        """Have these nodes in service, and no others: who is on those that leave stays, and nobody joins them."""
         close_nodes(self._state, np.array([nodes >> node & 1 ^ 1 for node in range(len(self._state.used))]))
 
+    @override
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
         needs = _resources(job, self._kinds)
         if not 0 <= needs.cpu_kind < self._n_factors:
             return f"its kind of CPU work is {needs.cpu_kind}; this site knows 0 to {self._n_factors - 1}"
@@ -111,11 +100,9 @@ class SharedDiscipline:
             return "not all nodes have the cores and the memory for it, and conservative backfilling needs that"
         return None
 
+    @override
     def submit(self, now_ms: int, job: Job) -> None:
-        """Take in a job."""
-        if self._slots.is_full:
-            self._grow()
-        slot = self._slots.enter(job)
+        slot = self._entered(job)
         self._fill(slot, now_ms, job)
         job_submitted(self._state, np.int64(slot))
 
@@ -133,53 +120,54 @@ class SharedDiscipline:
         if job.resources is None and job.assumed is None:
             row["row"] = UNKNOWN_ROW
 
+    @override
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a running job."""
         job_ended(self._state, self._arrays, np.int64(self._slots.of[job_id]), np.int64(now_ms))
         del self._rate[job_id]
         self._slots.leave(job_id)
 
+    @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Expect a running job, one that has its nodes alone, to end at another instant."""
         row = self._state.jobs[self._slots.of[job_id]]
         row["left"], row["since_ms"], row["end_ms"] = work_of(end_ms - now_ms), now_ms, end_ms
 
+    @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
-        """Take out a waiting job."""
         job_withdrawn(self._state, np.int64(self._slots.of[job_id]))
         self._slots.leave(job_id)
 
-    def run_pass(self, now_ms: int) -> list[Job]:
-        """Start what may start now; return these jobs, in the order in which they were started."""
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
         if not self._state.counters["waiting_width"][0]:
-            return []
+            rates = self._changed_rates()
+            return Decisions(rates=rates) if rates else NOTHING
         sharing_pass(self._state, self._arrays, self._codes, np.int64(now_ms))
         slots = self._state.started[: self._state.counters["n_started"][0]].tolist()
-        started = [self._slots.jobs[slot] for slot in slots]
-        self._rate.update((job.job_id, RATE_ONE) for job in started)
-        return started
+        starts = self._started(Start(self._slots.jobs[slot], *self._place(slot)) for slot in slots)
+        return Decisions(starts, rates=self._changed_rates())
 
-    def take_rates(self) -> list[tuple[int, int]]:
-        """Return (job id, rate) of the running jobs whose rate is another than was told, by job id."""
+    def _changed_rates(self) -> list[Rate]:
         changed = self._state.changed[: self._state.counters["n_changed"][0]].tolist()
         forget_changes(self._state)
-        return rates_to_tell(self._slots, changed, self._state.jobs["rate"], self._rate)
+        return self._new_rates(changed, self._state.jobs["rate"])
 
-    def place_of(self, job_id: int) -> tuple[NodeIntervals, NodeIntervals]:
+    def _place(self, slot: int) -> tuple[NodeIntervals, NodeIntervals]:
         """Return the nodes and the hardware threads of a running job."""
         cells = []
-        cell = int(self._state.jobs["first_cell"][self._slots.of[job_id]])
+        cell = int(self._state.jobs["first_cell"][slot])
         while cell != NO_CELL:
             cells.append(cell)
             cell = int(self._state.next_cell[cell])
-        return ranges_of(cell // self._lanes for cell in cells), ranges_of(cells)
+        return ranges_of(cell // self._threads for cell in cells), ranges_of(cells)
 
+    @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes of its own a job of this length, submitted now, could have at once."""
+        """Return how many nodes of its own a job of this length could have at once."""
         return int(idle_to_spare(self._state, self._codes, np.int64(now_ms), np.int64(length_ms)))
 
+    @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start alone, if estimates held and nothing else came; None: never."""
+        """Return when a job that shares its nodes with no other would start; None: never."""
         if width > sum(kind.count for kind in self._kinds):
             return None
         if width <= self.startable(now_ms, length_ms):
@@ -188,8 +176,8 @@ class SharedDiscipline:
         start_ms = int(start_behind_queue(self._state, self._codes, *times))
         return None if start_ms == NEVER_MS else start_ms
 
+    @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start now on nodes that others use; None if there are none for it."""
         if self.why_never(job) is not None:
             return None
         if self._slots.is_full:
@@ -200,12 +188,8 @@ class SharedDiscipline:
         slowdown, host = slowdown_offered(self._state, self._arrays, self._codes, *asked)
         return SharedOffer(float(slowdown), (self._slots.jobs[int(host)].job_id,)) if slowdown > 0 else None
 
-    def next_wakeup_ms(self) -> int | None:
-        """Return None: nothing starts here but when something happens."""
-        return None
-
+    @override
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job, at the rates of now."""
         slots = self._running_slots()
         return int(self._state.jobs["end_ms"][slots].min()) if len(slots) else None
 
@@ -213,23 +197,24 @@ class SharedDiscipline:
         slots: IntArray = self._state.running[: self._state.counters["n_running"][0]]
         return slots
 
+    @override
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs, by their end by estimate."""
         table = self._state.jobs
         slots = sorted(self._running_slots().tolist(), key=lambda slot: (table["end_ms"][slot], table["job_id"][slot]))
         for slot in slots:
             yield Running(self._slots.jobs[slot], int(table["start_ms"][slot]), int(table["end_ms"][slot]))
 
+    @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of the queue at the last pass; none has a promised start."""
+        """Yield the waiting jobs in the order of the last pass; no start is promised."""
         levels = self._state.jobs["job_class"]
         for kind in range(len(self._state.n_waiting)):
             for slot in self._state.waiting[kind, : self._state.n_waiting[kind]].tolist():
                 assert levels[slot] == kind, "a job waits in another class than its own"
                 yield self._slots.jobs[slot], None
 
+    @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, and why not earlier."""
         state = self._state
         order_now(state, self._codes, np.int64(now_ms))
         queue = state.queue[: state.counters["n_queue"][0]].tolist()
@@ -256,23 +241,12 @@ class SharedDiscipline:
             reason=f"{reason}; and no running job matches it",
         )
 
-    def _grow(self) -> None:
-        old = self._state
-        self._state = self._empty(self._slots.double())
-        copy_into(self._state, old)
-
+    @override
     def state(self) -> SharedDisciplineState:
-        """Return what is known of the jobs and threads."""
         return SharedDisciplineState(slots=self._slots.state(), arrays=arrays_state(self._state), rates=self._rate)
 
-    def restore(self, state: SharedDisciplineState) -> None:
-        """Take in what was known of the jobs and threads."""
-        self._slots.restore(state.slots)
-        self._state = restored_arrays(self._empty(self._slots.count), state.arrays)
-        self._rate = state.rates
-
+    @override
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         state = self._state
         running = self._running_slots().tolist()
         waiting = [self._slots.of[job.job_id] for job, _ in self.waiting()]

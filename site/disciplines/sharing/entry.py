@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -11,13 +12,13 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from gridweave.errors import InputError, check_known
+from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, enter_jobs, rows_without
-from gridweave.site.disciplines.protocol import Entry, Options, one_of, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Options, one_of, refuse_unknown
 from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
 from gridweave.site.disciplines.sharing.kernels.sharing_pass import SharingRules
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
 from gridweave.site.disciplines.sharing.policy import (
-    BACKFILLS,
     CPUS,
     MAX_LANES,
     NAME,
@@ -207,17 +208,18 @@ def _refusals(jobs: Jobs, usable: Ints) -> dict[int, str]:
     }
 
 
+TRAITS = Traits(chooses_nodes=True, shares_nodes=True, uses_resources=True, elastic=True)
+
 ENTRY = Entry(
     name=NAME,
     about="jobs that do not disturb each other run on the same nodes",
     make=SharedDiscipline,
     read=read_policy,
-    backfills=tuple(BACKFILLS),
+    traits=TRAITS,
+    traits_by=lambda policy: replace(TRAITS, threads=policy.threads),
+    stay_ms=SharedNodes.longest_stay_ms,
     table=SharingTable,
     table_key="sharing",
-    longest_stay_ms=SharedNodes.longest_stay_ms,
-    shares_nodes=True,
-    uses_resources=True,
     compiled=Compiled(site=compiled_site, inputs=("model", "cores", "rows")),
     variants=VARIANTS,
 )

@@ -189,6 +189,11 @@ def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:
     return np.array(rows, KIND)
 
 
+def threads_of(kinds: Sequence[NodeKind]) -> tuple[int, int]:
+    """Return the cores of the largest node, and the hardware threads of the core with most."""
+    return max(kind.cores for kind in kinds), max(kind.threads for kind in kinds)
+
+
 class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """How a site schedules on nodes that jobs share: the policy of the discipline ``lomarc``.
 
@@ -223,6 +228,11 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
         if count != nodes:
             raise OptionError("kinds", f"have {count} nodes together, but the site has {nodes}")
         return kinds
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """The cores of the largest node, and the hardware threads of the core with most."""
+        return threads_of(self.kinds or (NodeKind(count=1, cpu=self.sharing.cpu),))
 
     def longest_stay_ms(self, estimate_ms: int) -> int:
         """Return how long a job of this estimate may have its nodes; where any two share them, they take turns."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.optimum.table import GapPoint, OptimumLine, SizeLine
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.disciplines.protocol import Policy
+    from gridweave.site.disciplines.entry import Policy
 
 
 MOST_JOBS = 200

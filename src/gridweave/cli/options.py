@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from gridweave.scenarios.workload.site_events import Request
-    from gridweave.site.disciplines.protocol import Entry, Policy
+    from gridweave.site.disciplines.entry import Entry, Policy
     from gridweave.site.policy import Limit, Window
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ def policies(
     aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
     if aging_ms == 0:
         raise OptionError("--aging", f"{aging!r} is too short to wait; write a longer time such as 2h, or none")
-    if limits and not entry.keeps_reservations:
+    if limits and not entry.traits.reserves:
         raise OptionError("--limit", "goes with --discipline planning; no other keeps limits")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.site_events import NodeEvent, Request, ReservationAnswer
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.disciplines.protocol import Entry, Policy
+    from gridweave.site.disciplines.entry import Entry, Policy
 
 _MIN_WIDTH = 80
 
@@ -304,11 +304,11 @@ def _checked_entry(asked: _Asked) -> Entry:
 
     with named_as_typed():
         entry = entry_named(asked.discipline.strip().lower())
-    asked.sharing.check_unused(uses_resources=entry.uses_resources)
+    asked.sharing.check_unused(uses_resources=entry.traits.uses_resources)
     if asked.out is not None:
         check_folder(asked.out)
     check_seed(asked.seed)
-    if asked.reservation and not entry.keeps_reservations:
+    if asked.reservation and not entry.traits.reserves:
         raise OptionError("--reservation", f"goes with --discipline planning; {entry.name} has no reservations")
     _check_optimum(asked.optimum_every, entry.name)
     return entry
@@ -430,7 +430,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
         from gridweave.scenarios.workload.priorities import with_priorities
 
         workload = with_priorities(workload, asked.priorities, rng)
-    if entry.uses_resources:
+    if entry.traits.uses_resources:
         from gridweave.scenarios.traces.resources import with_mix
 
         workload = with_mix(workload, asked.resources, rng)

@@ -11,9 +11,9 @@ from gridweave import simulate
 from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.reading import grid_of_text
 from gridweave.grid.service.cluster import plan_of
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.system import BatchUser
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.dictionary import deciding, entry_named
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.launch import OutputLimits
@@ -146,14 +146,14 @@ def test_another_discipline_decides_in_pilots() -> None:
     (site,) = plan_of(read, folder="/f", namespace="n", labelled=False, first_port=21_000, secret=b"s").sites
     policy = GangPolicy(mpl=2, slice_ms=60_000, order="sjf")
     assert site.policy == BatchPolicy(pilots=PilotRules(policy=policy, length_ms=7_200_000, job_ms=1_800_000))
-    assert deciding(site.policy) == (policy, entry_named("gang"))
+    assert deciding(site.policy) == (policy, entry_named("gang").traits_of(policy))
     assert site.policy.label == f"slurm pilots, {policy.label}"
 
 
 @pytest.mark.parametrize(("text", "said"), [
     (PILOTS.replace("{ hours", '{ discipline = "optimal", hours'), "discipline: 'optimal' cannot be that of pilots"),
     (PILOTS.replace("{ hours", '{ discipline = "slurm", hours'), "discipline: 'slurm' cannot be that of pilots; one"),
-    (PILOTS.replace("{ hours", '{ discipline = "gan", hours'), "discipline: 'gan' is not known; one of queue,"),
+    (PILOTS.replace("{ hours", '{ discipline = "gan", hours'), "discipline: 'gan' is not known; one of dynp,"),
     (PILOTS.replace("{ hours", '{ discipline = "gang", hours'), "hours: is too little; at least 5, as jobs of"),
     (PILOTS.replace("[sites.slurm]", "gang = { mpl = 2 }\n[sites.slurm]"), "gang: is for the discipline gang, and"),
     (SITE, "which decides what starts when; give control = 'limited' or 'none' in [grid]"),

@@ -8,12 +8,12 @@ from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridEvent, GridJobSubmitted, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.batch.outlook import free_steps
+from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.system import BatchView
 from gridweave.site.contract import ContractCore, ContractEvent
-from gridweave.site.disciplines.batch.policy import BatchPolicy
-from gridweave.site.disciplines.protocol import NodesAsked
 from gridweave.site.job import Job
 from gridweave.site.messages import AskSeen, BatchSeen, EnqueueJob, JobFinished, RequestQuote, StartJob, ToGrid
+from gridweave.site.nodes.source import NodeRequest
 
 RETRY_MS = 60_000
 HOUR_MS = 3_600_000
@@ -83,10 +83,8 @@ class OldLooks:
             self._deliver()
         self.now_ms = until_ms
 
-    def _asked(self, site: int) -> list[NodesAsked]:
-        asks = self.sites[site].site.asks
-        assert asks is not None
-        return [each for each in asks.nodes_asked(self.now_ms) if not each.has_started]
+    def _asked(self, site: int) -> list[NodeRequest]:
+        return [each for each in self.sites[site].site.source.requests(self.now_ms) if not each.has_started]
 
     def _idle(self, site: int) -> int:
         held = sum(running.job.width for running in self.sites[site].site.running())

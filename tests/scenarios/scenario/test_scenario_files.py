@@ -387,7 +387,7 @@ def test_the_file_in_the_documentation_is_valid(tmp_path: Path) -> None:
 def test_an_unknown_discipline_is_told_though_there_are_jobs() -> None:
     """A slip in its name is a problem with the site, whatever is built of the workload before all are told."""
     changes = {"workload.jobs": 20, "workload.transform": [], "sites.north.discipline": "gangs"}
-    with pytest.raises(ScenarioError, match=r"sites\.north\.discipline: 'gangs' is not known; one of queue, planning"):
+    with pytest.raises(ScenarioError, match=r"sites\.north\.discipline: 'gangs' is not known; one of dynp, fractional"):
         build_scenario("two-sites", changes)
 
 

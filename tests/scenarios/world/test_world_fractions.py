@@ -99,7 +99,8 @@ def test_fractional_sites_ask_for_needs() -> None:
 
 def test_a_job_that_works_on_while_it_is_paused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that tells nobody to go slower gives more than it has, and the history says so."""
-    monkeypatch.setattr(Fractional, "take_rates", lambda self: [])
+    decided = Fractional.run_pass
+    monkeypatch.setattr(Fractional, "run_pass", lambda self, now_ms: decided(self, now_ms)._replace(rates=()))
     with pytest.raises(ViolationError, match=r"site 0 gives \d+\.\d+% of its CPU|works on site 0, and is on no node"):
         simulate_world(drawn(5), [NODES], GridPolicy(mode="local"), site_policies=[GREEDY])
 

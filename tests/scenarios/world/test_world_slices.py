@@ -49,7 +49,8 @@ def test_nothing_that_must_never_happen_does_where_time_is_shared(seed: int, con
 
 def test_a_job_that_goes_on_in_the_slice_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that tells nobody to stand still has two jobs work on one node, and the history says so."""
-    monkeypatch.setattr(GangDiscipline, "take_rates", lambda self: [])
+    decided = GangDiscipline.run_pass
+    monkeypatch.setattr(GangDiscipline, "run_pass", lambda self, now_ms: decided(self, now_ms)._replace(rates=()))
     with pytest.raises(ViolationError, match=r"works on nodes of site 0 where another does"):
         simulate_world(drawn(5), [NODES], GridPolicy(mode="local"), site_policies=[BGS])
 

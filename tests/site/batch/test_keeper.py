@@ -13,12 +13,12 @@ import pytest_asyncio
 
 from fake_batch import KeptSite, kept_site
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.batch.service import keeper
 from gridweave.site.batch.service.folder import Owner, Ticket
 from gridweave.site.batch.service.hub import SILENT_S
 from gridweave.site.batch.slurm.asking import refusal
 from gridweave.site.batch.system import Allocation, AllocationEnd, AllocationRequest, BatchUser
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.launch import MachineRules
 from gridweave.site.messages import ENCODER, RunEnded, RunStarted
 from gridweave.site.times import LONGEST_PAUSE_MS

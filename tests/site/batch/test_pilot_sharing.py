@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from batch_site import NODES, BatchSite
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
-from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Resources
 from slurm_cluster import SlurmCluster, running_cluster

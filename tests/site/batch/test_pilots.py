@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from batch_site import NODES, BatchSite, DeafSlurm, GridOfClusters
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.job import OVER
 from slurm_cluster import SlurmCluster, running_cluster
 

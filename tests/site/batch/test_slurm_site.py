@@ -15,12 +15,12 @@ import pytest_asyncio
 from batch_site import NODES, BatchSite
 from gridweave.cli.submit_options import shipped, slurm_lines
 from gridweave.errors import UnavailableError
+from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.folder import output_of
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.system import AllocationRequest, BatchUser
 from gridweave.site.desk_messages import SiteInfo
-from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, Program
 from gridweave.site.launch import MachineRules
 from gridweave.site.machine.agent import OutputRead

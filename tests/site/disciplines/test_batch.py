@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from gridweave.site.batch.per_job import FIRST_PAUSE_MS, MOST_LOST
+from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.contract import ContractCore
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.batch.discipline import FIRST_PAUSE_MS, MOST_LOST
-from gridweave.site.disciplines.batch.policy import BatchPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AskSeen,
@@ -48,9 +48,8 @@ def changed(others: int, free: int, closed: str = "") -> SiteChanged:
 
 def asked(core: SiteCore, now_ms: int = 0) -> list[tuple[int, int, bool]]:
     """Return for which jobs nodes should have been asked for, each with its number."""
-    assert core.asks is not None
     core.check_invariants()
-    return [(each.job.job_id, each.ask, each.has_started) for each in core.asks.nodes_asked(now_ms)]
+    return [(each.job.job_id, each.ask, each.has_started) for each in core.source.requests(now_ms)]
 
 
 def site_with(*widths: int, most_asked: int = 100) -> SiteCore:

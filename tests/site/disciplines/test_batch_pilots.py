@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.contract import ContractCore
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.optimal.policy import OptimalPolicy
-from gridweave.site.disciplines.protocol import PILOT
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AskSeen,
@@ -36,6 +35,7 @@ from gridweave.site.messages import (
     StartJob,
     ToGrid,
 )
+from gridweave.site.nodes.source import PILOT
 from gridweave.site.policy import SitePolicy
 
 MINUTE = 60_000
@@ -55,9 +55,8 @@ def seen(*pilots: int, state: str = "ready", longest_ms: int | None = None, reas
 
 def asked(core: SiteCore, now_ms: int = 0) -> list[tuple[int, int, bool]]:
     """Return which pilots should have been asked for: the number, the nodes, and whether they are there."""
-    assert core.asks is not None
     core.check_invariants()
-    return [(each.ask, each.job.width, each.has_started) for each in core.asks.nodes_asked(now_ms)]
+    return [(each.ask, each.job.width, each.has_started) for each in core.source.requests(now_ms)]
 
 
 def site(**rules: object) -> SiteCore:
@@ -139,7 +138,7 @@ def test_jobs_that_take_turns_have_pilots_for_longer() -> None:
     core.handle(0, job(1, 4, 10 * MINUTE), job(2, 4, 10 * MINUTE))
     said = core.handle(0, seen(1, 2, 3, 4))
     assert said == [StartJob(1, ((0, 4),))]
-    assert [each.job.estimate_ms for each in core.asks.nodes_asked(0)] == [84 * MINUTE] * 4 if core.asks else []
+    assert [each.job.estimate_ms for each in core.source.requests(0)] == [84 * MINUTE] * 4
     assert core.handle(7 * MINUTE) == [StartJob(2, ((0, 4),)), ChangeRate(1, 0)]
     with pytest.raises(OptionError, match=r"hours: is too little; at least 1\.4, as jobs of 'BGS-3"):
         msgspec.structs.replace(rules, length_ms=83 * MINUTE)
@@ -149,7 +148,7 @@ def test_how_long_a_pilot_is_asked_for() -> None:
     """The work that waits over all nodes and one job behind it, up to what the operator and the partition give."""
     core = site()
     core.handle(0, *(job(number, estimate_ms=10 * MINUTE) for number in range(1, 9)))
-    lengths = [each.job.estimate_ms for each in core.asks.nodes_asked(0)] if core.asks is not None else []
+    lengths = [each.job.estimate_ms for each in core.source.requests(0)]
     assert lengths == [30 * MINUTE] * 4
     core = site()
     core.handle(0, seen(longest_ms=18 * MINUTE))
@@ -263,8 +262,7 @@ def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
     )
     assert isinstance(refused, Refused)
     core.handle(4 * MINUTE)
-    assert core.site.asks is not None
-    assert [each.places for each in core.site.asks.nodes_asked(0)] == [(0,), (1,), (2,)]
+    assert [each.places for each in core.site.source.requests(0)] == [(0,), (1,), (2,)]
 
 
 def test_starts_that_are_promised_in_pilots() -> None:
@@ -298,9 +296,8 @@ def test_nothing_is_lost_whatever_comes(seed: int, backfill: str) -> None:
     for _ in range(400):
         now_ms += int(rng.integers(0, MINUTE))
         events: list[Event] = [JobFinished(job_id) for job_id in running if rng.random() < 0.3]
-        assert core.asks is not None
-        coming = [each.ask for each in core.asks.nodes_asked(now_ms) if not each.has_started and rng.random() < 0.5]
-        gone = [each.ask for each in core.asks.nodes_asked(now_ms) if rng.random() < 0.03]
+        coming = [each.ask for each in core.source.requests(now_ms) if not each.has_started and rng.random() < 0.5]
+        gone = [each.ask for each in core.source.requests(now_ms) if rng.random() < 0.03]
         events += [seen(*coming), seen(*gone, state="over", reason="gone")]
         if rng.random() < 0.6:
             number += 1
@@ -328,7 +325,7 @@ def test_nothing_is_lost_whatever_comes(seed: int, backfill: str) -> None:
 @pytest.mark.parametrize(("wrong", "said"), [
     ({"size": 0}, "size: is 0; at least 1 node"),
     ({"length_ms": 15 * MINUTE}, "hours: is too little; at least twice job_hours"),
-    ({"policy": OptimalPolicy()}, "discipline: 'optimal' cannot be that of pilots; one of queue, planning"),
+    ({"policy": OptimalPolicy()}, "discipline: 'optimal' cannot be that of pilots; one of dynp, gang"),
     ({"keep": -1}, "keep: is below 0"),
 ])  # fmt: skip
 def test_rules_that_make_no_sense(wrong: dict[str, object], said: str) -> None:

@@ -384,7 +384,7 @@ def test_what_a_site_says_of_its_jobs() -> None:
     core.handle(1_000, JobSubmitted(third))
     discipline = core._discipline
     assert isinstance(discipline, Fractional)
-    assert discipline.progress_of(3_000, 1) == (0.5, 1_000 + 1_000)
+    assert discipline.progress(3_000, 1) == (0.5, 1_000 + 1_000)
 
 
 def test_a_question_leaves_no_trace() -> None:

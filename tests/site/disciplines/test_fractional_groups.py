@@ -81,8 +81,8 @@ def test_tasks_that_need_more_memory_are_placed_first_and_told_in_the_order_of_t
     site = discipline(2)
     told = (TaskGroup(tasks=3, cpu_need=0.5, memory=0.3), TaskGroup(tasks=1, cpu_need=1.0, memory=0.7))
     site.submit(0, job_of(*told))
-    site.run_pass(0)
-    nodes, threads = site.place_of(1)
+    ((_, nodes, threads),) = site.run_pass(0).starts
+    assert nodes is not None
     assert nodes_of_groups(nodes, [3, 1]) == [[0, 1, 1], [0]]
     assert threads == ()
     assert site._state.nodes["memory"].tolist() == [1_000_000, 600_000]
@@ -155,7 +155,7 @@ def test_all_tasks_of_a_job_have_one_yield() -> None:
     site = discipline(1)
     site.submit(0, job_of(TaskGroup(tasks=1, cpu_need=1.0, memory=0.5), TaskGroup(tasks=1, cpu_need=0.5, memory=0.1)))
     site.run_pass(0)
-    assert site.progress_of(0, 1)[0] == pytest.approx(2 / 3, abs=1e-4)
+    assert site.progress(0, 1)[0] == pytest.approx(2 / 3, abs=1e-4)
 
 
 def with_largest(workload: Workload) -> Workload:

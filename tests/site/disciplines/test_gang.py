@@ -151,14 +151,14 @@ def test_matrix_of_figure_9() -> None:
     discipline = GangDiscipline(8, GangPolicy(mpl=4, backfill="none"))
     for job_id, width in enumerate((8, 8, 4, 2, 2, 4), start=1):
         discipline.submit(0, Job(job_id=job_id, width=width, estimate_ms=10**6))
-    started = discipline.run_pass(0)
+    started = discipline.run_pass(0).starts
     assert matrix_of(discipline._state) == [
         [1] * 8,
         [2] * 8,
         [3, 3, 3, 3, 4, 4, 5, 5],
         [6, 6, 6, 6, 4, 4, 5, 5],
     ]
-    assert [job.job_id for job in started] == [1]
+    assert [start.job.job_id for start in started] == [1]
 
 
 def test_invariants_after_every_decision() -> None:
@@ -212,9 +212,9 @@ def test_questions_leave_no_trace() -> None:
     for job_id in range(1, 9):
         core.handle(job_id, JobSubmitted(Job(job_id=job_id, width=5, estimate_ms=1000)))
     before = core.state()
-    aside = core.aside()
-    assert aside.earliest_start_ms(8, 5, 100) is not None
-    assert aside.startable(8, 100) == 3
+    copy = core.copy()
+    assert copy.earliest_start_ms(8, 5, 100) is not None
+    assert copy.startable(8, 100) == 3
     reasons = [core.explain(8, job.job_id) for job, _ in core.waiting()]
     assert [reason.ahead for reason in reasons] == [0, 1, 2, 3, 4, 5]
     assert core.state() == before

@@ -276,8 +276,7 @@ def test_what_machines_worked_in_vain_is_told() -> None:
                 evictions, teams, kept = evictions + 1, teams + (machines > 1), kept + command.keeps_work
             elif isinstance(command, StartJob):
                 began[command.job_id] = now_ms, sum(last - first for first, last in command.nodes)
-    assert core.figures is not None
-    assert core.figures.totals() == {"evictions": evictions, "lost_machine_ms": lost_ms}
+    assert core.totals() == {"evictions": evictions, "lost_machine_ms": lost_ms}
     assert min(lost_ms, teams, kept) > 0
 
 
@@ -405,8 +404,7 @@ def test_a_site_learns_nothing_from_runs_that_did_not_end_well() -> None:
         core.handle(1_000 * number + 10, *([JobCancelled(number)] if number == 0 else []))
         end_ms = 1_000 * (number + 1) if number == 2 else 1_000 * number + 50
         core.handle(end_ms, JobFinished(number, succeeded=number != 1))
-    assert core.learns is not None
-    assert [(one.resource, one.runs, one.mean_ms) for one in core.learns.known_times()] == [
+    assert [(one.resource, one.runs, one.mean_ms) for one in core.known_times()] == [
         ("", 1, 50),
         ("only", 1, 50),
     ]
@@ -421,8 +419,7 @@ def test_a_site_that_was_lost_or_kept_nodes_for_a_lease_has_learned_nothing() ->
     core.handle(20_001)
     assert core.part_state(2) is None
     core.handle(30_000, SiteRestarted())
-    assert core.site.learns is not None
-    assert core.site.learns.known_times() == ()
+    assert core.site.known_times() == ()
 
 
 def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
@@ -435,8 +432,7 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
     core.handle(20_001, FragmentsMet(1, 1))
     core.handle(30_000, JobFinished(1))
     assert core.part_state(1) is None
-    assert core.site.learns is not None
-    assert core.site.learns.known_times() == ()
+    assert core.site.known_times() == ()
 
 
 @pytest.mark.parametrize(

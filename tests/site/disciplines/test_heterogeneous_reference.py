@@ -50,9 +50,7 @@ class PlayedSite:
             taken = [machine for machines in self.on.values() for machine in machines]
             assert len(taken) == len(set(taken)), "a machine has two jobs"
         assert not list(self.core.waiting())
-        figures = self.core.figures
-        assert figures is not None
-        self.story.lost_machine_ms = int(figures.totals()["lost_machine_ms"])
+        self.story.lost_machine_ms = int(self.core.totals()["lost_machine_ms"])
         return self.story
 
     def carry_out(self, now_ms: int, command: Command) -> None:

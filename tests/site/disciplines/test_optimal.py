@@ -53,7 +53,7 @@ def test_no_plan_is_worse_than_the_best_policy(effort_s: float, most_jobs: int) 
             job = (int(workload.job_id[row]), int(workload.width[row]), int(workload.estimate_ms[row]))
             site.submit(now_ms, Job(job_id=job[0], width=job[1], estimate_ms=job[2]))
         instance, _ = site.instance(now_ms)
-        started = site.run_pass(now_ms)
+        started = [start.job for start in site.run_pass(now_ms).starts]
         site.check_invariants()
         for job in started:
             heapq.heappush(ends, (now_ms + int(workload.run_ms[rows[job.job_id]]), job.job_id))
@@ -93,7 +93,7 @@ def test_reservations_are_kept() -> None:
     assert site.reserve(0, 1, 100 * S_MS, 50 * S_MS, 4) == 100 * S_MS
     for number, (width, seconds) in enumerate([(4, 60), (3, 90), (2, 30), (2, 200)], start=1):
         site.submit(0, Job(job_id=number, width=width, estimate_ms=seconds * S_MS))
-    started = site.run_pass(0)
+    started = [start.job for start in site.run_pass(0).starts]
     spans = [(0, job.estimate_ms) for job in started]
     spans += [(start_ms, start_ms + job.estimate_ms) for job, start_ms in site.waiting() if start_ms is not None]
     assert len(spans) == 4

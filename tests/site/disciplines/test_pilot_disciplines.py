@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
-from gridweave.site.disciplines.protocol import PILOT, Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_left, work_of
@@ -34,6 +34,7 @@ from gridweave.site.messages import (
     RequeueJob,
     StartJob,
 )
+from gridweave.site.nodes.source import PILOT
 from gridweave.site.policy import SitePolicy
 
 MINUTE = 60_000
@@ -145,8 +146,7 @@ class Play:
     def batch_system(self, is_lost: Callable[[], bool]) -> list[Event]:
         """Return what the batch system tells: some pilots that come, and some that are lost with the jobs in them."""
         asks, events = [], []
-        assert self.core.asks is not None
-        for pilot in self.core.asks.nodes_asked(self.now_ms):
+        for pilot in self.core.source.requests(self.now_ms):
             if pilot.has_started and is_lost():
                 asks.append(AskSeen(PILOT, pilot.ask, "over", None, "a node failed"))
                 for job_id in [key for key, run in self.running.items() if run.nodes & set(pilot.places)]:
@@ -212,7 +212,7 @@ class Play:
     def ask(self) -> None:
         """Ask the site all that can be asked; that leaves no trace."""
         before = msgspec.msgpack.encode(self.core.state())
-        twin = self.core.aside()
+        twin = self.core.copy()
         for job_id in self.waiting:
             assert twin.explain(self.now_ms, job_id).reason
         job = self.job(999_999)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import OptionError
+from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.core import SiteCore
-from gridweave.site.disciplines.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, read_policy
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
-from gridweave.site.disciplines.protocol import Policy
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import Command, EvictJob, JobFinished, JobSubmitted, StartJob
 
@@ -89,5 +89,5 @@ def test_in_pilots_the_discipline_that_decides_there_has_levels() -> None:
     """A site on Slurm evicts where its pilots have levels, and nowhere else."""
     assert table()["slurm"][:2] == ("in pilots", "in pilots")
     levels, alone = BatchPolicy(pilots=PilotRules(policy=LevelsPolicy(levels=LEVELS))), BatchPolicy()
-    assert [SiteCore(1, policy).evicts_jobs for policy in (levels, alone)] == [True, False]
+    assert [SiteCore(1, policy).traits.evicts for policy in (levels, alone)] == [True, False]
     assert [hasattr(deciding(policy)[0], "levels") for policy in (levels, alone)] == [True, False]

@@ -8,14 +8,13 @@ import pytest
 from gridweave.site.allocation import bits_of
 from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
+from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
-from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
-from gridweave.site.disciplines.protocol import ChangesRates, ChoosesNodes, CountsWork, Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.work import RATE_ONE
@@ -125,23 +124,22 @@ class Play:
 
     def check(self) -> None:
         """Compare what was told with what is."""
-        site = self.core._discipline
+        site = self.core
         running = {run.job.job_id for run in site.running()}
         self.nodes = {job_id: nodes for job_id, nodes in self.nodes.items() if job_id in running}
         assert self.nodes.keys() == running
-        for job_id, nodes in self.nodes.items():
-            assert not isinstance(site, ChoosesNodes) or bits_of(site.place_of(job_id)[0]) == nodes, "other nodes"
-            if isinstance(site, CountsWork) and isinstance(site, ChangesRates):
-                assert site.progress_of(self.now_ms, job_id)[0] == self.rate[job_id] / RATE_ONE, "another rate"
-        if isinstance(site, GangDiscipline):
+        assert self.nodes == site.source.nodes_of, "other nodes"
+        for job_id, speed, _ in site.progress(self.now_ms):
+            assert speed == self.rate[job_id] / RATE_ONE, "another rate"
+        if site.traits.slices_time:
             working = [nodes for job_id, nodes in self.nodes.items() if self.rate[job_id]]
             assert sum(map(int.bit_count, working)) <= NODES, "two jobs work on a node"
 
     def ask(self) -> None:
         """Ask a copy of the site what can be asked; that leaves no trace."""
-        before, twin, job = dump_state(self.core), self.core.aside(), self.job(0)
-        twin.quote(self.now_ms, job)
-        twin.sharing_offered(self.now_ms, job)
+        before, copy, job = dump_state(self.core), self.core.copy(), self.job(0)
+        copy.quote(self.now_ms, job)
+        copy.sharing_offered(self.now_ms, job)
         assert dump_state(self.core) == before
 
 

@@ -9,15 +9,15 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.errors import OptionError
+from gridweave.site.batch.per_job import AskedJobs, OneAllocationPerJob
+from gridweave.site.batch.pilots import Pilots
+from gridweave.site.batch.policy import NAME, BatchPolicy, PilotRules, check_discipline
 from gridweave.site.batch.slurm.settings import ALLOWED, OVER_REST, SlurmSettings, check_options
 from gridweave.site.batch.system import BatchUser
-from gridweave.site.disciplines.batch.discipline import BatchDiscipline
-from gridweave.site.disciplines.batch.pilots import PilotDiscipline
-from gridweave.site.disciplines.batch.policy import NAME, BatchPolicy, PilotRules, check_discipline
-from gridweave.site.disciplines.protocol import Entry, Options, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Lender, Options, refuse_unknown
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.launch import MachineRules
-from gridweave.site.policy import BACKFILLS
+from gridweave.site.nodes.source import NodeSource
 
 
 class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -199,15 +199,12 @@ def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -
     )
 
 
-def make_discipline(
-    nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY
-) -> BatchDiscipline | PilotDiscipline:
-    """Return who decides: Slurm, for each job, or the site, in its pilots."""
-    made = BatchDiscipline if policy.pilots is None else PilotDiscipline
-    return made(nodes, policy, week)
+def make_source(nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> NodeSource:
+    """Return the nodes of a site: an allocation for each job, or pilots in which the site starts its jobs."""
+    return (OneAllocationPerJob if policy.pilots is None else Pilots)(nodes, policy, week)
 
 
-def inside(table: SlurmTable | None) -> str:
+def discipline_inside(table: SlurmTable | None) -> str:
     """Return the discipline that decides in the pilots of a site; its own, if it has none."""
     return NAME if table is None or table.pilots is None else table.pilots.discipline
 
@@ -220,13 +217,14 @@ def is_in_control(table: SlurmTable | None) -> bool:
 ENTRY = Entry(
     name=NAME,
     about="the nodes belong to a Slurm cluster, which decides what starts when",
-    make=make_discipline,
+    make=AskedJobs,
     read=read_policy,
-    backfills=BACKFILLS["queue"],
     table=SlurmTable,
     table_key=NAME,
-    live_only=True,
-    decides=lambda policy: policy.decides,
-    inside=inside,
-    is_in_control=is_in_control,
+    lender=Lender(
+        make=make_source,
+        policy_inside=lambda policy: policy.inside,
+        discipline_inside=discipline_inside,
+        is_in_control=is_in_control,
+    ),
 )

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import msgspec
+from typing_extensions import override
 
 from gridweave.site.batch.outlook import Steps, earliest_start, free_throughout, occupied
-from gridweave.site.disciplines.batch.policy import BatchPolicy
-from gridweave.site.disciplines.protocol import NodesAsked
+from gridweave.site.batch.policy import BatchPolicy
+from gridweave.site.disciplines.base import NOTHING, Decisions, Discipline, ExpectedRun, Start, Traits, run_from
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.messages import BatchSeen
+from gridweave.site.nodes.source import NodeRequest, NodeSource
 from gridweave.site.state import CoreState
 from gridweave.site.times import growing_pause_ms, span_text, when_text
 
@@ -75,8 +77,8 @@ class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDisci
     seen: BatchSeen | None
 
 
-class BatchDiscipline:
-    """The jobs of a site that a batch system is asked for nodes for; first come, first asked.
+class AskedJobs(Discipline):
+    """Starts each job when the batch system has given its nodes, which are asked for in the order of submission.
 
     Parameters
     ----------
@@ -90,21 +92,24 @@ class BatchDiscipline:
     state_type: Any = BatchDisciplineState
 
     def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
-        self._nodes, self._policy = nodes, policy
+        super().__init__(nodes)
+        self._policy = policy
         self._jobs: dict[int, AskedJob] = {}
         self._seen: BatchSeen | None = None
         self._asks = 0
 
-    def aside(self) -> Self:
-        """Return what can be asked anything; asking changes nothing here."""
-        return copy.copy(self)
+    @override
+    def copy(self) -> Self:
+        twin = copy.copy(self)
+        twin._jobs = {job_id: msgspec.structs.replace(each) for job_id, each in self._jobs.items()}
+        return twin
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
+    @override
     def why_never(self, job: Job) -> str | None:
-        """Return why a job could never start here, or None."""
-        if job.width > self._nodes:
-            return f"the site has {nodes_text(self._nodes)}"
+        if job.width > self.nodes:
+            return f"the site has {nodes_text(self.nodes)}"
         longest_ms = None if self._seen is None else self._seen.longest_ms
         if longest_ms is not None and job.estimate_ms > longest_ms:
             longest, asked = span_text(longest_ms), span_text(job.estimate_ms)
@@ -112,81 +117,56 @@ class BatchDiscipline:
             return f"{given}, and the job may take {asked}; give it a lower limit"
         return None
 
+    @override
     def submit(self, now_ms: int, job: Job) -> None:
-        """Take in a job."""
         self._jobs[job.job_id] = AskedJob(job, self._next_ask())
 
     def _next_ask(self) -> int:
         self._asks += 1
         return self._asks
 
+    @override
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a running job."""
         del self._jobs[job_id]
 
+    @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Expect a running job to end at another instant."""
         self._jobs[job_id].end_ms = end_ms
 
+    @override
     def withdraw(self, now_ms: int, job_id: int) -> None:
-        """Take out a waiting job."""
         del self._jobs[job_id]
 
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @property
     def longest_job_ms(self) -> int | None:
-        """See `AsksBatchSystem`: for so long the batch system gives nodes."""
+        """The longest time for which the batch system gives nodes; None: any, as far as is known."""
         return None if self._seen is None else self._seen.longest_ms
 
-    @property
-    def inside(self) -> Self:
-        """Return itself: no other decides on nodes that are there."""
-        return self
-
-    def overdue(self, now_ms: int) -> list[int]:
-        """Return none: the nodes of a job are given for as long as it may take."""
-        return []
-
-    @property
-    def absent(self) -> int:
-        """Return 0: a node of the site is the place of one that a job has been given."""
-        return 0
-
-    def wished(self, now_ms: int, width: int) -> None:
-        """Do nothing: the nodes of a part of a job cannot be held."""
-
-    def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
-        """Return that none are: what comes is for a job."""
-        return 0, None
-
-    def note(self, now_ms: int) -> str:
-        """Return nothing."""
-        return ""
-
-    def nodes_asked(self, now_ms: int) -> list[NodesAsked]:
+    def requests(self, now_ms: int) -> list[NodeRequest]:
         """Return what is to be asked for or kept: for the jobs that have started, and for the first that wait."""
-        found = [NodesAsked(each.job, each.ask, True) for each in self._started()]
+        found = [NodeRequest(each.job, each.ask, True) for each in self._started()]
         room = self._room
         # Where the cluster is larger than what jobs of the site may have, no more is asked for than they may have.
-        is_capped = self._seen is not None and self._seen.nodes > self._nodes
+        is_capped = self._seen is not None and self._seen.nodes > self.nodes
         for each in self._in_order()[: self._policy.most_asked]:
             if is_capped and each.job.width > room:
                 break
             room -= each.job.width
             if each.not_before_ms <= now_ms:
-                found.append(NodesAsked(each.job, each.ask, False, was_seen=bool(each.reason)))
+                found.append(NodeRequest(each.job, each.ask, False, was_seen=bool(each.reason)))
         return found
 
-    def batch_seen(self, now_ms: int, seen: BatchSeen) -> list[tuple[int, str]]:
+    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
         """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
-        is_other = self._seen is None or self._seen.longest_ms != seen.longest_ms
-        self._seen = msgspec.structs.replace(seen, asks=())
+        is_other = self._seen is None or self._seen.longest_ms != view.longest_ms
+        self._seen = msgspec.structs.replace(view, asks=())
         refused = {}
         if is_other:
             # Some were taken before it was known how long nodes are given, or when that was longer.
             refused = {each.job.job_id: why for each in self._in_order() if (why := self.why_never(each.job))}
-        for ask in seen.asks:
+        for ask in view.asks:
             each = self._jobs.get(ask.job_id)
             if each is None or each.end_ms is not None or each.ask != ask.ask:
                 continue
@@ -210,35 +190,38 @@ class BatchDiscipline:
             return 0
         return min(self._room, self._seen.free_from[0][1])
 
-    def take_delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+    def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         """Return the jobs that the batch system has wait, or that it is not asked for now, and when they start."""
         is_away = self._seen is None or bool(self._seen.problem)
-        asked = {found.job.job_id for found in self.nodes_asked(now_ms)}
+        asked = {found.job.job_id for found in self.requests(now_ms)}
         waits = [each for each in self._in_order() if is_away or each.is_put_off or each.job.job_id not in asked]
         starts = [(each, each.start_ms if each.is_put_off and not is_away else None) for each in waits]
         return [(each.job.job_id, start_ms) for each, start_ms in starts if not each.is_ready and each.delay(start_ms)]
 
-    def run_pass(self, now_ms: int) -> list[Job]:
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
         """Start the jobs whose nodes are there, in the order of the queue."""
-        free, started = self._room, []
+        free, starts = self._room, []
         for each in self._in_order():
             if each.is_ready and each.job.width <= free:
                 free -= each.job.width
                 each.start_ms, each.end_ms, each.reason = now_ms, now_ms + each.job.estimate_ms, ""
-                started.append(each.job)
-        return started
+                starts.append(Start(each.job))
+        return Decisions(starts) if starts else NOTHING
 
     # -- what is asked of it ------------------------------------------------------------------------------------------
 
+    @override
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length could have at once, as far as can be seen."""
         if self._seen is None or self._seen.problem or self._in_order():
             return 0
-        return min(self._nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
+        return min(self.nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
 
+    @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start, as far as can be seen; None: never, or nothing is seen."""
-        if width > self._nodes or self._seen is None:
+        """Return when a job would start, as far as can be seen; None: never, or nothing is seen."""
+        if width > self.nodes or self._seen is None:
             return None
         start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
         expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
@@ -266,33 +249,37 @@ class BatchDiscipline:
                 steps = occupied(steps, max(start_ms, looked_ms), start_ms + length_ms, width)
         return steps
 
-    def next_wakeup_ms(self) -> int | None:
-        """Return nothing: jobs start when the batch system is seen to have given nodes."""
-        return None
+    @override
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        if self.why_never(job) is not None:
+            return None
+        return run_from(self.earliest_start_ms(now_ms, job.width, job.estimate_ms), now_ms, job)
 
+    @override
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job."""
         return min((each.end_ms for each in self._jobs.values() if each.end_ms is not None), default=None)
 
+    @override
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs, by their end by estimate."""
         found = [
             (each.end_ms, job_id, each.start_ms or 0) for job_id, each in self._jobs.items() if each.end_ms is not None
         ]
         for end_ms, job_id, start_ms in sorted(found):
             yield Running(self._jobs[job_id].job, start_ms, end_ms)
 
+    @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order in which nodes are asked for; none is promised a start."""
+        """Yield the waiting jobs in the order in which nodes are asked for; no start is promised."""
         for each in self._in_order():
             yield each.job, None
 
+    @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job is expected to start, and why not earlier, in the batch system's view."""
+        """Return when a waiting job is expected to start, and why not earlier, as the batch system sees it."""
         each = self._jobs[job_id]
         ahead = [other.job.job_id for other in self._in_order()].index(job_id)
         problem = "" if self._seen is None else self._seen.problem
-        asked = any(found.job.job_id == job_id for found in self.nodes_asked(now_ms))
+        asked = any(found.job.job_id == job_id for found in self.requests(now_ms))
         if self._seen is None or problem:
             reason = problem or "the batch system has not been looked at yet"
         elif each.not_before_ms > now_ms:
@@ -312,7 +299,7 @@ class BatchDiscipline:
     @property
     def _room(self) -> int:
         """Nodes that jobs of the site may have, and none has."""
-        return self._nodes - sum(each.job.width for each in self._started())
+        return self.nodes - sum(each.job.width for each in self._started())
 
     def _in_order(self) -> list[AskedJob]:
         """Return the waiting jobs, those that go behind all others last."""
@@ -320,17 +307,64 @@ class BatchDiscipline:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
+    @override
     def state(self) -> BatchDisciplineState:
-        """Return what is known of the jobs and of the batch system."""
         return BatchDisciplineState(jobs=list(self._jobs.values()), asks=self._asks, seen=self._seen)
 
+    @override
     def restore(self, state: BatchDisciplineState) -> None:
-        """Take in what was known."""
         self._jobs = {each.job.job_id: each for each in state.jobs}
         self._asks, self._seen = state.asks, state.seen
 
+    @override
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
         assert self._room >= 0, "jobs have more nodes than there are"
         assert all(each.is_ready for each in self._started()), "started without nodes"
         assert len({each.ask for each in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"
+
+
+class OneAllocationPerJob(NodeSource):
+    """The nodes of a batch system, which is asked for an allocation for each job and starts it when it likes.
+
+    Parameters
+    ----------
+    nodes : int
+        The most nodes that jobs have at one time.
+    policy : BatchPolicy
+    week : WeekClock
+        Not used.
+    """
+
+    can_hold_nodes = False
+    are_lasting = False
+    discipline: AskedJobs
+
+    def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
+        super().__init__(nodes, AskedJobs(nodes, policy), Traits())
+
+    @property
+    @override
+    def absent(self) -> int:
+        return 0
+
+    @override
+    def requests(self, now_ms: int) -> list[NodeRequest]:
+        return self.discipline.requests(now_ms)
+
+    @override
+    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+        return self.discipline.seen(now_ms, view)
+
+    @override
+    def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+        return self.discipline.delays(now_ms)
+
+    @property
+    @override
+    def idle(self) -> int:
+        return self.discipline.idle
+
+    @property
+    @override
+    def longest_job_ms(self) -> int | None:
+        return self.discipline.longest_job_ms

@@ -8,7 +8,7 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.dictionary import DISCIPLINES, entry_named, entry_of
-from gridweave.site.disciplines.protocol import Entry, Policy
+from gridweave.site.disciplines.entry import Entry, Policy
 from gridweave.site.policy import SitePolicy
 
 NAME = "slurm"
@@ -18,8 +18,8 @@ NAME = "slurm"
 def check_discipline(name: str) -> Entry:
     """Return the discipline of this name; OptionError if it cannot be that of pilots."""
     entry = entry_named(name)
-    if entry.longest_stay_ms is None:
-        known = ", ".join(name for name, entry in DISCIPLINES.items() if entry.longest_stay_ms is not None)
+    if not entry.traits.elastic:
+        known = ", ".join(name for name, entry in DISCIPLINES.items() if entry.traits.elastic)
         raise OptionError("discipline", f"{name!r} cannot be that of pilots; one of {known}")
     return entry
 
@@ -74,9 +74,7 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def stay_ms(self) -> int:
         """How long a job may have its nodes, as a rule: others may slow it, or have its nodes in between."""
-        stay = entry_of(self.policy).longest_stay_ms
-        assert stay is not None, "refused when it was made"
-        return stay(self.policy, self.job_ms)
+        return entry_of(self.policy).stay_ms(self.policy, self.job_ms)
 
 
 class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +113,7 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("margin_ms", f"is {self.margin_ms}; at least 0")
 
     @property
-    def decides(self) -> Policy:
+    def inside(self) -> Policy:
         """By what jobs get nodes: in pilots, or as the batch system gives them."""
         return self if self.pilots is None else self.pilots.policy
 

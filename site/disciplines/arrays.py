@@ -1,0 +1,111 @@
+"""The base of disciplines that keep their jobs in arrays, a slot each, and decide with kernels."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from typing_extensions import override
+
+from gridweave.jit import Ints
+from gridweave.site.disciplines.base import Discipline, ExpectedRun, Rate, Start, run_from
+from gridweave.site.disciplines.slots import FIRST_SLOTS, JobSlots, copied, copy_into
+from gridweave.site.job import Job
+from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.state import restored_arrays
+
+A = TypeVar("A", bound=NamedTuple)
+
+
+class ArrayDiscipline(Discipline, Generic[A]):
+    """Jobs in arrays, and a slot for each job.
+
+    Its `CoreState` has the fields ``slots`` and ``arrays``.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
+        self._slots = JobSlots()
+        self._state = self._empty(FIRST_SLOTS)
+
+    @abstractmethod
+    def _empty(self, slots: int) -> A:
+        """Return the arrays of an idle site with space for this many jobs."""
+
+    @override
+    def copy(self) -> Self:
+        twin = copy.copy(self)
+        twin._state, twin._slots = copied(self._state), self._slots.copy()
+        return twin
+
+    def _entered(self, job: Job) -> int:
+        """Give a job a slot, and return it."""
+        if self._slots.is_full:
+            self._grow()
+        return self._slots.enter(job)
+
+    def _grow(self) -> None:
+        """Make space for twice as many jobs."""
+        old = self._state
+        self._state = self._empty(self._slots.double())
+        copy_into(self._state, old)
+
+    @override
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        if self.why_never(job) is not None:
+            return None
+        return run_from(self.earliest_start_ms(now_ms, job.width, job.estimate_ms), now_ms, job)
+
+    @override
+    def restore(self, state: Any) -> None:
+        self._slots.restore(state.slots)
+        self._state = restored_arrays(self._empty_for(state), state.arrays)
+
+    def _empty_for(self, state: Any) -> A:
+        """Return the arrays of an idle site with space for all that a state has."""
+        return self._empty(self._slots.count)
+
+
+class PacedDiscipline(ArrayDiscipline[A]):
+    """An array discipline whose jobs may work at other rates than 1; its state also has the field ``rates``."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(nodes)
+        # The rate last reported for each running job.
+        self._rate: dict[int, int] = {}
+
+    @override
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin._rate = self._rate.copy()
+        return twin
+
+    @override
+    def restore(self, state: Any) -> None:
+        super().restore(state)
+        self._rate = state.rates
+
+    def _started(self, starts: Iterable[Start]) -> Sequence[Start]:
+        """Record that jobs start, at full speed."""
+        starts = tuple(starts)
+        self._rate.update((start.job.job_id, RATE_ONE) for start in starts)
+        return starts
+
+    def _new_rates(self, slots: Iterable[int], rates: Ints) -> list[Rate]:
+        """Return the running jobs whose rate differs from the one last reported, and record their rates as reported.
+
+        Parameters
+        ----------
+        slots : iterable of int
+            The slots to look at; some may be free.
+        rates : numpy.ndarray of int64, shape (slots,)
+        """
+        found = []
+        for slot in slots:
+            job, rate = self._slots.jobs.get(slot), int(rates[slot])
+            if job is not None and self._rate.get(job.job_id, rate) != rate:
+                self._rate[job.job_id] = rate
+                found.append(Rate(job.job_id, rate))
+        return sorted(found)

@@ -1,0 +1,459 @@
+"""The base class of all disciplines, what a discipline declares about itself, and what one of its passes decides."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gridweave.site.disciplines.known_times import KnownTimes
+from gridweave.site.explain import SiteReason, free_text, nodes_text
+from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
+from gridweave.site.kernels.work import RATE_ONE
+
+MOST_PASSES = 10_000
+"""Passes of a copy after which `Discipline.expected_run` gives up on a job that never starts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a discipline can do.
+
+    Declared once, in the `Entry` of the discipline. The core, scenarios, the gateway and the docs read traits, and ask
+    nothing else about a discipline. `gridweave.testing.check_discipline` compares them with its behaviour.
+
+    Attributes
+    ----------
+    chooses_nodes : bool
+        Each start and move names its nodes. Without it the site gives each job the free nodes with the lowest numbers.
+    shares_nodes : bool
+        Several jobs may have the same node.
+    fractions : bool
+        Jobs have parts of nodes, and several tasks of one job may be on a node. A `StartJob` or `MoveJob` then names a
+        node once for each task on it.
+    slices_time : bool
+        A running job may pause while other jobs have its nodes.
+    shares_time : bool
+        Started jobs pause or run at a fraction of their speed; metrics count the lost time as waiting.
+    pauses : bool
+        An evicted job may pause on its nodes while the job that evicted it has them.
+    moves : bool
+        Running jobs may move to other nodes.
+    evicts : bool
+        Running jobs may be put back into the queue.
+    saves_work : bool
+        A job that has to leave its nodes saves its work and resumes from there.
+    forms : bool
+        Machines differ in speed, and jobs may have several forms: a job may have more or fewer nodes than its width.
+    reserves : bool
+        Nodes can be reserved in advance.
+    learns : bool
+        Run times are learned from jobs that end well.
+    counts_work : bool
+        Limits count work done, not time on the clock (`Discipline.progress`).
+    elastic : bool
+        Nodes may come and go while the discipline runs, so it can decide in the pilots of a Slurm cluster.
+    week : bool
+        Decisions depend on the local time of the week.
+    uses_resources : bool
+        Decisions use `Job.resources`: CPU, network, disk and memory.
+    needs : tuple of str
+        Workload columns that must be present, with numbers above 0 and up to 1.
+    columns : tuple of str
+        Names, with units, of the figures that `Discipline.figures` returns for each job.
+    threads : tuple of (int, int)
+        Cores of the largest node, and hardware threads per core, if they are assigned one by one; (1, 1) if jobs get
+        whole nodes.
+    """
+
+    chooses_nodes: bool = False
+    shares_nodes: bool = False
+    fractions: bool = False
+    slices_time: bool = False
+    shares_time: bool = False
+    pauses: bool = False
+    moves: bool = False
+    evicts: bool = False
+    saves_work: bool = False
+    forms: bool = False
+    reserves: bool = False
+    learns: bool = False
+    counts_work: bool = False
+    elastic: bool = False
+    week: bool = False
+    uses_resources: bool = False
+    needs: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    threads: tuple[int, int] = (1, 1)
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether a site can run a part of a job on several sites: if it is slow or paused, the other parts wait."""
+        return not (self.slices_time or self.fractions)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether several started jobs may have the same node, even if only one of them works."""
+        return self.shares_nodes or self.pauses
+
+    @property
+    def assigns_threads(self) -> bool:
+        """Whether jobs get single hardware threads of a node, and so slow each other."""
+        return self.threads != (1, 1)
+
+
+class Start(NamedTuple):
+    """A job that starts now, with its nodes; None: the free nodes with the lowest numbers."""
+
+    job: Job
+    nodes: NodeIntervals | None = None
+    threads: NodeIntervals = ()
+
+
+class Eviction(NamedTuple):
+    """A running job that goes back into the queue."""
+
+    job_id: int
+    keeps_work: bool
+    by: int  # the job that gets its nodes
+    reason: str  # in one line
+
+
+class Move(NamedTuple):
+    """A running job that goes to other nodes; a paused job may have none."""
+
+    job_id: int
+    nodes: NodeIntervals
+    threads: NodeIntervals = ()
+
+
+class Rate(NamedTuple):
+    """A running job that works at another rate from now on, in parts of `RATE_ONE`; 0 pauses it."""
+
+    job_id: int
+    rate: int
+
+
+class Decisions(NamedTuple):
+    """What one pass decides.
+
+    Attributes
+    ----------
+    starts : sequence of Start
+        In the order in which the jobs start.
+    evictions : sequence of Eviction
+        Carried out before the starts. An evicted job may be among the starts again.
+    moves : sequence of Move
+        By job id.
+    rates : sequence of Rate
+        By job id. A job starts at `RATE_ONE`, so a start at another rate is here too.
+    """
+
+    starts: Sequence[Start] = ()
+    evictions: Sequence[Eviction] = ()
+    moves: Sequence[Move] = ()
+    rates: Sequence[Rate] = ()
+
+
+NOTHING = Decisions()
+"""What a pass returns that changes nothing."""
+
+
+class SharedOffer(NamedTuple):
+    """How a job could start now on nodes of running jobs: its slowdown, and the running jobs beside it if known."""
+
+    slowdown: float
+    beside: tuple[int, ...] = ()
+
+
+class ExpectedRun(NamedTuple):
+    """How a job would run if it were submitted now.
+
+    Attributes
+    ----------
+    start_ms, nodes, length_ms : int
+    ahead : int, optional
+        Jobs before it in the queue; None: all that wait.
+    evicts : bool
+        Whether it would start now because running jobs are evicted or paused for it.
+    """
+
+    start_ms: int
+    nodes: int
+    length_ms: int
+    ahead: int | None = None
+    evicts: bool = False
+
+
+def run_from(start_ms: int | None, now_ms: int, job: Job) -> ExpectedRun | None:
+    """Return how a rigid job would run at full speed from its earliest start; None if it has no start."""
+    return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
+
+
+class Discipline(ABC):
+    """Decides which job of a site starts next.
+
+    Time never goes backwards. At one instant the calls come in this order: ``ended`` and ``withdraw``, then ``submit``
+    and ``reserve``, then one ``run_pass``. Only the abstract methods have to be written; all others have a default,
+    and `Traits` says which of them a discipline overrides. A question (a method that is not a verb in the past tense or
+    one of ``submit``, ``withdraw``, ``run_pass``, ``reserve``, ``unreserve``, ``learn``, ``edit_times``, ``serve``,
+    ``resize``, ``protect`` and ``restore``) is asked of a copy where it could leave a trace.
+
+    Decisions must be pure: no clock, no I/O, no randomness but from a seeded generator.
+
+    Attributes
+    ----------
+    nodes : int
+        Nodes of the site.
+    state_type : type
+        The `CoreState` that `state` returns.
+    """
+
+    state_type: Any
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+
+    # What every discipline has to say.
+
+    @abstractmethod
+    def submit(self, now_ms: int, job: Job) -> None:
+        """Add a job to the queue."""
+
+    @abstractmethod
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        """Remove a waiting job."""
+
+    @abstractmethod
+    def ended(self, now_ms: int, job_id: int) -> None:
+        """Remove a running job."""
+
+    @abstractmethod
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        """Move the limit of a running job that shares its nodes with no other job; `end_ms` is after now."""
+
+    @abstractmethod
+    def run_pass(self, now_ms: int) -> Decisions:
+        """Decide what starts, and what else changes, now. A second pass at the same instant changes nothing."""
+
+    @abstractmethod
+    def running(self) -> Iterator[Running]:
+        """Yield the running jobs by their end by estimate, ties by job id."""
+
+    @abstractmethod
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order of the queue, each with its promised start, if any."""
+
+    @abstractmethod
+    def copy(self) -> Self:
+        """Return a copy in the same state; what is done to one never changes the other."""
+
+    @abstractmethod
+    def state(self) -> Any:
+        """Return all that is known as plain typed data; it is encoded before the discipline changes again."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> None:
+        """Continue from the state of another discipline with the same settings; this one is fresh."""
+
+    # What may be left as it is.
+
+    def why_never(self, job: Job) -> str | None:
+        """Return why a job could never start here, or None."""
+        if job.width > self.nodes:
+            return f"it needs {job.width} nodes and the site has {self.nodes}"
+        return None
+
+    @property
+    def free(self) -> int:
+        """Nodes without a running job."""
+        return self.nodes - sum(run.job.width for run in self.running())
+
+    def next_wakeup_ms(self) -> int | None:
+        """Return the next instant at which a pass is due though nothing happens; None: none is."""
+        return None
+
+    def next_end_ms(self) -> int | None:
+        """Return the first end by estimate of a running job."""
+        return next((run.end_by_estimate_ms for run in self.running()), None)
+
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        """Return how a job would run if it were submitted now and nothing else came; None if it never would.
+
+        The default submits it to a copy, and runs the copy until the job starts: every job ends by its estimate.
+        """
+        if self.why_never(job) is not None:
+            return None
+        copy = self.copy()
+        copy.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
+        for _ in range(MOST_PASSES):
+            decided = copy.run_pass(now_ms)
+            if any(start.job.job_id == ASKED_ID for start in decided.starts):
+                return ExpectedRun(now_ms, job.width, job.estimate_ms, evicts=bool(decided.evictions))
+            instants = [instant for instant in (copy.next_end_ms(), copy.next_wakeup_ms()) if instant is not None]
+            if not instants:
+                return None
+            now_ms = max(now_ms + 1, min(instants))
+            for run in list(copy.running()):
+                if run.end_by_estimate_ms <= now_ms:
+                    copy.ended(now_ms, run.job.job_id)
+        return None
+
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job behind all that wait would start if it were submitted now; None: never."""
+        run = self.expected_run(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
+        return None if run is None else run.start_ms
+
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length could have at once if it were submitted now.
+
+        The default takes it that a job starts now if a wider one does.
+        """
+        widths = range(1, self.free + 1)
+        return bisect_left(widths, 1, key=lambda width: self.earliest_start_ms(now_ms, width, length_ms) != now_ms)
+
+    def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
+        """Return when how many nodes have nothing to run, by instant; waiting jobs do not count.
+
+        Parameters
+        ----------
+        free : int
+            Nodes that are free at the site.
+        """
+        ready, left = Counter({now_ms: free}), self.nodes - free
+        for run in self.running():
+            # The widths of jobs that share nodes add up to more than `left`, so the last of them do not count.
+            nodes = min(run.job.width, left)
+            ready[max(run.end_by_estimate_ms, now_ms + 1)] += nodes
+            left -= nodes
+        return sorted((instant, nodes) for instant, nodes in ready.items() if nodes)
+
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return when a waiting job will start and why not earlier; the site adds its nodes."""
+        ahead, job, start_ms = next(
+            (place, job, start_ms) for place, (job, start_ms) in enumerate(self.waiting()) if job.job_id == job_id
+        )
+        reason = f"it needs {nodes_text(job.width)}, and {free_text(self.free)}"
+        return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
+
+    def rule_in_force(self) -> str:
+        """Return by which rule a start that was reported may still move, in half a sentence; empty if it may not."""
+        return ""
+
+    def check_invariants(self) -> None:  # noqa: B027
+        """Raise AssertionError if the state contradicts itself."""
+
+    # Traits.chooses_nodes, shares_nodes
+
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
+        """Return how a job could start now on nodes of running jobs; None if it could not."""
+        return None
+
+    # Traits.reserves
+
+    def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
+        """Reserve nodes; return the earliest start that is possible, which is `start_ms` if they are now reserved.
+
+        None if there are no reservations here, or these nodes never fit.
+        """
+        return None
+
+    def unreserve(self, now_ms: int, reservation_id: int) -> None:  # noqa: B027
+        """Give back a reservation, or what is left of it."""
+
+    # Traits.counts_work, pauses, forms
+
+    def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
+        """Return the speed of a running job as a part of full speed, and its work so far, in ms at full speed."""
+        raise NotImplementedError(f"{type(self).__name__} counts no work")
+
+    def is_paused(self, job_id: int) -> bool:
+        """Whether a running job pauses on its nodes because another job has them."""
+        return False
+
+    def pause_reason(self, now_ms: int, job_id: int) -> str:
+        """Return for which job a paused one pauses, since when, and until when; empty if it does not pause."""
+        return ""
+
+    def form_of(self, job_id: int) -> JobForm | None:
+        """Return the form in which a running job runs; None if the job has no forms of its own."""
+        return None
+
+    def rate_of(self, job_id: int) -> int:
+        """Return the rate of a running job on its nodes, unless it is paused."""
+        return RATE_ONE
+
+    # Traits.learns
+
+    def learn(self, now_ms: int, job_id: int) -> None:  # noqa: B027
+        """Learn from a running job that has come to a good end; ``ended`` follows."""
+
+    def known_times(self) -> tuple[KnownTimes, ...]:
+        """Return the run times learned so far."""
+        return ()
+
+    def edit_times(self, changes: Sequence[KnownTimes]) -> None:  # noqa: B027
+        """Replace learned run times of the same kind; those of 0 runs are forgotten."""
+
+    # Traits.elastic
+
+    @property
+    def in_use(self) -> int:
+        """Nodes that a job has or is about to start on, as the bits of a number; for disciplines that choose nodes."""
+        raise NotImplementedError(f"{type(self).__name__} does not choose nodes that come and go")
+
+    def serve(self, now_ms: int, nodes: int) -> None:
+        """Use these nodes, the bits of a number, and no others; for disciplines that choose nodes.
+
+        No job starts on other nodes; those that are there stay until they end.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not choose nodes that come and go")
+
+    def resize(self, by: int) -> None:
+        """Have this many more free nodes, or fewer if negative; for disciplines that only count nodes."""
+        raise NotImplementedError(f"{type(self).__name__} does not count nodes that come and go")
+
+    def protect(self, job_id: int) -> None:  # noqa: B027
+        """Never evict a running job from now on: some of its nodes are about to leave."""
+
+    # What simulations report.
+
+    def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
+        """Return the figures of a job that ends now, before ``ended``: one for each of `Traits.columns`."""
+        return ()
+
+    def totals(self) -> Mapping[str, float]:
+        """Return what has been counted so far, by name, for `Entry.metrics`."""
+        return {}
+
+    def switches_after(self, count: int) -> Sequence[tuple[int, int]]:
+        """Return the switches of policy after the first `count`, as (instant, number of the policy).
+
+        A simulation asks after every step; a discipline may forget old switches.
+        """
+        return ()
+
+    def report(
+        self,
+        switches: Sequence[tuple[int, int]],
+        columns: Mapping[str, npt.NDArray[np.float64]],
+        has_started: npt.NDArray[np.bool_],
+    ) -> object:
+        """Return what a simulation gives users as ``result.own``, once it is over.
+
+        Parameters
+        ----------
+        switches : sequence of (int, int)
+            All of the run.
+        columns : mapping from str to numpy.ndarray of float64, shape (n,)
+            The figures of each job of the workload, by `Traits.columns`.
+        has_started : numpy.ndarray of bool, shape (n,)
+        """
+        return None

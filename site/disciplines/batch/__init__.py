@@ -1,1 +1,0 @@
-"""Sites whose nodes belong to a batch system (docs/slurm.md)."""
