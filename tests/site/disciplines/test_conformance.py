@@ -1,0 +1,206 @@
+"""Every discipline that ships passes the conformance suite, and the suite finds what breaks its laws."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, Self
+
+import pytest
+from typing_extensions import override
+
+from gridweave.site.disciplines.base import Decisions, ExpectedRun
+from gridweave.site.disciplines.dictionary import DISCIPLINES
+from gridweave.site.disciplines.dynp.policy import CalendarEntry, DynPPolicy
+from gridweave.site.disciplines.entry import Policy
+from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.disciplines.gang.policy import GangPolicy
+from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
+from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
+from gridweave.site.disciplines.optimal.policy import OptimalPolicy
+from gridweave.site.disciplines.queue import SiteQueue, SiteQueueState
+from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
+from gridweave.site.explain import SiteReason
+from gridweave.site.job import Job
+from gridweave.site.policy import SitePolicy, Window
+from gridweave.testing import check_discipline
+
+LEVELS = (
+    Level(name="high", priority=2, evicts=("medium", "low")),
+    Level(name="medium", priority=1, evicts=("low",)),
+    Level(name="low", priority=0),
+)
+
+
+def machines(**options: object) -> HeterogeneousPolicy:
+    """Return the policy of a site with two classes of machines."""
+    classes = (MachineClass(name="fast", count=2, speed=2.0), MachineClass(name="slow", count=4))
+    clusters = (Cluster(name="c", nodes="2-5", minimum=2),)
+    fixed = {"nodes": 6, "classes": classes, "clusters": clusters, "levels": LEVELS, "raise_after": 1}
+    return HeterogeneousPolicy(**{**fixed, **options})
+
+
+POLICIES: dict[str, Policy] = {
+    "queue": SitePolicy(),
+    "queue, sjf": SitePolicy(order="sjf"),
+    "queue, none": SitePolicy(backfill="none"),
+    "queue, conservative": SitePolicy(backfill="conservative"),
+    "queue, slack": SitePolicy(backfill="slack"),
+    "planning": SitePolicy(discipline="planning", order="sjf"),
+    "dynp": DynPPolicy(),
+    "levels": LevelsPolicy(levels=LEVELS, evicted="checkpoint", raise_after=2),
+    "levels, planned": LevelsPolicy(levels=LEVELS, under=SitePolicy(discipline="planning")),
+    "optimal": OptimalPolicy(most_jobs=5, effort_s=0.05),
+    "lomarc": SharedNodes(sharing=SharingPolicy(coscheduling="always", load_threshold=0.0)),
+    "gang": GangPolicy(mpl=3, slice_ms=100, switch_ms=5),
+    "gang that moves": GangPolicy(mpl=3, slice_ms=100, migration="all", migration_ms=10, scheduling="discrete"),
+    "fractional": FractionalPolicy(algorithm="MCB8*/per/OPT=MIN", period_ms=700, penalty_ms=50),
+    "fractional averages": FractionalPolicy(algorithm="GreedyPM*/OPT=AVG", penalty_ms=50),
+    "machines": machines(),
+    "machines that pause": machines(evicted="pause", algorithm="min-min"),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_discipline_that_ships_conforms(name: str) -> None:
+    """It keeps all the laws that the rest of gridweave relies on."""
+    policy = POLICIES[name]
+    check_discipline(DISCIPLINES[policy.discipline], [policy])
+
+
+def test_all_that_ship_are_checked() -> None:
+    """No discipline is left out, but for the name of a source of nodes."""
+    assert {policy.discipline for policy in POLICIES.values()} == set(DISCIPLINES) - {"slurm"}
+
+
+class Forgets(SiteQueue):
+    """Restores no waiting job."""
+
+    @override
+    def restore(self, state: SiteQueueState) -> None:
+        super().restore(state)
+        for job, _ in list(self.waiting()):
+            self.withdraw(0, job.job_id)
+
+
+class SharesArrays(SiteQueue):
+    """Copies nothing."""
+
+    @override
+    def copy(self) -> Self:
+        return copy.copy(self)
+
+
+class Hesitates(SiteQueue):
+    """Decides in the second pass of an instant."""
+
+    passed_ms = -1
+
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        is_first, self.passed_ms = self.passed_ms != now_ms, now_ms
+        return Decisions() if is_first else super().run_pass(now_ms)
+
+
+class Rests(SiteQueue):
+    """Starts nothing, and promises nothing."""
+
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        return Decisions()
+
+    @override
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        return None
+
+    @override
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        return SiteReason(reason="it rests")
+
+
+class Promises(SiteQueue):
+    """Quotes a start at once for every job."""
+
+    @override
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        return None if self.why_never(job) else ExpectedRun(now_ms, job.width, job.estimate_ms)
+
+
+class Cheats(SiteQueue):
+    """Knows how often any site like it has decided."""
+
+    passes = 0
+
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        Cheats.passes += 1
+        return super().run_pass(now_ms) if Cheats.passes % 3 else Decisions()
+
+
+class KeepsLimits(SiteQueue):
+    """Takes no other limit of a running job."""
+
+    @override
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "law"),
+    [
+        (Forgets, "waiting jobs differ|decides otherwise"),
+        (SharesArrays, "a copy changes when the original does|leaves a trace|out of order|among the running|lost"),
+        (Hesitates, "a second pass at one instant decides more"),
+        (Rests, "jobs wait for ever on an idle site"),
+        (Promises, "a job does not start though its quote was for now"),
+        (Cheats, "decides otherwise|decides more"),
+        (KeepsLimits, "a limit that was moved is where it was"),
+    ],
+)
+def test_the_suite_names_the_law_that_is_broken(make: type[SiteQueue], law: str) -> None:
+    """A discipline that breaks a law is found, with the law, the policy, the seed and the instant."""
+    with pytest.raises(AssertionError, match=rf"queue, policy 'fcfs easy', seed \d, \d+ ms: .*({law})"):
+        check_discipline(replace(DISCIPLINES["queue"], make=make))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "law"),
+    [
+        ("planning", {"reserves": False}, "the trait reserves is wrong"),
+        ("queue", {"reserves": True}, "the trait reserves is wrong"),
+        ("queue", {"learns": True}, "the trait learns is declared, and SiteQueue has no method learn"),
+        ("queue", {"columns": ("level",)}, "the trait columns is declared, and SiteQueue has no method figures"),
+        ("queue", {"chooses_nodes": True}, "has named none"),
+        ("levels", {"columns": ("level",)}, "2 figures of a job, for the columns declared"),
+        ("levels", {"columns": ()}, "Levels has a method figures, and the trait columns is not declared"),
+        ("levels", {"evicts": False}, "a job is evicted, against the traits"),
+        ("levels", {"saves_work": False}, "an evicted job keeps its work, against the traits"),
+        ("gang", {"chooses_nodes": False}, "its traits do not say so"),
+        ("gang", {"slices_time": False}, "a job pauses, against the traits"),
+        ("gang", {"shares_nodes": False}, "two jobs have one node, against the traits"),
+        ("fractional", {"moves": False}, "a job moves, against the traits"),
+        ("lomarc", {"threads": (1, 1)}, "threads are named, or are not, against the traits"),
+        ("fractional", {"fractions": False}, "a start names a node twice"),
+        ("fractional", {"elastic": True}, "does not choose nodes that come and go"),
+        ("machines", {"forms": False}, "Heterogeneous has a method form_of, and the trait forms is not declared"),
+        ("machines", {"learns": False}, "Heterogeneous has a method learn, and the trait learns is not declared"),
+    ],
+)
+def test_the_suite_finds_a_trait_that_is_wrong(name: str, wrong: dict[str, Any], law: str) -> None:
+    """A discipline that does more, or less, than its traits say is found."""
+    policy = POLICIES[name]
+    entry = DISCIPLINES[policy.discipline]
+    lies = replace(entry, traits_by=lambda policy: replace(entry.traits_of(policy), **wrong))
+    with pytest.raises((AssertionError, NotImplementedError), match=law):
+        check_discipline(lies, [policy])
+
+
+def test_a_policy_whose_week_counts_says_so() -> None:
+    """A discipline that depends on the time of the week, and does not declare it, is found."""
+    calendar = (CalendarEntry(policy="ljf", window=Window(from_ms=0, to_ms=3_000)),)
+    entry, policy = DISCIPLINES["dynp"], DynPPolicy(decider="calendar", calendar=calendar)
+    check_discipline(entry, [policy])
+    with pytest.raises(AssertionError, match="decides otherwise"):
+        check_discipline(replace(entry, traits_by=None), [policy])
