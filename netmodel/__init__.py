@@ -1,1 +1,1 @@
-"""Links between sites: what it costs to cross them."""
+"""The network model: links between sites, and what it costs to send data over them."""

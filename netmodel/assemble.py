@@ -1,4 +1,4 @@
-"""From rows of nodes and links, wherever they came from, to a checked topology."""
+"""Build a checked topology from rows of nodes and links, whatever source the rows come from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridweave.netmodel.topology import FIGURES, Topology, fibre_latency_ms, gre
 
 @dataclass(slots=True)
 class NodeRow:
-    """A node as it was written down."""
+    """A node as specified in the source."""
 
     path: KeyPath
     name: str
@@ -24,13 +24,13 @@ class NodeRow:
 
     @property
     def is_placed(self) -> bool:
-        """Whether its position is known."""
+        """Whether both latitude and longitude are specified."""
         return self.latitude is not None and self.longitude is not None
 
 
 @dataclass(slots=True)
 class LinkRow:
-    """A link in one direction as it was written down; what was left open is None."""
+    """A link in one direction as specified in the source; missing values are None."""
 
     path: KeyPath
     origin: str
@@ -46,21 +46,21 @@ class LinkRow:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The link's name as shown in messages."""
         ends = f"{self.target} - {self.origin} (back)" if self.is_back else f"{self.origin} - {self.target}"
         return f"{ends} ({self.name})" if self.name else ends
 
     def back(self) -> LinkRow:
-        """Return the link of the same cable in the other direction, alike in all else."""
+        """Return the reverse link of the same cable, with the same values."""
         return replace(self, origin=self.target, target=self.origin, is_back=True)
 
 
 @dataclass(slots=True)
 class WrittenNetwork:
-    """A network as it was written down; cables are numbered from 0.
+    """A network as specified in the source; cables are numbered from 0.
 
-    What some links leave open is taken from the others if it ``fills_gaps``; if it ``allows_parallel``, cables with the
-    same ends and the same name are different cables. ``attached`` has the node of each site that the network names.
+    If ``fills_gaps``, missing values of a link are taken from the other links. If ``allows_parallel``, cables with the
+    same ends and the same name are different cables. ``attached`` maps each site that the source names to its node.
     """
 
     name: str
@@ -77,24 +77,24 @@ class WrittenNetwork:
 def assemble(
     rows: WrittenNetwork, sites: Sequence[str] | None, attach: Mapping[str, str | AttachTable], report: Reporter
 ) -> Topology | None:
-    """Check a network, fill in what it leaves open, and attach the sites; None if there is no telling what was meant.
+    """Check a network, fill in missing values, and attach the sites; return None if it is too broken to build.
 
-    The sites are those of ``attach`` if left out, else those that the network names, else every node. A site that
-    neither names is at the node of its own name.
+    ``sites`` defaults to the sites of ``attach``, then to the sites that the network names, then to all nodes. A site
+    in neither place is attached to the node of the same name.
     """
-    known = _check_nodes(rows, report)
-    sound = [row for row in rows.links if _ends_are_sound(row, known, report)]
+    nodes = _check_nodes(rows, report)
+    sound_links = [row for row in rows.links if _ends_are_sound(row, nodes, report)]
     _check_duplicates(rows, report)
     _fill_bandwidth(rows, report)
-    _fill_latency(rows, known, report)
+    _fill_latency(rows, nodes, report)
     there: dict[int, LinkRow] = {}
     for row in rows.links:
         _check_numbers(row, there.get(row.cable) if row.is_back else None, report)
         there.setdefault(row.cable, row)
-    whole = known and len(sound) == len(rows.links)
+    whole = nodes and len(sound_links) == len(rows.links)
     if whole:
         _check_pieces(rows, report)
-    names, at = _attach(rows, known, sites, attach, report)
+    names, at = _attach(rows, nodes, sites, attach, report)
     if (
         not whole
         or len(at) < len(names)
@@ -105,7 +105,7 @@ def assemble(
 
 
 def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
-    """Return the nodes by name."""
+    """Report invalid nodes; return all nodes by name."""
     known: dict[str, NodeRow] = {}
     for row in rows.nodes:
         if not row.name:
@@ -123,13 +123,13 @@ def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
     return known
 
 
-def _ends_are_sound(row: LinkRow, known: Mapping[str, NodeRow], report: Reporter) -> bool:
-    """Whether a link leads from one known node to another."""
+def _ends_are_sound(row: LinkRow, nodes: Mapping[str, NodeRow], report: Reporter) -> bool:
+    """Whether a link joins two different known nodes; report it otherwise."""
     if row.is_back:
-        return row.origin in known and row.target in known and row.origin != row.target
-    unknown = [end for end in dict.fromkeys((row.origin, row.target)) if end not in known]
+        return row.origin in nodes and row.target in nodes and row.origin != row.target
+    unknown = [end for end in dict.fromkeys((row.origin, row.target)) if end not in nodes]
     for end in unknown:
-        report.add(row.path, f"link {row.label}: there is no node {end!r}; there are {named(list(known))}")
+        report.add(row.path, f"link {row.label}: there is no node {end!r}; there are {named(list(nodes))}")
     if row.origin == row.target:
         report.add(row.path, f"link {row.label}: leads from a node to itself; leave it out")
     return not unknown and row.origin != row.target
@@ -139,18 +139,16 @@ def _check_duplicates(rows: WrittenNetwork, report: Reporter) -> None:
     if rows.allows_parallel:
         return
     seen: dict[tuple[str, str, str], int] = {}
-    told: set[int] = set()
+    reported: set[int] = set()
     for row in rows.links:
         before = seen.setdefault((row.origin, row.target, row.name), row.cable)
-        if before != row.cable and row.cable not in told and row.origin != row.target:
-            told.add(row.cable)
-            report.add(
-                row.path, f"link {row.label}: is there twice; give parallel links names, or leave one of them out"
-            )
+        if before != row.cable and row.cable not in reported and row.origin != row.target:
+            reported.add(row.cable)
+            report.add(row.path, f"link {row.label}: appears twice; name parallel links, or remove one of them")
 
 
 def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
-    """Give links without a speed the one that was said, or in a file the most common one, the lower of several."""
+    """Fill in missing bandwidths: the default if set, otherwise the most common one in a file (ties: the lowest)."""
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
         if rows.bandwidth_bps is not None and rows.links:
@@ -161,7 +159,7 @@ def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
     if value is None and rows.fills_gaps and common:
         value = min(common, key=lambda speed: (-common[speed], speed))
     if value is not None:
-        rows.remarks.append(f"{_links(missing)}: no speed is given; {show_bandwidth(value)} is taken")
+        rows.remarks.append(f"{_links(missing)}: no bandwidth given; using {show_bandwidth(value)}")
     for row in missing:
         if value is not None:
             row.bandwidth_bps = value
@@ -169,43 +167,46 @@ def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
             report.add(row.path, f"link {row.label}: has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")
 
 
-def _fill_latency(rows: WrittenNetwork, known: Mapping[str, NodeRow], report: Reporter) -> None:
-    """Give links without a latency that of a fibre between the positions of their ends.
+def _fill_latency(rows: WrittenNetwork, nodes: Mapping[str, NodeRow], report: Reporter) -> None:
+    """Fill in missing latencies from the distance between the two ends of a link.
 
-    In a file, those without positions have the median of the others, if these are at least half of all.
+    If ``fills_gaps``, links without positions get the median of the other links, provided that at least half of all
+    links have a latency.
     """
     missing = []
     for row in rows.links:
-        one, other = known.get(row.origin), known.get(row.target)
-        if row.latency_ms is None and one is not None and other is not None:
-            row.latency_ms = _latency_between(one, other, rows.detour)
+        origin, target = nodes.get(row.origin), nodes.get(row.target)
+        if row.latency_ms is None and origin is not None and target is not None:
+            row.latency_ms = _latency_between(origin, target, rows.detour)
             missing += [row] if row.latency_ms is None else []
     if not missing:
         return
-    given = sorted(row.latency_ms for row in rows.links if row.latency_ms is not None)
-    if rows.fills_gaps and 2 * len(given) >= len(rows.links):
-        median = float(np.median(given))
+    latencies = sorted(row.latency_ms for row in rows.links if row.latency_ms is not None)
+    if rows.fills_gaps and 2 * len(latencies) >= len(rows.links):
+        median = float(np.median(latencies))
         rows.remarks.append(
-            f"{_links(missing)}: an end has no position and no latency is given; "
-            f"the median of the others is taken, {median:.3g} ms"
+            f"{_links(missing)}: no latency given, and an end has no position; "
+            f"using the median of the other links, {median:.3g} ms"
         )
         for row in missing:
             row.latency_ms = median
         return
     for row in missing:
         if not row.is_back:
-            lost = [end for end in (row.origin, row.target) if not known[end].is_placed]
+            unplaced = [end for end in (row.origin, row.target) if not nodes[end].is_placed]
             report.add(
                 row.path,
-                f"link {row.label}: has no latency, and no position is known of {' and '.join(lost)}; "
+                f"link {row.label}: has no latency, and the position of {' and '.join(unplaced)} is unknown; "
                 "give latency_ms, or latitude and longitude",
             )
 
 
-def _latency_between(one: NodeRow, other: NodeRow, detour: float) -> float | None:
-    if one.latitude is None or one.longitude is None or other.latitude is None or other.longitude is None:
+def _latency_between(origin: NodeRow, target: NodeRow, detour: float) -> float | None:
+    if origin.latitude is None or origin.longitude is None or target.latitude is None or target.longitude is None:
         return None
-    return fibre_latency_ms(great_circle_km(one.latitude, one.longitude, other.latitude, other.longitude), detour)
+    return fibre_latency_ms(
+        great_circle_km(origin.latitude, origin.longitude, target.latitude, target.longitude), detour
+    )
 
 
 def _links(rows: Sequence[LinkRow]) -> str:
@@ -214,7 +215,7 @@ def _links(rows: Sequence[LinkRow]) -> str:
 
 
 def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> None:
-    """Refuse numbers that make no sense; what is as it is in the other direction has been told there."""
+    """Report numbers out of range; skip a value that was already reported for the opposite direction."""
     checks: tuple[tuple[str, float | None, bool, str], ...] = (
         ("latency_ms", row.latency_ms, row.latency_ms is None or 0 <= row.latency_ms <= 1e9, "milliseconds, from 0 up"),
         (
@@ -227,29 +228,33 @@ def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> Non
         ("jitter_ms", row.jitter_ms, 0 <= row.jitter_ms <= 1e9, "milliseconds, from 0 up"),
     )
     for what, value, is_right, right in checks:
-        # Both are compared as text: not a number is not equal to itself.
+        # Compare as text, because NaN is not equal to itself.
         if not is_right and (there is None or str(getattr(there, what)) != str(value)):
             report.add(row.path, f"link {row.label}: {what} is {value:g}; {right}")
 
 
 def _check_pieces(rows: WrittenNetwork, report: Reporter) -> None:
-    """Refuse a network in which some node cannot reach another."""
+    """Report a network in which some node cannot reach another."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(row.name for row in rows.nodes)
     graph.add_edges_from((row.origin, row.target) for row in rows.links)
     order = {row.name: number for number, row in enumerate(rows.nodes)}
-    pieces = [_in_order(piece, order) for piece in nx.weakly_connected_components(graph)]
-    if len(pieces) > 1:
-        told = "; ".join(named(piece, 5) for piece in sorted(pieces, key=lambda piece: order[piece[0]])[:4])
-        report.add((), f"is in {len(pieces)} pieces, with no link between them: {told}")
+    components = [_in_order(component, order) for component in nx.weakly_connected_components(graph)]
+    if len(components) > 1:
+        listed = "; ".join(
+            named(component, 5) for component in sorted(components, key=lambda component: order[component[0]])[:4]
+        )
+        report.add((), f"has {len(components)} parts with no link between them: {listed}")
         return
-    strong = [_in_order(piece, order) for piece in nx.strongly_connected_components(graph)]
-    strong.sort(key=lambda piece: (-len(piece), order[piece[0]]))
-    if len(strong) > 1:
-        lost = _in_order((name for piece in strong[1:] for name in piece), order)
-        report.add((), f"has links one way only, so that {named(lost)} cannot reach all others, or be reached by them")
+    strong_components = [_in_order(component, order) for component in nx.strongly_connected_components(graph)]
+    strong_components.sort(key=lambda component: (-len(component), order[component[0]]))
+    if len(strong_components) > 1:
+        unreachable = _in_order((name for component in strong_components[1:] for name in component), order)
+        report.add(
+            (), f"has one-way links: {named(unreachable)} cannot reach every node, or cannot be reached from every node"
+        )
 
 
 def _in_order(names: Iterable[str], order: Mapping[str, int]) -> list[str]:
@@ -258,37 +263,39 @@ def _in_order(names: Iterable[str], order: Mapping[str, int]) -> list[str]:
 
 def _attach(
     rows: WrittenNetwork,
-    known: Mapping[str, NodeRow],
+    nodes: Mapping[str, NodeRow],
     sites: Sequence[str] | None,
     attach: Mapping[str, str | AttachTable],
     report: Reporter,
 ) -> tuple[list[str], list[str]]:
-    """Return the sites and their nodes; a site with a line of its own gets a node and a cable."""
-    names = list(sites) if sites is not None else list(attach) or list(rows.attached) or list(known)
-    where: list[str] = []
-    for unknown in [name for name in attach if name not in names]:
-        report.add(("attach", unknown), f"there is no site {unknown!r}; there are {named(names)}")
+    """Return the site names and the node of each; a site with its own access line gets a new node and cable."""
+    names = list(sites) if sites is not None else list(attach) or list(rows.attached) or list(nodes)
+    placement: list[str] = []
+    for stray in [name for name in attach if name not in names]:
+        report.add(("attach", stray), f"there is no site {stray!r}; there are {named(names)}")
     for name in names:
         entry = attach.get(name, rows.attached.get(name, name))
         node = entry.node if isinstance(entry, AttachTable) else entry
-        if node in known:
-            where.append(_line_to(rows, known, name, entry, report) if isinstance(entry, AttachTable) else node)
+        if node in nodes:
+            placement.append(_line_to(rows, nodes, name, entry, report) if isinstance(entry, AttachTable) else node)
         elif name in attach:
             report.add(
                 ("attach", name),
-                f"site {name} is attached to {node!r}, which is not a node; there are {named(list(known))}",
+                f"site {name} is attached to {node!r}, which is not a node; there are {named(list(nodes))}",
             )
         else:
-            report.add((), f"site {name} is attached nowhere; add it to [net.attach], with one of {named(list(known))}")
-    return names, where
+            report.add(
+                (), f"site {name} is not attached to a node; add it to [net.attach], with one of {named(list(nodes))}"
+            )
+    return names, placement
 
 
 def _line_to(
-    rows: WrittenNetwork, known: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
+    rows: WrittenNetwork, nodes: Mapping[str, NodeRow], site: str, entry: AttachTable, report: Reporter
 ) -> str:
-    """Add the line of a site to the network; return the node at its end."""
+    """Add a site's access line to the network; return the new node at its end."""
     path: KeyPath = ("attach", site)
-    node = f"{site}*" if site in known else site
+    node = f"{site}*" if site in nodes else site
     bandwidth_bps = speed_of(entry.bandwidth_bps, entry.bandwidth, path, report)
     if bandwidth_bps is None:
         report.add(path, f"the line of site {site} has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'")

@@ -1,4 +1,4 @@
-"""Links that slow, fail and come back: at stated instants, or by chance (docs/netmodel.md, "Faults and change")."""
+"""Links that slow down, fail and recover, at given times or at random (docs/netmodel.md, "Faults and change")."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from gridweave.netmodel.tables import ACTIONS, LATEST_MS, ChangeTable, NetTable,
 from gridweave.netmodel.topology import FloatArray, IntArray, Topology, check_number
 
 CHANCE = "chance"
-"""The cause of failures that are drawn."""
+"""Cause of random failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class CableChange:
-    """What happens to cables at an instant.
+    """A change to some cables at a given time.
 
     Attributes
     ----------
     cause : str
-        A later change for the same cause takes the place of this one; of several causes the worst counts.
+        A later change with the same cause replaces this one. If several causes affect a cable, the lowest factor
+        applies.
     factor : float
-        Which part of their bandwidth they have left: 0 if they fail, 1 if this cause is over.
+        Fraction of their bandwidth that the cables keep: 0 if they fail, 1 once this cause is over.
     """
 
     at_ms: int
@@ -36,7 +37,7 @@ class CableChange:
 
 
 def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: Reporter) -> list[CableChange]:
-    """Return the changes that are written in a table, in order of time; those of one instant as they are written."""
+    """Return the changes listed in tables, by time; changes at the same time stay in listed order."""
     changes: list[CableChange] = []
     for number, table in enumerate(tables):
         try:
@@ -46,17 +47,17 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
             text = error.problem if isinstance(error, OptionError) else str(error)
             report.add(("changes", number, *([option] if option else [])), text)
     changes.sort(key=lambda change: change.at_ms)
-    parted: set[str] = set()
+    partitions: set[str] = set()
     for change in changes:
         if change.cause != "link" and change.factor == 0:
-            parted.add(change.cause)
-        elif change.cause != "link" and change.cause not in parted:
+            partitions.add(change.cause)
+        elif change.cause != "link" and change.cause not in partitions:
             report.add(("changes",), f"at {change.at_ms} ms heals the {change.cause}, which was not made before")
     return changes
 
 
 def _change(table: ChangeTable, topology: Topology) -> CableChange:
-    """Return one written change; an InputError says what makes no sense."""
+    """Convert one listed change; InputError if it is invalid."""
     check_known("action", table.action, ACTIONS)
     if not 0 <= table.at_ms <= LATEST_MS:
         right = "from 0 up" if table.at_ms < 0 else f"at most {LATEST_MS:,}"
@@ -83,7 +84,7 @@ def _change(table: ChangeTable, topology: Topology) -> CableChange:
 
 
 def _cables_around(topology: Topology, nodes: Sequence[str]) -> tuple[int, ...]:
-    """Return the cables between some nodes and all others."""
+    """Return the cables that join ``nodes`` to the other nodes."""
     inside = np.zeros(len(topology.nodes), np.bool_)
     inside[[topology.node_number(node) for node in nodes]] = True
     crossing = inside[topology.source] != inside[topology.target]
@@ -100,28 +101,28 @@ def random_changes(
     factor: float = 0.0,
     cables: Iterable[int] | None = None,
 ) -> list[CableChange]:
-    """Return failures by chance: each cable is up, then down, for exponential times, on its own.
+    """Draw random failures: each cable is up, then down, for exponential times, independently of the others.
 
     Parameters
     ----------
     until_ms : int
-        The last failure begins before this; every one ends.
+        Every failure begins before this time. Repairs may come later.
     rng : numpy.random.Generator
-        The cables draw one after the other.
+        The cables draw one after the other, in ascending order.
     factor : float
-        Which part of its bandwidth a cable has left meanwhile.
+        Fraction of its bandwidth that a cable keeps during a failure.
     cables : iterable of int, optional
-        Which cables; all if left out.
+        Cables that can fail; defaults to all.
 
     Returns
     -------
     list of CableChange
-        In order of time; at one instant by cable.
+        By time, then by cable.
 
     Raises
     ------
     OptionError
-        If a mean is not above 0, or the factor is not a part.
+        If a mean is not above 0, or the factor is not in [0, 1).
     """
     check_number("mean_up_ms", mean_up_ms, 0.0, "milliseconds, above 0", above=True)
     check_number("mean_down_ms", mean_down_ms, 0.0, "milliseconds, above 0", above=True)
@@ -141,7 +142,7 @@ def random_changes(
 def all_changes(
     table: NetTable, topology: Topology, *, until_ms: int, rng: Generator, report: Reporter
 ) -> list[CableChange]:
-    """Return what a table writes down, and what it leaves to chance before ``until_ms``, in order of time."""
+    """Return a table's listed changes and its random failures before ``until_ms``, by time."""
     changes = written_changes(table.changes, topology, report)
     if table.failures is not None:
         changes += random_changes(
@@ -157,16 +158,16 @@ def all_changes(
 
 @dataclass(frozen=True, eq=False)
 class Timetable:
-    """A topology as it changes in time.
+    """The bandwidth of a topology's cables over time.
 
     Attributes
     ----------
     topology : Topology
-        Before the first change.
+        The network before the first change.
     instants_ms : numpy.ndarray of int64, shape (instants,)
-        When something changes, ascending.
+        Times of the changes, ascending.
     factors : numpy.ndarray of float64, shape (instants + 1, cables)
-        Which part of its bandwidth each cable has: before the first change, and from each instant on.
+        Fraction of its bandwidth that each cable has: before the first change, and from each change on.
     """
 
     topology: Topology
@@ -175,7 +176,7 @@ class Timetable:
 
     @classmethod
     def of(cls, topology: Topology, changes: Iterable[CableChange]) -> Timetable:
-        """Return the timetable of changes, those of one instant in the order in which they happen."""
+        """Build the timetable of changes; changes at the same time apply in the given order."""
         causes: list[dict[str, float]] = [{} for _ in range(topology.n_cables)]
         current = np.ones(topology.n_cables)
         instants: list[int] = []
@@ -192,5 +193,5 @@ class Timetable:
         return cls(topology, np.array(instants, np.int64), np.array(rows))
 
     def period_of(self, now_ms: int) -> int:
-        """Return the number of the period that an instant is in: 0 before the first change."""
+        """Return the index of the period that contains a time; 0 before the first change."""
         return int(np.searchsorted(self.instants_ms, now_ms, side="right"))

@@ -1,4 +1,4 @@
-"""What a job sends between its ranks, as its user writes it down and as kernels read it."""
+"""A job's communication: what its ranks send to each other, as users write it and as kernels read it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PATTERNS = {
     "3d-neighbours": NEIGHBOURS,
     "master-workers": MASTER_WORKERS,
 }
-"""Who sends to whom."""
+"""Communication patterns by name, with the number that kernels use."""
 
 GRIDS_BY_NAME = {"ring": 1, "2d-neighbours": 2, "3d-neighbours": 3}
-"""Patterns of neighbours, and the dimensions of the grid that their ranks stand in."""
+"""Number of dimensions of the rank grid for each neighbour pattern."""
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,16 +40,16 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     fraction : float
-        Part of its run time on the network of one site that it spends sending and waiting for messages, 0 to 1.
+        Share of the run time on a single site that ranks spend sending and waiting for messages, from 0 to 1.
     message_bytes : float
-        Size of a message, >= 0.
+        Size of a message, at least 0.
     pattern : str
         ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours`` or ``master-workers``.
 
     Raises
     ------
     OptionError
-        If the pattern is unknown, or a number makes no sense.
+        If the pattern is unknown, or a number is out of range.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("message_bytes", f"is {self.message_bytes:g}; bytes, from 0 up")
 
     def records(self, widths: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-        """Return this communication as kernels read it, for jobs of these widths.
+        """Return this communication as records for kernels, for jobs of the given widths.
 
         Returns
         -------
@@ -87,7 +87,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         return records
 
     def _shape(self, width: int) -> tuple[int, int, int, int]:
-        """Return the messages of the busiest rank in one exchange, and the grid that the ranks stand in."""
+        """Return the number of messages that the busiest rank sends per exchange, and the shape of the rank grid."""
         dimensions = GRIDS_BY_NAME.get(self.pattern, 0)
         planes, rows, columns = (1, 1, *rank_grid(width, dimensions))[-3:] if dimensions else (1, 1, width)
         if dimensions:
@@ -103,18 +103,18 @@ PROFILES = {
     "ring": Communication(fraction=0.1, message_bytes=6.4e6, pattern="ring"),
     "master-workers": Communication(fraction=0.1, message_bytes=1e6, pattern="master-workers"),
 }
-"""Communication by name; docs/netmodel.md, "Profiles", has the source of each number."""
+"""Named communication profiles; docs/netmodel.md, "Profiles", gives the source of each number."""
 
 _EXACT: Kinds = {"fraction": float, "pattern": str, "message": partial(parse_bytes, "message")}
 
 
 def parse_communication(option: str, text: str) -> Communication:
-    """Read a communication as people write it: the name of a profile, or its fraction, pattern and message size.
+    """Parse a communication: the name of a profile, or fraction, pattern and message size.
 
     Raises
     ------
     OptionError
-        If the option names no profile, or says something that is not possible.
+        If the profile is unknown, or a value is missing or invalid.
 
     Examples
     --------
@@ -126,19 +126,19 @@ def parse_communication(option: str, text: str) -> Communication:
     if "=" not in text:
         check_known(option, text.strip(), PROFILES)
         return PROFILES[text.strip()]
-    right = "write for example fraction=0.2,pattern=all-to-all,message=1MB, or the name of a profile"
-    found = named_values(option, text, _EXACT, right)
-    missing = [name for name in _EXACT if name not in found]
+    expected = "write for example fraction=0.2,pattern=all-to-all,message=1MB, or the name of a profile"
+    values = named_values(option, text, _EXACT, expected)
+    missing = [name for name in _EXACT if name not in values]
     if missing:
-        raise OptionError(option, f"{text!r}: {missing[0]} is missing; {right}")
+        raise OptionError(option, f"{text!r}: {missing[0]} is missing; {expected}")
     try:
-        return Communication(fraction=found["fraction"], message_bytes=found["message"], pattern=found["pattern"])
+        return Communication(fraction=values["fraction"], message_bytes=values["message"], pattern=values["pattern"])
     except OptionError as error:
         raise OptionError(option, f"{error.option} {error.problem}") from None
 
 
 def communication_text(communication: Communication) -> str:
-    """Return how people write a communication.
+    """Format a communication the way `parse_communication` reads it.
 
     Examples
     --------
@@ -147,16 +147,15 @@ def communication_text(communication: Communication) -> str:
     >>> communication_text(Communication(fraction=0.2, message_bytes=64e3, pattern="ring"))
     'fraction=0.2,pattern=ring,message=64000B'
     """
-    named = next((name for name, profile in PROFILES.items() if profile == communication), None)
+    profile_name = next((name for name, profile in PROFILES.items() if profile == communication), None)
     exact = f"fraction={communication.fraction:g},pattern={communication.pattern}"
-    return named or f"{exact},message={communication.message_bytes:.0f}B"
+    return profile_name or f"{exact},message={communication.message_bytes:.0f}B"
 
 
 def rank_grid(width: int, dimensions: int) -> tuple[int, ...]:
-    """Return the grid that so many ranks stand in: as near to a square or a cube as their number allows.
+    """Return the sides of a grid of ranks that is as close to a square or cube as its size allows.
 
-    The sides ascend. One is the largest divisor of the width that is not above its root, the next the same of what is
-    left.
+    The sides ascend. Each side is the largest divisor of the remaining size that does not exceed its root.
 
     Examples
     --------

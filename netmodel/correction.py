@@ -1,6 +1,6 @@
-"""What probes have measured between sites, and the model of a network that it corrects, or that is made of it alone.
+"""Probe measurements between sites, and network models that are corrected by them or built from them alone.
 
-The rules are in docs/netmodel.md, "Measured".
+docs/netmodel.md, "Measured", states the rules.
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ if TYPE_CHECKING:
     import networkx as nx
 
 WINDOW = 3
-"""So many of the newest measurements of a pair count, if nothing else is said: of three, one odd one moves no median,
-and two that agree do."""
+"""Default number of the newest measurements per pair that count.
+
+With three, a single outlier does not move the median, and two measurements that agree do.
+"""
 
 LEAST = 2
-"""So many measurements are needed before a model is corrected by them: one alone may be odd."""
+"""Minimum number of measurements for a correction; a single one may be an outlier."""
 
 ROUND_TRIP_AGE_MS, BANDWIDTH_AGE_MS = 3_600_000, 86_400_000
-"""Older measurements do not count, if nothing else is said: an hour, and a day, as bandwidth is measured seldom."""
+"""Default maximum ages of measurements: an hour, and a day for bandwidth, which is measured less often."""
 
 
 class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the way from one site to another.
+    """The measured properties of the path from one site to another.
 
     Attributes
     ----------
     round_trip_ms : float or None
-        What a message and its answer usually take: the median, of two the lower.
+        Typical round-trip time: the low median.
     least_ms : float or None
-        What they take without waiting.
+        Round-trip time without queueing.
     bandwidth_bps : float or None
-        Of the data from origin to target: the median, of two the higher.
+        Bandwidth from origin to target: the high median.
     round_trips, bandwidths : int
-        Of how many measurements.
+        Number of measurements.
     newest_ms : int
-        Instant of the newest.
+        Time of the newest measurement.
     """
 
     origin: str
@@ -62,7 +64,7 @@ class PairMeasured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(NamedTuple):
-    """One probe: a time or a speed as it usually was, and the least."""
+    """One probe: the median and minimum of its round trips, or its bandwidth in both fields."""
 
     at_ms: int
     usual: float
@@ -73,7 +75,7 @@ _Rows = list[tuple[str, str, list[_Row]]]
 
 
 class MeasurementsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The measurements that are known, by the two sites."""
+    """The recorded measurements of each pair of sites."""
 
     round_trips: _Rows
     bandwidths: _Rows
@@ -85,14 +87,14 @@ class Measurements:
     Parameters
     ----------
     window : int
-        So many of the newest of a pair count.
+        Number of the newest measurements per pair that count.
     round_trip_age_ms, bandwidth_age_ms : int
-        Older ones do not count.
+        Maximum ages of measurements that count.
 
     Raises
     ------
     OptionError
-        If a number makes no sense.
+        If a number is out of range.
 
     Examples
     --------
@@ -116,34 +118,34 @@ class Measurements:
         check_number("bandwidth_age_ms", bandwidth_age_ms, 1, "milliseconds, from 1 up")
         self._window = window
         self._age_ms = round_trip_age_ms, bandwidth_age_ms
-        # A round trip belongs to both directions: these are kept by the two sites in order.
+        # A round trip belongs to both directions, so its key is the sorted pair.
         self._round_trips: dict[tuple[str, str], list[_Row]] = {}
         self._bandwidths: dict[tuple[str, str], list[_Row]] = {}
 
     def state(self) -> MeasurementsState:
-        """Return the measurements that are known."""
-        known = (self._round_trips, self._bandwidths)
-        return MeasurementsState(*([(*pair, rows) for pair, rows in of.items()] for of in known))
+        """Return the recorded measurements."""
+        recorded = (self._round_trips, self._bandwidths)
+        return MeasurementsState(*([(*pair, rows) for pair, rows in rows_by_pair.items()] for rows_by_pair in recorded))
 
     def restore(self, state: MeasurementsState) -> None:
-        """Take in the measurements that were known."""
+        """Replace the recorded measurements."""
         self._round_trips = {(first, second): rows for first, second, rows in state.round_trips}
         self._bandwidths = {(origin, target): rows for origin, target, rows in state.bandwidths}
 
     def add_round_trip(self, origin: str, target: str, at_ms: int, samples_ms: Sequence[float]) -> None:
-        """Take in the round trips of one probe.
+        """Record the round trips of one probe.
 
         Parameters
         ----------
         origin, target : str
-            Sites; the probe counts for both directions.
+            Sites. The probe counts for both directions.
         at_ms : int
-            When it was made. A second probe of the same instant is taken for the first one, repeated.
+            Time of the probe. A second probe at the same time is a repetition and is ignored.
 
         Raises
         ------
         InputError
-            If the sites are the same, or a sample is no time.
+            If the sites are the same, there is no sample, or a sample is negative or infinite.
         """
         if not samples_ms or not all(0 <= sample < np.inf for sample in samples_ms):
             raise InputError(
@@ -155,17 +157,17 @@ class Measurements:
         _insert(self._round_trips.setdefault(pair, []), row, self._window)
 
     def add_bandwidth(self, origin: str, target: str, at_ms: int, bandwidth_bps: float) -> None:
-        """Take in what data came through from one site to another.
+        """Record the measured bandwidth from one site to another.
 
         Parameters
         ----------
         at_ms : int
-            When it was measured; as of `add_round_trip`.
+            Time of the measurement, as in `add_round_trip`.
 
         Raises
         ------
         InputError
-            If the sites are the same, or it is no bandwidth.
+            If the sites are the same, or the bandwidth is not positive and finite.
         """
         if not 0 < bandwidth_bps < np.inf:
             raise InputError(f"bandwidth from {origin} to {target}: {bandwidth_bps!r}; bits per second, above 0")
@@ -174,7 +176,7 @@ class Measurements:
         _insert(rows, _Row(at_ms, float(bandwidth_bps), float(bandwidth_bps)), self._window)
 
     def pair(self, origin: str, target: str, now_ms: int) -> PairMeasured | None:
-        """Return what is known now of the way from one site to another; None if nothing is."""
+        """Return the current measurements from one site to another; None if there are none."""
         ends = (origin, target) if origin < target else (target, origin)
         trips = self._newest(self._round_trips.get(ends, []), now_ms - self._age_ms[0])
         speeds = self._newest(self._bandwidths.get((origin, target), []), now_ms - self._age_ms[1])
@@ -185,7 +187,7 @@ class Measurements:
             target=target,
             round_trip_ms=median_low([row.usual for row in trips]) if trips else None,
             least_ms=median_low([row.least for row in trips]) if trips else None,
-            # What else was on the way makes a bandwidth seem less, hardly ever more.
+            # Other traffic makes a bandwidth look lower, hardly ever higher.
             bandwidth_bps=median_high([row.usual for row in speeds]) if speeds else None,
             round_trips=len(trips),
             bandwidths=len(speeds),
@@ -193,24 +195,28 @@ class Measurements:
         )
 
     def _newest(self, rows: list[_Row], after_ms: int) -> list[_Row]:
-        """Return the rows that count."""
+        """Return the rows in the window that are young enough to count."""
         return [row for row in rows[-self._window :] if row.at_ms > after_ms]
 
     def pairs(self, now_ms: int, sites: Sequence[str] | None = None) -> list[PairMeasured]:
-        """Return what is known now of all pairs.
+        """Return the current measurements of all pairs.
 
         Parameters
         ----------
         sites : sequence of str, optional
-            Only between these, in their order; all, by name, if left out.
+            Return only pairs of these sites, in this order; defaults to all sites by name.
         """
-        known = {pair for one, other in self._round_trips for pair in ((one, other), (other, one))}
-        known |= self._bandwidths.keys()
-        names = sorted({site for pair in known for site in pair}) if sites is None else sites
-        place = {site: number for number, site in enumerate(names)}
-        wanted = sorted((place[one], place[other], one, other) for one, other in known if {one, other} <= place.keys())
-        found = (self.pair(one, other, now_ms) for _, _, one, other in wanted)
-        return [pair for pair in found if pair is not None]
+        measured = {pair for origin, target in self._round_trips for pair in ((origin, target), (target, origin))}
+        measured |= self._bandwidths.keys()
+        names = sorted({site for pair in measured for site in pair}) if sites is None else sites
+        index = {site: number for number, site in enumerate(names)}
+        selected = sorted(
+            (index[origin], index[target], origin, target)
+            for origin, target in measured
+            if {origin, target} <= index.keys()
+        )
+        measurements = (self.pair(origin, target, now_ms) for _, _, origin, target in selected)
+        return [pair for pair in measurements if pair is not None]
 
 
 def _check_ends(origin: str, target: str) -> None:
@@ -219,24 +225,24 @@ def _check_ends(origin: str, target: str) -> None:
 
 
 def _insert(rows: list[_Row], row: _Row, window: int) -> None:
-    """Add a row in the order of time, unless there is one of its instant, and keep the newest."""
-    place = bisect_left(rows, row.at_ms, key=lambda other: other.at_ms)
-    if place == len(rows) or rows[place].at_ms != row.at_ms:
-        rows.insert(place, row)
+    """Insert a row by time, unless the same time is already recorded; keep only the newest rows."""
+    index = bisect_left(rows, row.at_ms, key=lambda other: other.at_ms)
+    if index == len(rows) or rows[index].at_ms != row.at_ms:
+        rows.insert(index, row)
     del rows[:-window]
 
 
 TOLERANCE = 0.1
-"""By which part a measurement may differ from a model that is left as it is, if nothing else is said."""
+"""Default relative difference between measurement and model that needs no correction."""
 
-_LEAST_MS = 0.1  # smaller differences are of clocks and event loops, not of networks
+_LEAST_MS = 0.1  # smaller differences come from clocks and event loops, not from the network
 
 MEASURED = "measured"
-"""What links are named that stand for what was measured."""
+"""Name of links added by measurements."""
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model was wrong: a round trip or jitter alone in milliseconds, a bandwidth in bits per second."""
+    """A correction of one property: round trip or jitter in milliseconds, or bandwidth in bits per second."""
 
     origin: str
     target: str
@@ -247,73 +253,72 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """A model as measurements have corrected it: the very one that was given if nothing differs."""
+    """A corrected model with its corrections; the same model object if nothing differs."""
 
     model: NetworkModel
     corrections: tuple[Correction, ...]
 
 
 def correct(model: NetworkModel, measured: Sequence[PairMeasured], *, tolerance: float = TOLERANCE) -> Corrected:
-    """Correct a model where it differs from what was measured.
+    """Correct a model where it differs from measurements.
 
     Parameters
     ----------
     model : NetworkModel
-        As it was written down: measurements take the place of earlier ones, so one that was corrected is not to be
-        corrected again.
+        The uncorrected model. Do not pass a model that was already corrected: newer measurements replace older ones.
     measured : sequence of PairMeasured
-        As `Measurements.pairs` gives them; those of sites that the model does not have are passed over, as are round
-        trips and bandwidths of fewer than `LEAST` measurements.
+        Pairs from `Measurements.pairs`. Pairs with unknown sites, and values from fewer than `LEAST` measurements, are
+        ignored.
     tolerance : float
-        By which part they may differ; from 0 up.
+        Relative difference that is left uncorrected, at least 0.
 
     Raises
     ------
     OptionError
-        If the tolerance makes no sense.
+        If the tolerance is negative or not finite.
     """
     check_number("tolerance", tolerance, 0.0, "a part, from 0 up")
-    place = {site: number for number, site in enumerate(model.topology.sites)}
-    known = {
-        (place[pair.origin], place[pair.target]): pair
+    index = {site: number for number, site in enumerate(model.topology.sites)}
+    measured_pairs = {
+        (index[pair.origin], index[pair.target]): pair
         for pair in measured
-        if pair.origin in place and pair.target in place and pair.origin != pair.target
+        if pair.origin in index and pair.target in index and pair.origin != pair.target
     }
     changed: _Changed = {}
-    paths = _with_latencies(model.paths, known, tolerance, changed)
-    topology, paths = _with_bandwidths(model.topology, paths, known, tolerance, changed)
+    paths = _with_latencies(model.paths, measured_pairs, tolerance, changed)
+    topology, paths = _with_bandwidths(model.topology, paths, measured_pairs, tolerance, changed)
     if not changed:
         return Corrected(model, ())
     return Corrected(replace(model, topology=topology, paths=paths), tuple(changed[key] for key in sorted(changed)))
 
 
-_Known = Mapping[tuple[int, int], PairMeasured]
+_MeasuredPairs = Mapping[tuple[int, int], PairMeasured]
 _Changed = dict[tuple[int, int, str], Correction]
 
 
-def _with_latencies(paths: Paths, known: _Known, tolerance: float, changed: _Changed) -> Paths:
-    """Replace latencies: a measured round trip is divided as the model divides its own, or in halves."""
+def _with_latencies(paths: Paths, measured: _MeasuredPairs, tolerance: float, changed: _Changed) -> Paths:
+    """Replace latencies by measured ones; a round trip is split as in the model, or in halves if there was no path."""
     latency_ms, jitter_ms = paths.latency_ms.copy(), paths.jitter_ms.copy()
-    for (one, other), pair in known.items():
+    for (origin, target), pair in measured.items():
         if pair.round_trip_ms is None or pair.least_ms is None or pair.round_trips < LEAST:
             continue
-        there_ms, back_ms = paths.latency_ms[one, other], paths.latency_ms[other, one]
+        there_ms, back_ms = paths.latency_ms[origin, target], paths.latency_ms[target, origin]
         modelled_ms = float(there_ms + back_ms)
-        modelled_jitter_ms = float(paths.jitter_ms[one, other] + paths.jitter_ms[other, one]) / 2
+        modelled_jitter_ms = float(paths.jitter_ms[origin, target] + paths.jitter_ms[target, origin]) / 2
         measured_jitter_ms = pair.round_trip_ms - pair.least_ms
         allowed_ms = max(tolerance * modelled_ms, _LEAST_MS)
         differs = _differs(pair.round_trip_ms, modelled_ms, allowed_ms)
         if not differs and not _differs(measured_jitter_ms, modelled_jitter_ms, allowed_ms):
             continue
         if modelled_ms == np.inf and pair.bandwidth_bps is None:
-            continue  # there is no path, and nothing is known of how much one would carry
+            continue  # no path, and no bandwidth measured for a new one
         share = there_ms / modelled_ms if 0 < modelled_ms < np.inf else 0.5
-        latency_ms[one, other] = share * pair.round_trip_ms
-        jitter_ms[one, other] = measured_jitter_ms
+        latency_ms[origin, target] = share * pair.round_trip_ms
+        jitter_ms[origin, target] = measured_jitter_ms
         if differs:
-            changed[one, other, "latency"] = _correction(pair, "round trip", modelled_ms, pair.round_trip_ms)
+            changed[origin, target, "latency"] = _correction(pair, "round trip", modelled_ms, pair.round_trip_ms)
         else:
-            changed[one, other, "jitter"] = _correction(pair, "jitter", modelled_jitter_ms, measured_jitter_ms)
+            changed[origin, target, "jitter"] = _correction(pair, "jitter", modelled_jitter_ms, measured_jitter_ms)
     return replace(paths, latency_ms=latency_ms, jitter_ms=jitter_ms)
 
 
@@ -326,36 +331,36 @@ def _correction(pair: PairMeasured, what: str, modelled: float, measured: float)
 
 
 def _with_bandwidths(
-    topology: Topology, paths: Paths, known: _Known, tolerance: float, changed: _Changed
+    topology: Topology, paths: Paths, measured: _MeasuredPairs, tolerance: float, changed: _Changed
 ) -> tuple[Topology, Paths]:
-    """Widen the links that have carried more than they should; narrow paths that carry less, each by a gate."""
+    """Widen links that carried more than modelled; narrow paths that carry less by adding a gate to each."""
     speeds = {
         ends: pair.bandwidth_bps
-        for ends, pair in known.items()
+        for ends, pair in measured.items()
         if pair.bandwidth_bps is not None and pair.bandwidths >= LEAST
     }
     bandwidth_bps = topology.bandwidth_bps.copy()
     stream_bps = paths.stream_bps.copy()
-    for (one, other), speed in speeds.items():
-        stream_bps[one, other] = max(stream_bps[one, other], speed)
-        if speed > (1 + tolerance) * paths.bandwidth_bps[one, other] > 0:
-            crossed = paths.between(one, other)
+    for (origin, target), speed in speeds.items():
+        stream_bps[origin, target] = max(stream_bps[origin, target], speed)
+        if speed > (1 + tolerance) * paths.bandwidth_bps[origin, target] > 0:
+            crossed = paths.between(origin, target)
             bandwidth_bps[crossed] = np.maximum(bandwidth_bps[crossed], speed)
     narrowest = _narrowest(paths, bandwidth_bps)
     gates = {}
     for ends, speed in sorted(speeds.items()):
         if not np.isfinite(paths.latency_ms[ends]):
-            continue  # there is no path, and no round trip was measured either
+            continue  # no path, and no round trip measured for a new one
         modelled = float(paths.bandwidth_bps[ends])
         if _differs(speed, modelled, tolerance * modelled):
-            changed[(*ends, "bandwidth")] = _correction(known[ends], "bandwidth", modelled, speed)
+            changed[(*ends, "bandwidth")] = _correction(measured[ends], "bandwidth", modelled, speed)
         if modelled == 0 or speed < (1 - tolerance) * narrowest[ends]:
             gates[ends] = narrowest[ends] = speed
     paths = replace(paths, bandwidth_bps=narrowest, stream_bps=stream_bps)
     topology = topology.with_figures(bandwidth_bps=bandwidth_bps)
     if not gates:
         return topology, paths
-    targets = topology.node_of_site[[other for _, other in gates]]
+    targets = topology.node_of_site[[target for _, target in gates]]
     return (
         _with_gates(topology, targets, np.array(list(gates.values()))),
         _through_gates(paths, list(gates), len(topology.sites), len(topology.source)),
@@ -363,8 +368,8 @@ def _with_bandwidths(
 
 
 def _through_gates(paths: Paths, ends: Sequence[tuple[int, int]], sites: int, first_gate: int) -> Paths:
-    """Return paths of which those between some ends lead through a gate at last: links, numbered in their order."""
-    at = np.array([one * sites + other for one, other in ends], np.int64)
+    """Return the paths with a gate link appended to each path in ``ends``; gates are numbered from ``first_gate``."""
+    at = np.array([origin * sites + target for origin, target in ends], np.int64)
     numbers = first_gate + np.arange(len(ends))
     links = np.insert(paths.links, paths.first[at + 1], numbers.astype(np.uint32))
     longer = np.zeros(sites * sites + 1, np.int64)
@@ -383,7 +388,7 @@ def _narrowest(paths: Paths, bandwidth_bps: FloatArray) -> FloatArray:
 
 
 def _with_gates(topology: Topology, at: IntArray, bandwidth_bps: FloatArray) -> Topology:
-    """Add a link from a node to itself for each gate: no other path ever leads over one."""
+    """Add a gate at each node: a link from the node to itself, which routing never uses."""
     nodes = [topology.nodes[node] for node in at]
     graph = topology.graph.copy()
     _add_links(
@@ -397,9 +402,9 @@ def _with_gates(topology: Topology, at: IntArray, bandwidth_bps: FloatArray) -> 
 def _add_links(graph: nx.MultiDiGraph[str], cable: int, rows: Sequence[tuple[str, str, float, float, float]]) -> None:
     """Add measured links, each on its own cable; a row is from, to, latency [ms], jitter [ms], bandwidth [bit/s]."""
     first = graph.number_of_edges()
-    for place, (origin, target, latency_ms, jitter_ms, bandwidth_bps) in enumerate(rows):
+    for number, (origin, target, latency_ms, jitter_ms, bandwidth_bps) in enumerate(rows):
         figures = {"latency_ms": latency_ms, "bandwidth_bps": bandwidth_bps, "loss": 0.0, "jitter_ms": jitter_ms}
-        graph.add_edge(origin, target, first + place, **figures, cable=cable + place, name=MEASURED, up=True)
+        graph.add_edge(origin, target, first + number, **figures, cable=cable + number, name=MEASURED, up=True)
 
 
 def measured_model(
@@ -411,37 +416,37 @@ def measured_model(
     local_latency_ms: float = LOCAL_LATENCY_MS,
     local_bandwidth_bps: float = LOCAL_BANDWIDTH_BPS,
 ) -> NetworkModel:
-    """Return a model that is made of measurements alone: each pair of sites has a link of its own, and no other way.
+    """Build a model from measurements alone: a direct link per pair of sites and no other paths.
 
     Parameters
     ----------
     measured : sequence of PairMeasured
-        Those of other sites are passed over. A pair without a round trip has no path.
+        Pairs with unknown sites are ignored. A pair without a round trip has no path.
     bandwidth_bps : float, optional
-        Of pairs whose bandwidth was not measured; without it they have no path.
+        Bandwidth of pairs without a bandwidth measurement; if None, these pairs have no path.
     exchange, local_latency_ms, local_bandwidth_bps
-        As of `NetworkModel`.
+        As in `NetworkModel`.
 
     Raises
     ------
     InputError
-        If there are no sites, or one is there twice.
+        If there are no sites, or a site is listed twice.
     OptionError
-        If a number or the exchange makes no sense.
+        If a number is out of range, or the exchange is unknown.
     """
     if not sites or len(set(sites)) < len(sites):
         raise InputError(f"sites {', '.join(sites)}: name at least one, and each once")
     if bandwidth_bps is not None:
         check_number("bandwidth_bps", bandwidth_bps, 0.0, "bits per second, above 0", above=True)
-    place = {site: number for number, site in enumerate(sites)}
+    index = {site: number for number, site in enumerate(sites)}
     rows = []
     for pair in measured:
         speed = pair.bandwidth_bps if pair.bandwidth_bps is not None else bandwidth_bps
-        if pair.origin not in place or pair.target not in place or pair.origin == pair.target:
+        if pair.origin not in index or pair.target not in index or pair.origin == pair.target:
             continue
         if pair.round_trip_ms is not None and pair.least_ms is not None and speed is not None:
             jitter_ms = pair.round_trip_ms - pair.least_ms
-            rows.append((place[pair.origin], place[pair.target], 0.5 * pair.least_ms, jitter_ms, speed))
+            rows.append((index[pair.origin], index[pair.target], 0.5 * pair.least_ms, jitter_ms, speed))
     rows.sort()
     topology = _mesh(tuple(sites), rows)
     lengths = np.zeros(len(sites) ** 2, np.int64)
@@ -452,7 +457,7 @@ def measured_model(
 
 
 def _mesh(sites: tuple[str, ...], rows: Sequence[tuple[int, int, float, float, float]]) -> Topology:
-    """Return a node for each site, and links: from, to, latency, jitter, bandwidth."""
+    """Build a topology with a node per site; link rows are from, to, latency, jitter, bandwidth."""
     import networkx as nx
 
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()

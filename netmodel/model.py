@@ -1,4 +1,4 @@
-"""The network as the rest of gridweave uses it: paths, and what it costs to cross them."""
+"""The network model: the paths between sites, and what it costs a job or a transfer to use them."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     import networkx as nx
 
 STARTS, ROUNDS = 16, 8
-"""Of the heuristic, if nothing else is said: sites that it starts from, and times that it goes over all moves."""
+"""Defaults of the placement heuristic: number of starting sites, and number of passes over all moves."""
 
 
 class ChosenPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job goes.
+    """The sites and nodes that `NetworkModel.choose_sites` chose for a job.
 
     Attributes
     ----------
     nodes : dict from str to int
-        Nodes of each site that has a part, in the order of the sites.
+        Nodes per site, in site order; sites that run no part of the job are left out.
     factor : float
-        By which the job takes longer than on one site.
+        Run time relative to the run time on a single site.
     end_ms : float
-        From now on: the wait for the last of its sites, and length x factor.
+        Time from now until the job ends: the longest delay of its sites plus length x factor.
     exact : bool
-        Whether all placements were looked at.
+        Whether all placements were tried.
     tried : int
-        How many were.
+        Number of placements that were tried.
     """
 
     nodes: dict[str, int]
@@ -63,22 +63,22 @@ class ChosenPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class NetworkModel:
-    """A topology with its paths, and how messages are exchanged on it.
+    """A topology, the paths between its sites, and the way ranks exchange messages.
 
     Parameters
     ----------
     exchange : str
-        ``synchronous``: every exchange waits for its slowest message. ``overlapped``: messages cost what they do on
-        average.
+        ``synchronous``: every exchange waits for its slowest message. ``overlapped``: an exchange takes the average
+        time of its messages.
     local_latency_ms : float
-        Of a message between two nodes of one site.
+        Latency of a message between two nodes of the same site.
     local_bandwidth_bps : float
-        Of the connection of one node.
+        Bandwidth of the network connection of one node.
 
     Raises
     ------
     OptionError
-        If the exchange is not known, or a number makes no sense.
+        If the exchange is unknown, or a number is out of range.
     """
 
     topology: Topology
@@ -128,7 +128,7 @@ class NetworkModel:
 
     @classmethod
     def of_table(cls, table: NetTable, topology: Topology) -> NetworkModel:
-        """Return the model of a topology with the settings of a table."""
+        """Return the model of a topology, with the settings of a ``[net]`` table."""
         paths = find_paths(topology, table.routes, k=table.k, segment_bytes=table.segment_bytes)
         return cls(topology, paths, table.exchange, table.local_latency_ms, table.local_bandwidth_bps)
 
@@ -136,20 +136,20 @@ class NetworkModel:
     def of_graph(
         cls, graph: nx.Graph[Any], table: NetTable | None = None, *, sites: Sequence[str] | None = None
     ) -> NetworkModel:
-        """Return the model of a graph of networkx with the settings of a table.
+        """Return the model of a networkx graph, with the settings of a ``[net]`` table.
 
         Parameters
         ----------
         graph, sites
             As for `gridweave.netmodel.reading.topology_of_graph`.
         table : NetTable, optional
-            Its routes, exchange and so on, and the detour, the bandwidth and the nodes of sites where the graph says
-            nothing of them; not its own nodes and links.
+            Settings such as routes and exchange. Its detour, bandwidth and ``attach`` apply where the graph has no
+            values of its own; its nodes and links are ignored.
 
         Raises
         ------
         ScenarioError
-            With all that is wrong with the graph.
+            If the graph is invalid; lists every problem.
 
         Examples
         --------
@@ -159,30 +159,30 @@ class NetworkModel:
         >>> NetworkModel.of_graph(graph).transfer_ms("a", "b", 1e6)
         18
         """
-        given = table or NetTable()
-        bandwidth_bps = given.bandwidth_bps if given.bandwidth is None else parse_bandwidth(given.bandwidth)
+        settings = table or NetTable()
+        bandwidth_bps = settings.bandwidth_bps if settings.bandwidth is None else parse_bandwidth(settings.bandwidth)
         topology = topology_of_graph(
-            graph, sites=sites, attach=given.attach, detour=given.detour, bandwidth_bps=bandwidth_bps
+            graph, sites=sites, attach=settings.attach, detour=settings.detour, bandwidth_bps=bandwidth_bps
         )
-        return cls.of_table(given, topology)
+        return cls.of_table(settings, topology)
 
     def with_cables(self, factors: Sequence[float] | FloatArray) -> NetworkModel:
-        """Return the network when cables are slow or down; each state of them is worked out once.
+        """Return the network with some cables slow or down; results are cached per combination of factors.
 
         Parameters
         ----------
         factors : sequence of float, shape (cables,)
-            Which part of its bandwidth each cable has: 0 if it is down.
+            Fraction of its bandwidth that each cable keeps; 0 if the cable is down.
 
         Returns
         -------
         NetworkModel
-            Links keep their numbers. Sites that nothing joins have no path: infinite latency, no bandwidth.
+            Link numbers stay the same. Two sites without a connection have infinite latency and no bandwidth.
 
         Raises
         ------
         InputError
-            If there is not one number from 0 to 1 for each cable.
+            If there is not exactly one number from 0 to 1 for each cable.
         """
         parts, cables = np.asarray(factors, np.float64), self.topology.n_cables
         if parts.shape != (cables,) or not ((parts >= 0) & (parts <= 1)).all():
@@ -197,35 +197,35 @@ class NetworkModel:
         return self._changed[key]
 
     def split_factor(self, communication: Communication, nodes: Mapping[str, int]) -> float:
-        """Return by which factor a job takes longer when it is split, on idle links.
+        """Return the factor by which a job's run time grows when it is split, on otherwise idle links.
 
         Parameters
         ----------
         nodes : mapping from str to int
-            Nodes of each site; the ranks of the job stand site after site in this order.
+            Nodes per site. Ranks fill the sites in this order.
 
         Returns
         -------
         float
-            1 or more; infinite if there is no path.
+            At least 1; infinite if two of the sites have no path between them.
 
         Raises
         ------
         InputError
-            If there is no such site, or a part has no node.
+            If a site is unknown, or a part has no node.
         """
         parts = self.parts_of(nodes)
         record = communication.records([int(parts["width"].sum())])[0]
         return float(split_factor(self.arrays, record, parts, len(parts)))
 
     def parts_of(self, nodes: Mapping[str, int]) -> npt.NDArray[np.void]:
-        """Return the parts of a job as kernels read them; each has at least one node."""
+        """Convert nodes per site to the record array that kernels read; InputError if a site has less than one node."""
         if not nodes or min(nodes.values()) < 1:
             raise InputError("a job has at least one site, and at least one node on each of its sites")
         return np.array([(self.topology.site_number(site), width) for site, width in nodes.items()], PART)
 
     def transfer_ms(self, origin: str, target: str, n_bytes: float) -> int | None:
-        """Return the whole milliseconds that data takes from site to site on idle links; None if there is no path."""
+        """Return the duration of a transfer on idle links, rounded up to milliseconds; None if there is no path."""
         ends = np.int64(self.topology.site_number(origin)), np.int64(self.topology.site_number(target))
         time_ms = transfer_ms(self.arrays, *ends, float(n_bytes))
         return None if time_ms == NEVER_MS else int(time_ms)
@@ -240,35 +240,36 @@ class NetworkModel:
         delay_ms: Sequence[float] | npt.NDArray[np.float64] | None = None,
         exact_up_to: int = EXACT_UP_TO,
     ) -> ChosenPlacement | None:
-        """Return where a job ends first.
+        """Return the placement with which a job ends earliest.
 
         Parameters
         ----------
         free : sequence of int, shape (sites,)
-            Nodes that it may have.
+            Nodes that the job may use on each site.
         length_ms : float
-            How long it takes on one site.
+            Run time on a single site.
         delay_ms : sequence of float, shape (sites,), optional
-            How long each site cannot begin.
+            Time until each site can start its part.
         exact_up_to : int
-            If there are no more placements than this, all are looked at.
+            Try all placements if there are at most this many; otherwise use the heuristic.
 
         Returns
         -------
         ChosenPlacement or None
-            None if there are not enough nodes, or no paths between them.
+            None if there are too few nodes, or no paths between them.
 
         Raises
         ------
         InputError
-            If the width is below 1, or there is not one number for each site, of nodes from 0 up.
+            If the width is below 1, a site has a negative number of free nodes, or an array does not have one value per
+            site.
         """
         available = np.asarray(free, np.int64)
         waits = np.zeros(len(available)) if delay_ms is None else np.asarray(delay_ms, np.float64)
         sites = len(self.topology.sites)
-        for what, given in (("free", available), ("delay_ms", waits)):
-            if given.shape != (sites,):
-                raise InputError(f"{what} has shape {given.shape}; there are {sites} sites, and each needs a number")
+        for what, values in (("free", available), ("delay_ms", waits)):
+            if values.shape != (sites,):
+                raise InputError(f"{what} has shape {values.shape}; there are {sites} sites, and each needs a number")
         if width < 1 or available.min(initial=0) < 0:
             raise InputError(
                 f"width is {width}, free {available.tolist()}; a job has at least 1 node, a site 0 or more"
@@ -291,7 +292,7 @@ class NetworkModel:
 
 
 def _outgoing(paths: Paths, bits_per_ms: FloatArray) -> FloatArray:
-    """Return what the first links of the paths from each site carry together; infinite if one of them has no link."""
+    """Return, per site, the total capacity of its paths' first links; infinite if one of the paths has no link."""
     sites = len(paths.latency_ms)
     outgoing = np.full(sites, np.inf)
     has_links = (paths.first[1:] > paths.first[:-1]).reshape(sites, sites)
@@ -310,7 +311,7 @@ def _no_placements(sites: int) -> Placements:
 
 
 def new_choice(sites: int, widest: int) -> Choice:
-    """Return room for choosing sites for jobs of at most this width."""
+    """Allocate the arrays with which kernels choose sites, for jobs up to a width."""
     return Choice(
         best=np.zeros(sites, PART),
         parts=np.zeros(sites, PART),

@@ -1,8 +1,7 @@
-"""From tables, texts and graphs to a topology, with all that is wrong told at once.
+"""Build topologies from tables, texts and graphs, and report all problems at once.
 
-A network is written down as tables, node by node and link by link; or is a graph of networkx: from a file in GML or
-GraphML, as the Internet Topology Zoo and others write them, or made by a generator, for what-if questions and tests of
-scale.
+A network is specified by tables of nodes and links, or by a networkx graph. Graphs come from GML or GraphML files, as
+published by the Internet Topology Zoo, or from a generator, for what-if questions and scaling tests.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _NODE_TAG = "{http://graphml.graphdrawing.org/xmlns}node"
 
 
 def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
-    """Read a graph of networkx, of whichever kind, from the text of a ``.gml`` or ``.graphml`` file."""
+    """Parse the text of a ``.gml`` or ``.graphml`` file into a networkx graph of any kind."""
     import networkx as nx
 
     kind = {".gml": "GML", ".graphml": "GraphML"}.get(suffix.lower())
@@ -70,7 +69,7 @@ def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
 
 
 def _parse_gml(text: str) -> nx.Graph[Any]:
-    """Read GML; files with parallel edges often do not say that they have some."""
+    """Parse GML; a file with parallel edges often lacks the ``multigraph`` flag, so add it if needed."""
     import networkx as nx
 
     try:
@@ -82,24 +81,25 @@ def _parse_gml(text: str) -> nx.Graph[Any]:
 
 
 def _parse_graphml(text: str) -> nx.Graph[Any]:
-    """Read GraphML; an edge to a node that is not there would make one."""
+    """Parse GraphML; InputError if an edge names an undeclared node, which networkx would silently create."""
     import networkx as nx
 
     declared = {element.get("id") for element in ElementTree.fromstring(text).iter(_NODE_TAG)}
     graph = nx.parse_graphml(text)
-    for one, other in graph.edges():
-        for end in (one, other):
+    for origin, target in graph.edges():
+        for end in (origin, target):
             if str(end) not in declared:
-                raise InputError(f"link {one} - {other}: there is no node {end!r}")
+                raise InputError(f"link {origin} - {target}: there is no node {end!r}")
     return graph
 
 
 def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenNetwork:
-    """Return the nodes and links of a graph; an edge without a direction is a link each way.
+    """Convert a graph to rows of nodes and links; an undirected edge becomes a link in each direction.
 
-    Nodes may have Latitude and Longitude, and ``sites``, one name or several; edges latency_ms, bandwidth_bps (or the
-    Topology Zoo's LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a speed), loss, jitter_ms,
-    name, up and cable. Links are listed in the order of the keys of their edges, if these are different whole numbers.
+    Nodes may have the attributes Latitude, Longitude and ``sites`` (one name or several). Edges may have latency_ms,
+    bandwidth_bps (or the Topology Zoo's LinkSpeedRaw, or LinkSpeed with LinkSpeedUnits, or a LinkLabel that is a
+    bandwidth), loss, jitter_ms, name, up and cable. If the edge keys are distinct integers, links are in the order of
+    these keys.
     """
     labels = _labels(graph)
     rows = WrittenNetwork(name, fills_gaps=True, allows_parallel=True)
@@ -112,8 +112,8 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenN
         rows.nodes.append(NodeRow(("nodes", number), labels[node], latitude, longitude))
         _attach_sites(rows, labels[node], lower.get("sites", ()), report)
     edges = _listed_edges(graph)
-    for number, (one, other, attributes) in enumerate(edges):
-        rows.links.append(_link(number, labels[one], labels[other], attributes, report))
+    for number, (origin, target, attributes) in enumerate(edges):
+        rows.links.append(_link(number, labels[origin], labels[target], attributes, report))
         if not graph.is_directed():
             rows.links.append(rows.links[-1].back())
     if edges and all(_is_whole(attributes.get("cable")) for _, _, attributes in edges):
@@ -124,7 +124,7 @@ def rows_of_graph(graph: nx.Graph[Any], name: str, report: Reporter) -> WrittenN
 
 
 def _attach_sites(rows: WrittenNetwork, node: str, sites: Any, report: Reporter) -> None:
-    """Note which sites are at a node: one name, or a list of names."""
+    """Record the sites at a node, given as one name or a list of names."""
     names = [sites] if isinstance(sites, str) else sites
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
         report.add((), f"node {node}: sites is {sites!r:.100}; the name of a site, or a list of names")
@@ -135,14 +135,14 @@ def _attach_sites(rows: WrittenNetwork, node: str, sites: Any, report: Reporter)
 
 
 def _listed_edges(graph: nx.Graph[Any]) -> list[tuple[Any, Any, dict[str, Any]]]:
-    """Return the edges by their keys if these number them, or else as the graph lists them."""
+    """Return the edges, ordered by their keys if these are distinct integers, otherwise in graph order."""
     if not graph.is_multigraph():
         return list(graph.edges(data=True))
     edges = list(graph.edges(keys=True, data=True))
     keys = [key for _, _, key, _ in edges]
     if all(map(_is_whole, keys)) and len(set(keys)) == len(keys):
         edges.sort(key=itemgetter(2))
-    return [(one, other, attributes) for one, other, _, attributes in edges]
+    return [(origin, target, attributes) for origin, target, _, attributes in edges]
 
 
 def _is_whole(value: object) -> bool:
@@ -151,13 +151,13 @@ def _is_whole(value: object) -> bool:
 
 def _number_cables(rows: WrittenNetwork, cables: Sequence[int]) -> None:
     """Renumber the edges' cables from 0 in ascending order; a link and its reverse stay on the same cable."""
-    number = {cable: place for place, cable in enumerate(sorted(set(cables)))}
+    number = {cable: index for index, cable in enumerate(sorted(set(cables)))}
     for row in rows.links:
         row.cable = number[cables[row.cable]]
 
 
 def _pair_cables(rows: WrittenNetwork) -> None:
-    """Let two links between the same nodes, one each way, be one cable, in the order in which they stand."""
+    """Put each link and the next unpaired link in the opposite direction on the same cable, in listed order."""
     waiting: dict[tuple[str, str], list[LinkRow]] = {}
     for row in rows.links:
         others = waiting.get((row.target, row.origin))
@@ -168,14 +168,14 @@ def _pair_cables(rows: WrittenNetwork) -> None:
 
 
 def _labels(graph: nx.Graph[Any]) -> dict[Any, str]:
-    """Return what nodes are called: their labels, with the id behind where several have the same."""
+    """Return a unique name for each node: its label, followed by its id if several nodes have the same label."""
     labels = {node: str(attributes.get("label", _plain(node))) for node, attributes in graph.nodes(data=True)}
-    often = Counter(labels.values())
-    return {node: label if often[label] == 1 else f"{label} ({_plain(node)})" for node, label in labels.items()}
+    count = Counter(labels.values())
+    return {node: label if count[label] == 1 else f"{label} ({_plain(node)})" for node, label in labels.items()}
 
 
 def _plain(node: object) -> str:
-    """Return the name of a node: generators number them, or give them places on a grid."""
+    """Format a node id as a name; some generators use tuples such as grid positions as ids."""
     return "-".join(map(str, node)) if isinstance(node, tuple) else str(node)
 
 
@@ -195,7 +195,7 @@ def _link(number: int, origin: str, target: str, attributes: Mapping[str, Any], 
 
 
 def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float | None:
-    """Return a link's bits per second, from the first attribute that tells; None if none does."""
+    """Return a link's bandwidth in bits per second from the first attribute that has one; None if none has."""
     for key in ("bandwidth_bps", "LinkSpeedRaw"):
         if _first(attributes.get(key)) not in (None, ""):
             return _number(attributes[key], f"{label}: {key}", report)
@@ -220,7 +220,7 @@ def _speed(attributes: Mapping[str, Any], label: str, report: Reporter) -> float
 
 
 def _first(value: Any) -> Any:
-    """Return the first of several values that a file gives for one attribute."""
+    """Return the first value of an attribute that a file repeats."""
     return value[0] if isinstance(value, list) and value else value
 
 
@@ -256,18 +256,18 @@ GENERATORS = (
     "waxman_graph",
     "wheel_graph",
 )
-"""Functions of networkx that may be named, of those that it has."""
+"""The networkx functions that ``[net.generator]`` accepts."""
 
 
 def known_generators() -> list[str]:
-    """Return the names of the generators that the installed networkx has."""
+    """Return the names of the accepted generators that the installed networkx has."""
     import networkx as nx
 
     return [name for name in GENERATORS if hasattr(nx, name)]
 
 
 def generated_rows(table: GeneratorTable, name: str, detour: float, report: Reporter) -> WrittenNetwork | None:
-    """Make a network; None if the function is not known or refuses its arguments."""
+    """Generate a network; return None if the function is unknown or rejects its arguments."""
     graph = _generated_graph(table, report)
     if graph is None:
         return None
@@ -281,7 +281,7 @@ def generated_rows(table: GeneratorTable, name: str, detour: float, report: Repo
 
 
 def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
-    """Return what a function of networkx makes of its arguments, or None."""
+    """Call the networkx function of a table; report a failure and return None."""
     import networkx as nx
 
     if table.name not in known_generators():
@@ -294,32 +294,32 @@ def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
     try:
         return function(**arguments)
     except Exception as error:  # networkx refuses arguments with errors of every kind
-        own = ("seed", "create_using", "backend", "backend_kwargs")
-        takes = [key for key in inspect.signature(function).parameters if key not in own]
+        ignored = ("seed", "create_using", "backend", "backend_kwargs")
+        parameters = [key for key in inspect.signature(function).parameters if key not in ignored]
         problem = " ".join(str(error).split()) or type(error).__name__
-        report.add(("generator", "arguments"), f"{table.name} refuses them: {problem}; it takes {named(takes)}")
+        report.add(("generator", "arguments"), f"{table.name} refuses them: {problem}; it takes {named(parameters)}")
         return None
 
 
 def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour: float, report: Reporter) -> None:
-    """Give all links the latency that was said, or that of their lengths on a square."""
+    """Set the latency of all links, from the table or from their lengths on a square."""
     if table.latency_ms is not None:
         if table.side_km is not None:
             report.add(("generator", "side_km"), "is given together with latency_ms; leave one of them out")
         for row in rows.links:
             row.latency_ms = table.latency_ms
         return
-    places = {
+    positions = {
         row.name: attributes.get("pos") for row, (_, attributes) in zip(rows.nodes, graph.nodes(data=True), strict=True)
     }
     if table.side_km is None or not 0 < table.side_km < math.inf:
         wrong = "is missing" if table.side_km is None else f"is {table.side_km:g}"
         report.add(("generator", "latency_ms"), f"{wrong}; give latency_ms, or side_km > 0 where nodes have positions")
-    elif any(place is None for place in places.values()):
+    elif any(position is None for position in positions.values()):
         report.add(("generator", "side_km"), f"{table.name} gives its nodes no positions; give latency_ms")
     for row in rows.links:
-        one, other = places[row.origin], places[row.target]
-        length = math.dist(one, other) if one is not None and other is not None else 0.0
+        origin, target = positions[row.origin], positions[row.target]
+        length = math.dist(origin, target) if origin is not None and target is not None else 0.0
         row.latency_ms = fibre_latency_ms(length * (table.side_km or 0.0), detour)
 
 
@@ -332,7 +332,7 @@ TYPE_WORDS = {
     "object": "a table",
     "null": "nothing",
 }
-"""What people call the types that msgspec names."""
+"""Plain words for the type names in msgspec's messages."""
 
 _LISTS: dict[str, type[msgspec.Struct]] = {"nodes": NodeTable, "links": LinkTable, "changes": ChangeTable}
 
@@ -346,47 +346,47 @@ def _elements(listed: object, key: str, report: Reporter) -> list[Any]:
 
 
 def read_table(raw: dict[str, Any], report: Reporter) -> NetTable:
-    """Read the table ``[net]`` of a file; what is unknown, missing or of a wrong type is told, and is as if left out.
+    """Convert the raw table ``[net]``; report unknown, missing and mistyped keys and ignore them.
 
-    A node or a link that is refused is there all the same, if its name or its ends can be read, so that nothing else is
-    found wrong for lack of it.
+    An invalid node or link is kept with stand-in values if its name or ends can be read, so that it causes no follow-up
+    problems.
     """
     lists: dict[str, Any] = {key: _elements(raw.get(key, []), key, report) for key in _LISTS}
     attach = raw.get("attach", {})
     if isinstance(attach, dict):
         entries = {site: _element(value, AttachTable, ("attach", site), report) for site, value in attach.items()}
         lists["attach"] = {site: entry for site, entry in entries.items() if entry is not None}
-    known = {one.encode_name: one for one in msgspec.structs.fields(NetTable)}
+    fields = {field.encode_name: field for field in msgspec.structs.fields(NetTable)}
     values: dict[str, Any] = {}
     for key, value in raw.items():
-        if key not in known:
-            report.add((key,), f"is not known{meant(key, known)}; known are {', '.join(known)}")
+        if key not in fields:
+            report.add((key,), f"is not known{meant(key, fields)}; known are {', '.join(fields)}")
         elif key not in lists:
-            alone = _element({key: value}, NetTable, (), report)
-            if alone is not None:
-                values[key] = getattr(alone, known[key].name)
+            converted = _element({key: value}, NetTable, (), report)
+            if converted is not None:
+                values[key] = getattr(converted, fields[key].name)
     return NetTable(**values, **lists)
 
 
 def _element(value: object, kind: type[msgspec.Struct], path: KeyPath, report: Reporter) -> Any:
-    """Read one table; say in plain words what is wrong with it."""
+    """Convert one table; report a failure in plain words and return a stand-in or None."""
     if kind is AttachTable and isinstance(value, str):
         return value
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at ")
-        keys = re.findall(r"[A-Za-z_]\w*", place)
+        message, _, location = str(error).partition(" - at ")
+        keys = re.findall(r"[A-Za-z_]\w*", location)
         label = ""
         if kind is LinkTable and isinstance(value, dict):
             label = f"link {value.get('from', '?')} - {value.get('to', '?')}: "
-        known = [one.encode_name for one in msgspec.structs.fields(kind)]
-        report.add((*path, *keys), label + _told(message, known))
+        known = [field.encode_name for field in msgspec.structs.fields(kind)]
+        report.add((*path, *keys), label + _plain_message(message, known))
         return _stand_in(value, kind)
 
 
 def _stand_in(value: object, kind: type[msgspec.Struct]) -> NodeTable | LinkTable | None:
-    """Return what keeps the place of a node or a link that is refused, with numbers that nobody will complain of."""
+    """Return a valid replacement for an invalid node or link, if its name or ends can be read; otherwise None."""
     if not isinstance(value, dict):
         return None
     if kind is NodeTable and isinstance(value.get("name"), str):
@@ -403,8 +403,8 @@ def _stand_in(value: object, kind: type[msgspec.Struct]) -> NodeTable | LinkTabl
     return None
 
 
-def _told(message: str, known: list[str]) -> str:
-    """Say in plain words what msgspec says."""
+def _plain_message(message: str, known: list[str]) -> str:
+    """Rewrite an error message of msgspec in plain words."""
     quoted = re.findall(r"`([^`]*)`", message)
     if "unknown field" in message:
         return f"{quoted[0]!r} is not known{meant(quoted[0], known)}; known are {', '.join(known)}"
@@ -417,13 +417,13 @@ def _told(message: str, known: list[str]) -> str:
 
 
 def meant(key: str, known: Iterable[str]) -> str:
-    """Return which known key is nearest to one that is not, in words; nothing if none is near."""
+    """Return " (perhaps X was meant)" for the closest known key, or an empty text."""
     close = difflib.get_close_matches(key, list(known), 1)
     return f" (perhaps {close[0]} was meant)" if close else ""
 
 
 def rows_of(table: NetTable, name: str, report: Reporter) -> WrittenNetwork:
-    """Return the nodes and links that are written in a table."""
+    """Convert the nodes and links listed in a table to rows."""
     rows = WrittenNetwork(
         name, detour=table.detour, bandwidth_bps=speed_of(table.bandwidth_bps, table.bandwidth, (), report)
     )
@@ -436,7 +436,7 @@ def rows_of(table: NetTable, name: str, report: Reporter) -> WrittenNetwork:
 
 
 def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
-    """Return the links of a cable, one for each direction in which it is used."""
+    """Return the links of a cable: both directions, or one if it is one-way."""
     path: KeyPath = ("links", number)
     row = LinkRow(
         path=path,
@@ -457,7 +457,7 @@ def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
 
 
 def _way_back(link: LinkTable, row: LinkRow, report: Reporter) -> LinkRow:
-    """Return the way back over a cable: as the way there, but for what is said of it."""
+    """Return the reverse link of a cable: a copy, with the values that ``back`` overrides."""
     back, path = link.back or BackTable(), (*row.path, "back")
     back_bps = _link_speed(back.bandwidth_bps, back.bandwidth, link, path, report)
     there = row.back()
@@ -476,7 +476,7 @@ def _link_speed(bps: float | None, text: str | None, link: LinkTable, path: KeyP
 
 
 ReadText = Callable[[str], str]
-"""From the name of a file that a table names to its text; raises InputError if it cannot be read."""
+"""Return the text of a file that a table names; raises InputError if it cannot be read."""
 
 TOML = ".toml"
 
@@ -484,23 +484,23 @@ TOML = ".toml"
 def parse_network(
     text: str, name: str, read_text: ReadText, sites: Sequence[str] | None = None
 ) -> tuple[NetTable, Topology]:
-    """Read a network out of the text of a file.
+    """Parse a network file.
 
     Parameters
     ----------
     name : str
-        Of the file; its suffix tells the format: .toml (with a table ``[net]``, as in a scenario), .gml or .graphml.
+        File name. Its suffix selects the format: .toml (with a table ``[net]``, as in a scenario), .gml or .graphml.
     read_text : callable
-        Reads the file that a table names.
+        Reads a file that the table names.
     sites : sequence of str, optional
-        If left out: those of ``[net.attach]``, or every node.
+        Defaults to the sites of ``[net.attach]``, or to every node.
 
     Raises
     ------
     ScenarioError
-        With all that is wrong with the network.
+        If the network is invalid; lists every problem.
     InputError
-        If the text is of no such format.
+        If the text is not in the format that the suffix names.
 
     Examples
     --------
@@ -519,7 +519,7 @@ def parse_network(
         table = read_table(raw_net(text, name)["net"], problems)
     elif suffix in FORMATS:
         table = NetTable(file=name)
-        given, read_text = text, lambda _: given
+        graph_text, read_text = text, lambda _: graph_text
     else:
         raise InputError(f"{name}: the suffix is not that of a network; use {TOML}, {' or '.join(FORMATS)}")
     topology = build_topology(table, name, read_text, problems, sites)
@@ -529,7 +529,7 @@ def parse_network(
 
 
 def raw_net(text: str, name: str) -> dict[str, Any]:
-    """Return what a file in TOML holds, unread; InputError if it has no table ``[net]``."""
+    """Parse a TOML file without checking its tables; InputError if it has no table ``[net]``."""
     try:
         raw: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -548,26 +548,26 @@ def topology_of_graph(
     detour: float = DETOUR,
     bandwidth_bps: float | None = None,
 ) -> Topology:
-    """Return the topology of a graph of networkx.
+    """Build the topology of a networkx graph.
 
     Parameters
     ----------
     graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
-        With the attributes that `gridweave.netmodel.reading.rows_of_graph` reads, of which each edge needs a latency
-        (or its nodes positions) and a bandwidth. The graph of a `Topology` gives the same topology again.
+        Attributes are described in `gridweave.netmodel.reading.rows_of_graph`. Each edge needs a bandwidth, and a
+        latency or positions at both ends. The graph of a `Topology` reproduces that topology.
     sites : sequence of str, optional
-        If left out: those of ``attach``, else those that nodes name, else every node.
+        Defaults to the sites of ``attach``, then to the sites that nodes name, then to every node.
     attach : mapping from str to str or AttachTable, optional
-        Site to node; before what nodes say.
+        Node of each site; overrides the ``sites`` attributes of nodes.
     detour, bandwidth_bps : float
         As in `gridweave.netmodel.tables.NetTable`.
 
     Raises
     ------
     ScenarioError
-        With all that is wrong.
+        If the graph is invalid; lists every problem.
     InputError
-        If it is no graph.
+        If ``graph`` is not a networkx graph.
 
     Examples
     --------
@@ -594,9 +594,9 @@ def topology_of_graph(
 def build_topology(
     table: NetTable, name: str, read_text: ReadText, report: Reporter, sites: Sequence[str] | None = None
 ) -> Topology | None:
-    """Return the topology of a table, as for `parse_network`; None if there is no telling what was meant.
+    """Build the topology of a table, as in `parse_network`; return None if it is too broken to build.
 
-    Every problem is told, by paths within the table.
+    All problems are reported with their paths within the table.
     """
     check_settings(table, report)
     rows = _source_rows(table, name, read_text, report)
@@ -611,7 +611,7 @@ def build_topology(
 
 
 def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Reporter) -> WrittenNetwork | None:
-    """Return what the one source of a network says."""
+    """Return the rows of the network's only source; report a network with no source or several."""
     sources = [key for key in ("file", "generator", "nodes") if getattr(table, key)]
     if table.links and not table.nodes:
         sources.append("links")
@@ -636,7 +636,7 @@ def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Report
 
 
 def check_settings(table: NetTable, report: Reporter) -> None:
-    """Check what a table says beside its nodes and links."""
+    """Report settings out of range; nodes and links are checked elsewhere."""
     for key, known in (("routes", ROUTES), ("exchange", EXCHANGES), ("contention", CONTENTIONS)):
         if getattr(table, key) not in known:
             report.add((key,), not_known(getattr(table, key), known))

@@ -1,4 +1,4 @@
-"""Routes between sites, found by networkx, and the tables of paths that kernels read (docs/netmodel.md, "Routes")."""
+"""Find routes between sites with networkx, and build the path tables that kernels read (docs/netmodel.md, "Routes")."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ if TYPE_CHECKING:
 NS_PER_MS = 1_000_000
 
 Links = tuple[int, ...]
-"""The links of a route, in the order in which it crosses them."""
+"""The links of a route, in travel order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """The path from every site to every other, and what it is worth.
+    """The path from every site to every other, with its latency, bandwidth and loss.
 
     Attributes
     ----------
     latency_ms : numpy.ndarray of float64, shape (sites, sites)
-        Expected, from row to column: with half of the jitter, and with what lost packets cost. Infinite without a path.
+        Expected latency from row to column, including half of the jitter and the cost of lost packets; infinite if
+        there is no path.
     jitter_ms : numpy.ndarray of float64, shape (sites, sites)
-        By how much the latency varies, all in all.
+        Sum of the jitter of all links.
     bandwidth_bps : numpy.ndarray of float64, shape (sites, sites)
-        Of the narrowest link; infinite within a node, 0 without a path.
+        Bandwidth of the narrowest link; infinite within a node, 0 if there is no path.
     loss : numpy.ndarray of float64, shape (sites, sites)
-        Probability that a packet is lost on the way.
+        Probability that a packet is lost along the path.
     stream_bps : numpy.ndarray of float64, shape (sites, sites)
-        What one TCP stream can reach because of these losses; infinite if there are none.
+        Throughput of one TCP stream given this loss; infinite without loss.
     first : numpy.ndarray of int64, shape (sites x sites + 1,)
     links : numpy.ndarray of uint32
         The links of the path from site *i* to site *j* are ``links[first[p]:first[p + 1]]``, p = i x sites + j.
     routes, k, segment_bytes
-        By which rules they were found (`find_paths`), so that others can be when the links change.
+        The rules by which the paths were found (`find_paths`); needed to find new paths when links change.
     """
 
     latency_ms: FloatArray
@@ -66,7 +67,10 @@ class Paths:
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One route between two nodes; latency is with half of the jitter, bandwidth that of the narrowest link."""
+    """One route between two nodes.
+
+    The latency includes half of the jitter. The bandwidth is that of the narrowest link.
+    """
 
     links: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -81,20 +85,20 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
     Parameters
     ----------
     topology : Topology
-        Links that are down are not used.
+        Links that are down are ignored.
     routes : str
-        ``latency``: the shortest. ``bandwidth``: the one whose narrowest link is widest, of several the shortest.
-        ``k-shortest``: of the k shortest, the one whose narrowest link is widest; worked out pair by pair, for some
-        dozens of sites.
+        ``latency``: the shortest route. ``bandwidth``: the route with the widest bottleneck; ties go to the shorter
+        route. ``k-shortest``: among the k shortest routes, the one with the widest bottleneck; this searches pair by
+        pair and suits a few dozen sites.
     k : int
-        Of ``k-shortest``.
+        Number of routes to compare under ``k-shortest``.
     segment_bytes : int
-        Size of the packets that can be lost.
+        Size of a packet, for the cost of lost packets.
 
     Raises
     ------
     OptionError
-        If there is no such kind of route, or k is less than 1.
+        If ``routes`` is unknown, or k is less than 1.
     """
     check_known("routes", routes, ROUTES)
     if k < 1:
@@ -104,19 +108,21 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
 
 
 def find_changed_paths(before: Paths, topology: Topology, worse: BoolArray) -> Paths:
-    """Return the paths of a topology of which the paths are known as they were before some links became worse.
+    """Update the paths of a topology after some links became slower or failed.
 
     Parameters
     ----------
     before : Paths
-        Of the same topology before; by its rules the new paths are found.
+        Paths before the change; the new paths are found by the same rules.
+    topology : Topology
+        The network after the change.
     worse : numpy.ndarray of bool, shape (links,)
         Links that are slower than before, or down.
 
     Notes
     -----
-    A route that crosses no worse link stays the best: all others are as they were, or worse. This does not hold for
-    the k shortest, which another route joins when one of them is gone.
+    A route that crosses no worse link stays the best, because no other route improved. This does not hold for
+    ``k-shortest``: when one of the k shortest routes is lost, another takes its place.
     """
     sites = range(len(topology.sites))
     lost = worse.copy()
@@ -132,7 +138,7 @@ def find_changed_paths(before: Paths, topology: Topology, worse: BoolArray) -> P
 
 
 _Row = tuple[IntArray, npt.NDArray[np.uint32]]
-"""Of the paths from one site: how many links each has, and the links of all."""
+"""The paths from one site: the number of links of each path, and the links of all paths one after the other."""
 
 
 def _row_of(paths: Paths, site: int) -> _Row:
@@ -144,30 +150,30 @@ def _row_of(paths: Paths, site: int) -> _Row:
 def _paths_of_rows(topology: Topology, rows: Sequence[_Row], routes: str, k: int, segment_bytes: int) -> Paths:
     lengths = np.concatenate([[0], *(row[0] for row in rows)])
     links = np.concatenate([np.zeros(0, np.uint32), *(row[1] for row in rows)])
-    found = value_paths(topology, np.cumsum(lengths).astype(np.int64), links, segment_bytes)
-    return replace(found, routes=routes, k=k)
+    paths = value_paths(topology, np.cumsum(lengths).astype(np.int64), links, segment_bytes)
+    return replace(paths, routes=routes, k=k)
 
 
 def _rows_of(topology: Topology, routes: str, k: int, sites: Sequence[int]) -> dict[int, _Row]:
-    """Return the paths from some sites to all, found by the rule ``routes``."""
+    """Return the paths from some sites to all sites, found by the rule ``routes``."""
     at = topology.node_of_site.tolist()
     origins = list(dict.fromkeys(at[site] for site in sites))
     if routes == "k-shortest":
-        found = _widest_of_shortest(topology, origins, k)
+        routes_by_node = _widest_of_shortest(topology, origins, k)
     elif routes == "bandwidth":
-        found = _widest_routes(topology, origins)
+        routes_by_node = _widest_routes(topology, origins)
     else:
-        found = _shortest_routes(topology, origins)
+        routes_by_node = _shortest_routes(topology, origins)
     rows = {}
     for site in sites:
-        ways = [found[at[site]].get(node, ()) for node in at]
-        links = np.array([link for way in ways for link in way], np.uint32)
-        rows[site] = np.array([len(way) for way in ways], np.int64), links
+        routes_to_sites = [routes_by_node[at[site]].get(node, ()) for node in at]
+        links = np.array([link for route in routes_to_sites for link in route], np.uint32)
+        rows[site] = np.array([len(route) for route in routes_to_sites], np.int64), links
     return rows
 
 
 def mean_latency_ms(topology: Topology) -> FloatArray:
-    """Return what a message takes over each link on average: jitter is evenly distributed from 0 up."""
+    """Return the mean latency of each link; jitter is uniform, so its mean is half."""
     return topology.latency_ms + 0.5 * topology.jitter_ms
 
 
@@ -177,11 +183,11 @@ def _usable_links(topology: Topology) -> list[int]:
 
 
 def route_costs(topology: Topology) -> list[int]:
-    """Return what each link adds to the cost of a route.
+    """Return the cost that each link adds to a route, as integers whose sums break all ties.
 
-    The sums order all routes between two nodes, as no two of them cost the same: the high digits are the latency in
-    nanoseconds, the next the number of links, and the lowest have a binary digit for each link, which is higher the
-    later the link is listed. So an algorithm that adds up costs keeps the rule for ties.
+    No two routes between the same nodes have the same cost. The high bits hold the latency in nanoseconds, the next
+    bits the number of links, and the lowest bits one bit per link, higher for links listed later. Any algorithm that
+    sums costs therefore applies the tie rule.
     """
     links, bits_of_hops = len(topology.source), len(topology.nodes).bit_length()
     latency_ns = np.rint(mean_latency_ms(topology) * NS_PER_MS).astype(np.int64).tolist()
@@ -189,10 +195,10 @@ def route_costs(topology: Topology) -> list[int]:
 
 
 def _search_graph(topology: Topology, links: Iterable[int]) -> nx.DiGraph[int]:
-    """Return links as a graph of node numbers, whose edges have a ``cost`` and, but for some, a ``link``.
+    """Return a graph of node numbers with edge attributes ``cost`` and, except for helper edges, ``link``.
 
-    networkx finds the shortest simple paths only where two nodes are joined by one edge. So links that are parallel to
-    another one lead over a node of their own, and the edge from there costs nothing and has no link.
+    networkx finds shortest simple paths only in graphs without parallel edges. A parallel link therefore leads to a
+    helper node, and a free edge without ``link`` continues to the target.
     """
     import networkx as nx
 
@@ -209,7 +215,7 @@ def _search_graph(topology: Topology, links: Iterable[int]) -> nx.DiGraph[int]:
 
 
 def _routes_from(search: nx.DiGraph[int], origin: int) -> dict[int, Links]:
-    """Return the shortest routes from a node to all that it reaches."""
+    """Return the shortest routes from a node to every node that it can reach."""
     import networkx as nx
 
     before, costs = nx.dijkstra_predecessor_and_distance(search, origin, weight="cost")
@@ -223,42 +229,45 @@ def _routes_from(search: nx.DiGraph[int], origin: int) -> dict[int, Links]:
 
 
 def _shortest_routes(topology: Topology, origins: Sequence[int]) -> dict[int, dict[int, Links]]:
-    """Return the shortest routes from some nodes to all others."""
+    """Return the shortest routes from each origin to every node that it can reach."""
     search = _search_graph(topology, _usable_links(topology))
     return {origin: _routes_from(search, origin) for origin in origins}
 
 
 def _widest_routes(topology: Topology, origins: Sequence[int]) -> dict[int, dict[int, Links]]:
-    """Return from some nodes to all others the shortest routes over links of the highest speed at which there is one.
+    """Return, from each origin, the shortest of the routes with the widest bottleneck.
 
-    A node is asked for its routes at a speed only if a link of that speed leads on from those that it reaches by now.
+    Bandwidths are tried from high to low. At each bandwidth, an origin is searched again only if a link of exactly this
+    bandwidth leaves the set of nodes that the origin already reaches.
     """
     usable = _usable_links(topology)
     ends = list(zip(topology.source.tolist(), topology.target.tolist(), strict=True))
-    found: dict[int, dict[int, Links]] = {origin: {origin: ()} for origin in origins}
+    routes: dict[int, dict[int, Links]] = {origin: {origin: ()} for origin in origins}
     for speed in sorted({float(topology.bandwidth_bps[link]) for link in usable}, reverse=True):
         fast = [link for link in usable if topology.bandwidth_bps[link] >= speed]
-        new = [ends[link] for link in fast if topology.bandwidth_bps[link] == speed]
-        longer = [origin for origin, wider in found.items() if any(a in wider and b not in wider for a, b in new)]
+        new_ends = [ends[link] for link in fast if topology.bandwidth_bps[link] == speed]
+        longer = [
+            origin for origin, reached in routes.items() if any(a in reached and b not in reached for a, b in new_ends)
+        ]
         if longer:
             search = _search_graph(topology, fast)
             for origin in longer:
-                found[origin] = _routes_from(search, origin) | found[origin]
-    return found
+                routes[origin] = _routes_from(search, origin) | routes[origin]
+    return routes
 
 
 def _widest_of_shortest(topology: Topology, origins: Sequence[int], k: int) -> dict[int, dict[int, Links]]:
-    """Return from some nodes to each node of a site, of the k shortest routes, the widest; the shorter of several."""
+    """Return the widest of the k shortest routes from each origin to each node with a site; ties: the shorter route."""
     search = _search_graph(topology, _usable_links(topology))
     targets = set(topology.node_of_site.tolist())
-    found: dict[int, dict[int, Links]] = {}
+    widest: dict[int, dict[int, Links]] = {}
     for origin in origins:
         ranked = {target: islice(_shortest_first(search, origin, target), k) for target in targets}
-        found[origin] = {
-            target: max(routes, key=lambda links: _narrowest(topology, links), default=())
-            for target, routes in ranked.items()
+        widest[origin] = {
+            target: max(candidates, key=lambda links: _narrowest(topology, links), default=())
+            for target, candidates in ranked.items()
         }
-    return found
+    return widest
 
 
 def _narrowest(topology: Topology, links: Links) -> float:
@@ -266,7 +275,7 @@ def _narrowest(topology: Topology, links: Links) -> float:
 
 
 def _shortest_first(search: nx.DiGraph[int], origin: int, target: int) -> Iterator[Links]:
-    """Yield the routes between two nodes that pass no node twice, shortest first; none if there is no route."""
+    """Yield the routes without repeated nodes between two nodes, shortest first; yield nothing if there is no route."""
     import networkx as nx
 
     if origin == target:
@@ -281,26 +290,26 @@ def _shortest_first(search: nx.DiGraph[int], origin: int, target: int) -> Iterat
 
 
 def best_routes(topology: Topology, origin: int, target: int, *, by: str = "latency", k: int = 1) -> list[Route]:
-    """Return the best routes between two nodes, none of which passes a node twice.
+    """Return the best routes without repeated nodes between two nodes.
 
     Parameters
     ----------
     origin, target : int
-        Nodes.
+        Node numbers.
     by : str
-        ``latency``, or ``bandwidth`` (of equally wide ones the shorter first).
+        ``latency``, or ``bandwidth`` (ties go to the shorter route).
     k : int
-        How many, if there are so many.
+        Maximum number of routes.
 
     Returns
     -------
     list of Route
-        Empty if there is none.
+        Best first; empty if there is no route.
 
     Raises
     ------
     OptionError
-        If ``by`` is not known, or k is less than 1.
+        If ``by`` is unknown, or k is less than 1.
     """
     check_known("by", by, ("latency", "bandwidth"))
     if k < 1:
@@ -311,7 +320,7 @@ def best_routes(topology: Topology, origin: int, target: int, *, by: str = "late
         return [_route(topology, origin, links) for links in found]
     ranked: list[Links] = []
     for speed in np.unique(topology.bandwidth_bps[usable])[::-1]:
-        # Wider routes were found at a higher speed.
+        # Routes with a wider bottleneck were already found at a higher speed.
         search = _search_graph(topology, [link for link in usable if topology.bandwidth_bps[link] >= speed])
         every = _shortest_first(search, origin, target)
         ranked += islice((links for links in every if _narrowest(topology, links) == speed), k - len(ranked))
@@ -321,18 +330,18 @@ def best_routes(topology: Topology, origin: int, target: int, *, by: str = "late
 
 
 def _route(topology: Topology, origin: int, links: Links) -> Route:
-    picked = list(links)
+    numbers = list(links)
     return Route(
         links=links,
         nodes=(origin, *(int(topology.target[link]) for link in links)),
-        latency_ms=float(mean_latency_ms(topology)[picked].sum()) if picked else 0.0,
+        latency_ms=float(mean_latency_ms(topology)[numbers].sum()) if numbers else 0.0,
         bandwidth_bps=_narrowest(topology, links),
-        loss=1.0 - float(np.prod(1.0 - topology.loss[picked])) if picked else 0.0,
+        loss=1.0 - float(np.prod(1.0 - topology.loss[numbers])) if numbers else 0.0,
     )
 
 
 def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint32], segment_bytes: int) -> Paths:
-    """Return what the paths are worth, of which ``first`` and ``links`` are as in `Paths`."""
+    """Compute latency, bandwidth and loss of paths whose links are given as in `Paths`."""
     sites = len(topology.sites)
     sums = np.zeros((4, sites * sites))
     add_up_paths(
@@ -340,8 +349,8 @@ def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint3
     )
     mean_ms, jitter_ms, bandwidth_bps, loss = (np.ascontiguousarray(row.reshape(sites, sites)) for row in sums)
     same = topology.node_of_site[:, None] == topology.node_of_site[None, :]
-    lost = (np.diff(first).reshape(sites, sites) == 0) & ~same
-    mean_ms[lost], bandwidth_bps[lost] = np.inf, 0.0
+    no_path = (np.diff(first).reshape(sites, sites) == 0) & ~same
+    mean_ms[no_path], bandwidth_bps[no_path] = np.inf, 0.0
     round_trip_ms = mean_ms + mean_ms.T
     resent_ms = np.zeros_like(mean_ms)
     np.multiply(loss / (1.0 - loss), round_trip_ms, out=resent_ms, where=loss > 0)
@@ -358,7 +367,7 @@ def value_paths(topology: Topology, first: IntArray, links: npt.NDArray[np.uint3
 
 
 def stream_bandwidth_bps(round_trip_ms: FloatArray, loss: FloatArray, segment_bytes: int = SEGMENT_BYTES) -> FloatArray:
-    """Return what one TCP stream can reach in spite of lost packets; infinite without loss.
+    """Return the throughput of one TCP stream under packet loss; infinite without loss.
 
     Source: Mathis, Semke, Mahdavi and Ott, The macroscopic behavior of the TCP congestion avoidance algorithm, 1997:
     segment / round trip x sqrt(3 / 2) / sqrt(loss).

@@ -1,6 +1,6 @@
-"""The tables by which a network is written down, as typed structs that a scenario embeds as ``[net]``.
+"""Typed tables of a network description, which a scenario embeds as ``[net]``.
 
-Speeds are written with their units. What is wrong with a table is collected, so that it can be told all at once.
+Bandwidths can have units. Problems are collected, so that all of them are reported at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Meta
 from gridweave.errors import InputError, ScenarioError
 
 KeyPath = tuple[str | int, ...]
-"""Where something stands in a document: keys from its root, and numbers of the elements of lists, from 0."""
+"""Location of a value in a document: the keys from its root, and list indices from 0."""
 
 ROUTES = ("latency", "bandwidth", "k-shortest")
 EXCHANGES = ("synchronous", "overlapped")
@@ -22,37 +22,37 @@ CONTENTIONS = ("none", "static", "dynamic")
 ACTIONS = ("slow", "fail", "restore", "partition", "heal")
 
 EXACT_UP_TO = 2_000
-"""If a job can be placed in no more ways than this, all are looked at, if nothing else is said."""
+"""Default limit for exact placement: if a job can be placed in more ways than this, a heuristic is used."""
 
 LATEST_MS = 10**14
-"""No change comes later: instants are whole numbers of 64 bits."""
+"""Latest time of a change; times are 64-bit integers."""
 
 LOCAL_LATENCY_MS, LOCAL_BANDWIDTH_BPS = 0.01, 1e10
-"""Of a message between two nodes of one site, if nothing else is said."""
+"""Default latency and bandwidth between two nodes of the same site."""
 
 SEGMENT_BYTES = 1460
-"""Of a TCP packet in an Ethernet frame."""
+"""Payload of a TCP packet in an Ethernet frame."""
 
 DETOUR = 1.5
-"""How much longer than the great circle a fibre is, if nothing else is said."""
+"""Default length of a fibre relative to the great-circle distance."""
 
 
 def _one_of(names: tuple[str, ...], description: str) -> Meta:
-    """Return what tells an editor the names; the checks refuse others with a message of their own."""
+    """Return schema metadata that lists the allowed names for editors; our own checks report other names."""
     return Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all tables: unknown keys are refused."""
+    """Base of all tables; unknown keys are rejected."""
 
 
 class NodeTable(_Table, frozen=True, kw_only=True):
-    """One of ``[[net.nodes]]``: a router, or the place of a site.
+    """An entry of ``[[net.nodes]]``: a router, or the location of a site.
 
     Attributes
     ----------
     latitude, longitude : float, optional
-        In degrees; both or none.
+        In degrees; give both or neither.
     """
 
     name: str
@@ -61,7 +61,7 @@ class NodeTable(_Table, frozen=True, kw_only=True):
 
 
 class BackTable(_Table, frozen=True, kw_only=True):
-    """The table ``back`` of a link: what differs in the other direction."""
+    """The ``back`` table of a link: values that differ in the reverse direction."""
 
     latency_ms: float | None = None
     bandwidth_bps: float | None = None
@@ -71,26 +71,26 @@ class BackTable(_Table, frozen=True, kw_only=True):
 
 
 class LinkTable(_Table, frozen=True, kw_only=True):
-    """One of ``[[net.links]]``: a cable, with a link in each direction.
+    """An entry of ``[[net.links]]``: a cable, with a link in each direction.
 
     Attributes
     ----------
     origin, target : str
-        Nodes; in TOML ``from`` and ``to``.
+        Names of the nodes at its ends; ``from`` and ``to`` in TOML.
     name : str
-        Tells parallel cables apart.
+        Distinguishes parallel cables.
     latency_ms : float, optional
-        One way; from the positions of the nodes if left out.
+        One-way latency; defaults to the distance between the nodes.
     bandwidth : str, optional
-        The same with its unit, such as "10 Gbps".
+        Bandwidth with its unit, e.g. "10 Gbps".
     loss : float
         Probability that a packet is lost.
     jitter_ms : float
-        A message takes up to so much more, evenly distributed.
+        Maximum extra latency of a message; the extra latency is uniform.
     one_way : bool
-        Whether there is no link back.
+        Whether the reverse link is missing.
     back : BackTable, optional
-        What differs in the direction back.
+        Values that differ in the reverse direction.
     """
 
     origin: Annotated[str, Meta(description="Node at which the cable begins.")] = msgspec.field(name="from")
@@ -106,14 +106,14 @@ class LinkTable(_Table, frozen=True, kw_only=True):
 
 
 class AttachTable(_Table, frozen=True, kw_only=True):
-    """Where a site is attached, if by a line of its own.
+    """A site that is attached to a node by its own access line.
 
     Attributes
     ----------
     latency_ms, loss, jitter_ms : float
-        Of the line, in each direction.
+        Properties of the line, the same in each direction.
     bandwidth_bps, bandwidth : float or str, optional
-        Of the line, which needs one of them.
+        Bandwidth of the line; exactly one of the two is required.
     """
 
     node: str
@@ -125,24 +125,24 @@ class AttachTable(_Table, frozen=True, kw_only=True):
 
 
 class GeneratorTable(_Table, frozen=True, kw_only=True):
-    """The table ``[net.generator]``: a graph made by a function of networkx.
+    """The table ``[net.generator]``: a graph generated by a networkx function.
 
     Attributes
     ----------
     name : str
-        Of the function, such as "cycle_graph".
+        Name of the function, e.g. "cycle_graph".
     arguments : dict
-        Of the function, by name.
+        Keyword arguments of the function.
     seed : int
-        Of functions that draw.
+        Seed for functions that draw random numbers.
     latency_ms : float, optional
-        Of every link.
+        Latency of every link.
     side_km : float, optional
-        Where the function gives its nodes positions on a square: the length of its side, from which latencies follow.
+        Side of the square on which the function places its nodes; latencies follow from the distances.
     bandwidth_bps, bandwidth : float or str, optional
-        Of every link.
+        Bandwidth of every link.
     loss, jitter_ms : float
-        Of every link.
+        Loss and jitter of every link.
     """
 
     name: str
@@ -157,19 +157,20 @@ class GeneratorTable(_Table, frozen=True, kw_only=True):
 
 
 class ChangeTable(_Table, frozen=True, kw_only=True):
-    """One of ``[[net.changes]]``: what happens to cables at an instant.
+    """An entry of ``[[net.changes]]``: a change to cables at a given time.
 
     Attributes
     ----------
     action : str
-        ``slow`` (by ``factor``), ``fail`` or ``restore`` a cable; ``partition``: all cables between ``nodes`` and the
-        others fail; ``heal``: they are restored.
+        ``slow`` (by ``factor``), ``fail`` or ``restore`` changes one cable. ``partition`` fails all cables between
+        ``nodes`` and the other nodes; ``heal`` restores them.
     link : list of str
-        The two ends of the cable, for the first three; and its name, if several have these ends.
+        For ``slow``, ``fail`` and ``restore``: the two ends of the cable, and its name if several cables have these
+        ends.
     nodes : list of str
-        For the last two.
+        For ``partition`` and ``heal``.
     factor : float
-        Which part of its bandwidth a slow cable has left, in (0, 1].
+        Fraction of its bandwidth that a slow cable keeps, in (0, 1].
     """
 
     at_ms: int
@@ -180,14 +181,14 @@ class ChangeTable(_Table, frozen=True, kw_only=True):
 
 
 class FailureTable(_Table, frozen=True, kw_only=True):
-    """The table ``[net.failures]``: cables that fail by chance, each on its own.
+    """The table ``[net.failures]``: cables that fail at random, independently of each other.
 
     Attributes
     ----------
     mean_up_ms, mean_down_ms : float
-        Of the exponential times between failures and until repair.
+        Means of the exponential times between failures and until repair.
     factor : float
-        Which part of its bandwidth a cable has left meanwhile, in [0, 1); 0 if it fails.
+        Fraction of its bandwidth that a cable keeps during a failure, in [0, 1); 0 if it is down.
     """
 
     mean_up_ms: float
@@ -196,30 +197,30 @@ class FailureTable(_Table, frozen=True, kw_only=True):
 
 
 class NetTable(_Table, frozen=True, kw_only=True):
-    """The table ``[net]``: a network from one source, where the sites are, and how it is used.
+    """The table ``[net]``: a network from one source, the location of the sites, and the rules for using it.
 
     Attributes
     ----------
     file : str, optional
-        GML or GraphML, by its suffix; relative to the scenario.
+        GML or GraphML file, recognised by its suffix; relative to the scenario.
     attach : dict from str to str or AttachTable
-        Site to node. A site that is not named is at the node of its own name.
+        Node of each site. A site that is not listed is attached to the node of the same name.
     detour : float
-        How many times as long as the great circle a fibre is, where latency comes from positions.
+        Length of a fibre relative to the great-circle distance, where latency follows from positions.
     bandwidth_bps, bandwidth : float or str, optional
-        Of links that have none.
+        Bandwidth of links that have none of their own.
     routes : str
         ``latency``, ``bandwidth`` or ``k-shortest``.
     k : int
-        Of the k shortest routes by latency the one with the most bandwidth is taken, under ``k-shortest``.
+        Under ``k-shortest``: number of shortest routes by latency, of which the one with the most bandwidth is used.
     exchange : str
         ``synchronous`` or ``overlapped``.
     contention : str
         ``none``, ``static`` or ``dynamic``.
     local_latency_ms, local_bandwidth_bps : float
-        Of a message between two nodes of one site.
+        Latency and bandwidth between two nodes of the same site.
     segment_bytes : int
-        Of the packets that can be lost.
+        Size of a packet, for the cost of lost packets.
     """
 
     file: str | None = None
@@ -242,27 +243,27 @@ class NetTable(_Table, frozen=True, kw_only=True):
 
 
 class Reporter(Protocol):
-    """Whoever is told of problems; the report of a scenario is one."""
+    """A collector of problems, such as the report of a scenario."""
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note what is wrong with the key at a path, and what would be right."""
+        """Record a problem with the value at ``path``; the text says what is wrong and what would be right."""
 
 
 class Problems:
-    """The problems of one network, by the keys where they stand."""
+    """The problems of one network, with the path of each."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.found: list[tuple[KeyPath, str]] = []
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note what is wrong, and what would be right, unless it is known."""
+        """Record a problem unless it is already recorded."""
         problem = (path, " ".join(text.split()))
         if problem not in self.found:
             self.found.append(problem)
 
     def raise_if_any(self) -> None:
-        """End here with a ScenarioError of all problems, if anything is wrong."""
+        """Raise a ScenarioError that lists all problems, if there are any."""
         if self.found:
             raise ScenarioError([self._line(path, text) for path, text in self.found])
 
@@ -272,9 +273,9 @@ class Problems:
 
 
 def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporter, label: str = "") -> float | None:
-    """Return a speed in bits per second, given as a number or as text with its unit; None if neither is given.
+    """Return a bandwidth in bits per second, given as a number or as text with a unit; None if neither is given.
 
-    What could not be read is told, and is 1 bit per second.
+    An invalid text is reported and replaced by 1 bit per second, so that checks can continue.
     """
     if bps is not None and text is not None:
         report.add((*path, "bandwidth"), f"{label}is given together with bandwidth_bps; leave one of them out")
@@ -292,24 +293,24 @@ _SPEED = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kKMGT]?)\s*(b
 
 
 def parse_bandwidth(text: str) -> float:
-    """Read a speed with its unit (bps or bit/s, with prefixes that are powers of 1000) as bits per second.
+    """Parse a bandwidth with its unit (bps or bit/s, with decimal prefixes) into bits per second.
 
     Examples
     --------
     >>> parse_bandwidth("2.5 Gbps"), parse_bandwidth("155Mbit/s")
     (2500000000.0, 155000000.0)
     """
-    found = _SPEED.fullmatch(text)
-    if not found:
+    match = _SPEED.fullmatch(text)
+    if not match:
         raise InputError(
             f"{text!r} is not a speed; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
         )
-    prefix = "k" if found.group(2) == "K" else found.group(2)
-    return float(found.group(1)) * PREFIXES[prefix]
+    prefix = "k" if match.group(2) == "K" else match.group(2)
+    return float(match.group(1)) * PREFIXES[prefix]
 
 
 def show_bandwidth(bandwidth_bps: float) -> str:
-    """Write a speed in the unit that suits it.
+    """Format a bandwidth with the largest unit in which it is at least 1.
 
     Examples
     --------

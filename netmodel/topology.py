@@ -1,6 +1,6 @@
-"""The network between sites: a graph of networkx, the sites on it, and the tables that kernels read.
+"""The network between sites: a networkx graph, the sites attached to it, and the tables that kernels read.
 
-Latency from positions: light in a fibre that does not quite go straight.
+Latencies that are not specified follow from positions: the travel time of light in a fibre that takes a detour.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 FIGURES = ("latency_ms", "bandwidth_bps", "loss", "jitter_ms")
-"""The numeric attributes of a link, named alike on graph edges and in the tables."""
+"""Numeric attributes of a link; graph edges and tables use the same names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A network as a graph, the sites on it, and tables of the graph.
+    """A network graph, the sites attached to it, and the graph's tables as arrays.
 
-    `gridweave.netmodel.reading` makes a topology from a table, a file, a generator or a graph, and checks it.
+    `gridweave.netmodel.reading` builds and checks topologies from a table, a file, a generator or a graph.
 
     Attributes
     ----------
     graph : networkx.MultiDiGraph
-        Its nodes are names (str), with ``latitude`` and ``longitude`` in degrees where they are known, and ``sites``, a
-        tuple of names, where sites are attached. An edge is a link in one direction; its key is the number of the
-        link, from 0. Its attributes are ``latency_ms``, ``bandwidth_bps`` (above 0; 0 if the link is down), ``loss``
-        (probability that a packet is lost), ``jitter_ms`` (a message takes the latency and up to the jitter more),
-        ``cable`` (links of the same number fail together), ``name`` (distinguishes parallel cables; often empty) and
-        ``up``. The graph is frozen: change a copy of it, and make a topology of that.
+        Nodes are names (str) with the optional attributes ``latitude`` and ``longitude`` in degrees and ``sites``, a
+        tuple of the names of attached sites. An edge is a link in one direction; its key is the link number, from 0.
+        Its attributes are ``latency_ms``, ``bandwidth_bps`` (above 0; 0 if the link is down), ``loss`` (probability
+        that a packet is lost), ``jitter_ms`` (a message takes up to this much longer than the latency), ``cable``
+        (links with the same number fail together), ``name`` (distinguishes parallel cables; often empty) and ``up``.
+        The graph is frozen: to change it, copy it and build a new topology.
     sites : tuple of str
     node_of_site : numpy.ndarray of int64, shape (sites,)
-        Numbers of nodes.
+        Node number of each site.
     remarks : tuple of str
-        What the file left open, and what was taken instead.
+        Values that the file left out, and the defaults used instead.
     nodes : tuple of str
-        The nodes of the graph, in its order.
+        Nodes in graph order.
     positions : numpy.ndarray of float64, shape (nodes, 2)
-        Latitude and longitude; NaN where they are not known.
+        Latitude and longitude in degrees; NaN if unknown.
     source, target : numpy.ndarray of int64, shape (links,)
-        Numbers of the nodes that each link leads from and to.
+        Numbers of the nodes at the start and the end of each link.
     latency_ms, bandwidth_bps, loss, jitter_ms : numpy.ndarray of float64, shape (links,)
     cable : numpy.ndarray of int64, shape (links,)
     link_names : tuple of str
@@ -84,16 +84,16 @@ class Topology:
         nx.freeze(self.graph)
 
     def with_figures(self, **columns: FloatArray | BoolArray) -> Topology:
-        """Return the same network with other values of all links, by the names of edge attributes."""
+        """Return the same network with new values for all links, one array per edge attribute."""
         graph = self.graph.copy()
         for name, values in columns.items():
-            known = values.tolist()
+            values_by_link = values.tolist()
             for _, _, link, attributes in graph.edges(keys=True, data=True):
-                attributes[name] = known[link]
+                attributes[name] = values_by_link[link]
         return replace(self, graph=graph)
 
     def with_cables(self, factors: Sequence[float] | FloatArray) -> Topology:
-        """Return the network when each cable has this part of its bandwidth; a cable that has none is down."""
+        """Return the network with each cable's bandwidth multiplied by a factor; 0 takes the cable down."""
         of_link = np.asarray(factors, np.float64)[self.cable]
         return self.with_figures(bandwidth_bps=self.bandwidth_bps * of_link, up=self.up & (of_link > 0))
 
@@ -104,22 +104,22 @@ class Topology:
 
     @property
     def has_map(self) -> bool:
-        """Whether at least two nodes, and half of all, have positions."""
-        known = int(np.isfinite(self.positions).all(axis=1).sum())
-        return known >= 2 and 2 * known >= len(self.nodes)
+        """Whether positions are known for at least two nodes and for at least half of them."""
+        n_known = int(np.isfinite(self.positions).all(axis=1).sum())
+        return n_known >= 2 and 2 * n_known >= len(self.nodes)
 
     def link_label(self, link: int) -> str:
-        """Return what messages call a link."""
+        """Return the name of a link as shown in messages."""
         name = self.link_names[link]
         ends = f"{self.nodes[self.source[link]]} - {self.nodes[self.target[link]]}"
         return f"{ends} ({name})" if name else ends
 
     def node_number(self, name: str) -> int:
-        """Return the number of a node; an InputError if there is none of that name."""
+        """Return the number of a node; InputError if there is no node with this name."""
         return self._place(self.nodes, name, "node")
 
     def site_number(self, name: str) -> int:
-        """Return the number of a site; an InputError if there is none of that name."""
+        """Return the number of a site; InputError if there is no site with this name."""
         return self._place(self.sites, name, "site")
 
     def _place(self, names: tuple[str, ...], name: str, what: str) -> int:
@@ -128,29 +128,32 @@ class Topology:
         return names.index(name)
 
     def cables_between(self, one: str, other: str, name: str | None = None) -> list[int]:
-        """Return the cables, ascending, that two nodes are joined by; those of a name, if one is given."""
+        """Return the cables that join two nodes, in ascending order; only those named ``name``, if given.
+
+        Raises InputError if there is none.
+        """
         ends = {self.node_number(one), self.node_number(other)}
-        found = {
+        cables = {
             int(self.cable[link])
             for link in range(len(self.source))
             if {int(self.source[link]), int(self.target[link])} == ends and name in (None, self.link_names[link])
         }
-        if not found:
+        if not cables:
             called = f" named {name!r}" if name is not None else ""
             raise InputError(f"{self.name}: there is no link between {one} and {other}{called}")
-        return sorted(found)
+        return sorted(cables)
 
 
 def _tables_of(graph: nx.MultiDiGraph[str]) -> dict[str, Any]:
-    """Return the tables of a graph, by the names of the attributes of `Topology`; links in the order of their keys."""
+    """Return the array attributes of `Topology` by name, with links in the order of their keys."""
     nodes = tuple(graph)
     number = {node: place for place, node in enumerate(nodes)}
     edges = sorted(graph.edges(keys=True, data=True), key=itemgetter(2))
     links = [attributes for _, _, _, attributes in edges]
-    places = [[at.get("latitude", math.nan), at.get("longitude", math.nan)] for _, at in graph.nodes(data=True)]
+    positions = [[at.get("latitude", math.nan), at.get("longitude", math.nan)] for _, at in graph.nodes(data=True)]
     return {
         "nodes": nodes,
-        "positions": np.array(places, np.float64).reshape(-1, 2),
+        "positions": np.array(positions, np.float64).reshape(-1, 2),
         "source": np.array([number[origin] for origin, _, _, _ in edges], np.int64),
         "target": np.array([number[target] for _, target, _, _ in edges], np.int64),
         **{name: np.array([link[name] for link in links], np.float64) for name in FIGURES},
@@ -161,7 +164,7 @@ def _tables_of(graph: nx.MultiDiGraph[str]) -> dict[str, Any]:
 
 
 def named(names: Sequence[str], most: int = 8) -> str:
-    """Return names in a row, the first of them if they are many.
+    """Join names with commas; a long list is cut after ``most`` names.
 
     Examples
     --------
@@ -174,7 +177,7 @@ def named(names: Sequence[str], most: int = 8) -> str:
 
 
 def check_number(option: str, value: float, low: float, what: str, *, above: bool = False) -> None:
-    """Refuse a number that is not finite or too low; ``what`` says what would be right."""
+    """Raise OptionError if a number is not finite or too low; ``what`` describes the values allowed."""
     if not np.isfinite(value) or value < low or (above and value == low):
         raise OptionError(option, f"is {value:g}; {what}")
 
@@ -183,11 +186,11 @@ EARTH_RADIUS_KM = 6371.0088
 """Mean radius (IUGG)."""
 
 FIBRE_KM_PER_MS = 299_792.458 / 1000 * 2 / 3
-"""Two thirds of the speed of light in vacuum."""
+"""Speed of light in fibre: two thirds of the speed in vacuum."""
 
 
 def great_circle_km(latitude: float, longitude: float, other_latitude: float, other_longitude: float) -> float:
-    """Return the distance between two places on a sphere, by the haversine formula, from degrees.
+    """Return the great-circle distance between two points given in degrees, by the haversine formula.
 
     Examples
     --------
@@ -202,5 +205,5 @@ def great_circle_km(latitude: float, longitude: float, other_latitude: float, ot
 
 
 def fibre_latency_ms(distance_km: float, detour: float) -> float:
-    """Return how long a signal takes over a distance as the crow flies, by a fibre that is a detour as long."""
+    """Return the travel time through a fibre that is ``detour`` times as long as the straight distance."""
     return distance_km * detour / FIBRE_KM_PER_MS

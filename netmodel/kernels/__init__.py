@@ -1,1 +1,1 @@
-"""The rules of the network as compiled functions over arrays; docs/netmodel.md derives them."""
+"""Compiled kernels of the network model; docs/netmodel.md derives the formulas."""

@@ -1,11 +1,11 @@
-"""Where to split a job so that it ends first (docs/netmodel.md, "Where to split").
+"""Choose the sites of a job so that it ends as early as possible (docs/netmodel.md, "Where to split").
 
-A placement is judged by ``max(delay of its sites) + length x factor``. Exact: all placements are tried. Otherwise those
-that gathering.py finds.
+A placement ends at ``max(delay of its sites) + length x factor``. If there are few placements, all are tried; otherwise
+the heuristic in gathering.py proposes some.
 
-What no placement can take less than is found without a look at any. Bulk-synchronous and all to all, nearly all time
-goes to the links on which most messages lie. A part of n of w ranks sends n (w - n) messages to the others, and all of
-them leave its site by the first links of its paths.
+A lower bound on the factor rejects many cases without trying a placement. In a synchronous all-to-all exchange, the
+links with the most messages take nearly all of the time. A part with n of w ranks sends n (w - n) messages to the other
+parts, and all of them leave the site over the first links of its paths.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ def choose_sites(
     n_rounds: Int,
     choice: Choice,
 ) -> bool:
-    """Choose sites and nodes of each for a job that is to end as early as it can.
+    """Choose the sites of a job, and its nodes on each, so that it ends as early as possible.
 
     Parameters
     ----------
     net : NetArrays
     communication : COMMUNICATION
-        With the width of the job.
+        Includes the width of the job.
     free : numpy.ndarray of int64, shape (sites,)
-        Nodes that the job may have on each site.
+        Nodes that the job may use on each site.
     length_ms : float
-        How long it takes on one site.
+        Run time on a single site.
     delay_ms : numpy.ndarray of float64, shape (sites,)
-        How long a site cannot begin: its input is on the way, or nodes are to come free.
+        Time until each site can start its part, e.g. because input is in transfer or nodes are busy.
     exact_up_to : float
-        All placements are tried if they are no more than this.
+        Try all placements if there are at most this many.
     n_starts, n_rounds : int
-        Of the heuristic: from how many sites it starts, and how often it goes over all moves.
+        Heuristic: number of starting sites, and number of passes over all moves.
     choice : Choice
-        Is told the placement, in order of sites. What is known from before is used up.
+        Output: the placement, by site. The earlier result in ``known`` is consumed.
 
     Returns
     -------
     bool
-        Whether the job can be placed at all.
+        Whether the job can be placed.
     """
     choice.n_best[0] = choice.tried[0] = choice.all_tried[0] = choice.alike.n_parts[0] = 0
     choice.end_ms[0] = choice.factor[0] = choice.limit_ms[0] = np.inf
@@ -81,7 +81,7 @@ def _all_free(free: Ints) -> Int:
 
 @kernel
 def _try_single_sites(free: Ints, width: Int, length_ms: float, delay_ms: Floats, choice: Choice) -> None:
-    """Take the site where the job ends first; of several the one that leaves the fewest nodes free, then the first."""
+    """Choose the single site where the job ends first; ties: the fewest free nodes left, then the first site."""
     best = -1
     for site in range(len(free)):
         if free[site] >= width and delay_ms[site] < np.inf:
@@ -98,9 +98,10 @@ def _try_single_sites(free: Ints, width: Int, length_ms: float, delay_ms: Floats
 
 @kernel
 def count_placements(free: Ints, width: Int, ways: Floats, enough: float) -> float:
-    """Return in how many ways a width can be made of the nodes that are free on the sites, as a double.
+    """Return the number of ways to take ``width`` nodes from the free nodes of the sites, as a float.
 
-    The count ends when it is more than ``enough``. What is given and what is kept are counted alike; the fewer of them.
+    Counting stops above ``enough``. Choosing the nodes to use and choosing the nodes to leave gives the same count, so
+    the smaller of the two numbers is counted.
     """
     width = min(width, _all_free(free) - width)
     if width < 0:
@@ -125,11 +126,11 @@ def count_placements(free: Ints, width: Int, ways: Floats, enough: float) -> flo
 def _try_all(
     net: NetArrays, communication: Record, free: Ints, length_ms: float, delay_ms: Floats, choice: Choice
 ) -> None:
-    """Try all placements, those with more nodes on earlier sites first.
+    """Try all placements, starting with those that put more nodes on earlier sites.
 
-    How long the job takes over the fewest sites is known before. Where no placement that begins as the one in hand can
-    end sooner than that, nor than the best so far, none of them is looked at. Where the best is known of all that were
-    possible before, no other of those is.
+    The placement on the fewest sites gives an upper bound. A partial placement that cannot end earlier than this bound
+    or the best so far is skipped with all its completions. If the best of an earlier call is known, placements that
+    were possible then are skipped.
     """
     last = len(free) - 1
     nodes, ahead, missing, known = choice.nodes, choice.ahead, choice.starts, choice.known
@@ -166,7 +167,7 @@ def _try_all(
 
 @kernel
 def _recall_known(free: Ints, length_ms: float, choice: Choice) -> None:
-    """Begin with the best that was known before, if the job can still be placed so, and on no single site."""
+    """Start from the earlier best placement if it still fits and no single site can hold the job."""
     known = choice.known
     usable = known.n_parts[0] > 0 and choice.n_best[0] == 0
     for place in range(known.n_parts[0]):
@@ -183,20 +184,20 @@ def _recall_known(free: Ints, length_ms: float, choice: Choice) -> None:
 
 
 SLACK = 1.0 + 1e-9
-"""For the roundings on the way."""
+"""Tolerance for rounding errors."""
 
 
 @kernel_part
 def waits_for_all(net: NetArrays, communication: Record) -> bool:
-    """Whether each rank of a job waits in each exchange for the slowest of the messages of all to all."""
+    """Whether every rank waits in each exchange for the slowest message of an all-to-all pattern."""
     return not net.overlapped and communication.pattern == ALL_TO_ALL and communication.fraction > 0.0
 
 
 @kernel_part
 def first_parts_factor(net: NetArrays, communication: Record, parts: Records) -> float:
-    """Return by which factor a job for which `waits_for_all` grows if its first two parts alone send messages.
+    """Return a lower bound on `split_factor` from the messages between the first two parts alone.
 
-    It is no more than that of `split_factor` for these parts and any others.
+    Requires `waits_for_all`. The bound holds whatever the other parts are.
     """
     one, other = parts[0], parts[1]
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
@@ -210,25 +211,28 @@ def first_parts_factor(net: NetArrays, communication: Record, parts: Records) ->
 
 @kernel
 def may_grow_by(net: NetArrays, communication: Record, free: Ints, factor: float) -> bool:
-    """Whether a job for which `waits_for_all` may be split over free nodes so that it grows by no more than a factor.
+    """Whether the free nodes may allow a placement whose factor is at most ``factor``.
+
+    Requires `waits_for_all`.
 
     Parameters
     ----------
     net : NetArrays
     communication : COMMUNICATION
-        With the width of the job.
+        Includes the width of the job.
     free : numpy.ndarray of int64, shape (sites,)
     factor : float
 
     Returns
     -------
     bool
-        False only if no placement does.
+        False only if no such placement exists.
 
     Notes
     -----
-    By the factor it is known how many messages may leave each site, and so which numbers of nodes n it may give: if all
-    may not leave it, up to some number below w / 2, or from w less that number on. At most one site gives so many.
+    The factor limits the number of messages that may leave each site, and thereby its number of nodes n. If not all
+    messages may leave it, n is either at most some number below w / 2, or at least w minus that number. At most one
+    site can be in the second range.
     """
     width = float(communication.width)
     over_ms = (factor * SLACK - 1.0) / communication.fraction * local_exchange_ms(net, communication)

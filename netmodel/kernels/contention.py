@@ -1,7 +1,7 @@
-"""How long data takes over links, alone and beside other data (docs/netmodel.md, "Transfers" and "Contention").
+"""Duration of data transfers, alone and in contention (docs/netmodel.md, "Transfers" and "Contention").
 
-A driver adds the flows of a job when it starts and drops them when it ends. Under dynamic contention it then shares the
-links anew and applies the new slowdowns to all; under static contention a job keeps the slowdown of its start.
+A driver adds a job's flows when it starts and removes them when it ends. Under dynamic contention it then shares the
+links again and applies the new slowdowns to all jobs; under static contention a job keeps its initial slowdown.
 
 Links are shared max-min fairly, by progressive filling ("Sharing links"; Bertsekas and Gallager, Data Networks, second
 edition, section 6.5.2).
@@ -20,7 +20,7 @@ from gridweave.netmodel.kernels.state import MASTER_WORKERS, NO_COMMUNICATION, F
 
 @kernel_part
 def add_flow(flows: Flows, owner: Int, path: Int, demand: float) -> None:
-    """Add one flow."""
+    """Append a flow; its rate is 0 until the links are shared."""
     place = flows.n_flows[0]
     flows.owner[place] = owner
     flows.path[place] = path
@@ -33,25 +33,25 @@ def add_flow(flows: Flows, owner: Int, path: Int, demand: float) -> None:
 def add_job_flows(
     net: NetArrays, flows: Flows, owner: Int, communication: Record, parts: Records, n_parts: Int, factor: float
 ) -> Int:
-    """Add what a split job sends from part to part, each with the rate at which it is sent on idle links.
+    """Add the traffic between the parts of a split job, each flow with its rate on idle links as demand.
 
     Parameters
     ----------
     net : NetArrays
     flows : Flows
-        With room for ``n_parts`` x (``n_parts`` - 1) more.
+        With capacity for ``n_parts`` x (``n_parts`` - 1) more.
     owner : int
-        Of the flows.
+        Owner of the new flows.
     communication : COMMUNICATION
     parts : numpy.ndarray of PART
     n_parts : int
     factor : float
-        By which the job takes longer on idle links: that of `split_factor`.
+        Result of `split_factor`: the job's slowdown on idle links.
 
     Returns
     -------
     int
-        How many flows there are more.
+        Number of flows added.
     """
     before = flows.n_flows[0]
     sends = communication.pattern != NO_COMMUNICATION and communication.fraction > 0.0 and communication.bits > 0.0
@@ -75,9 +75,9 @@ def _add_exchange(
     bits_per_ms: float,
     exchange: Int,
 ) -> None:
-    """Add the flows of one exchange; parts that have no link between them need none.
+    """Add the flows of one exchange, except between parts with no link between them.
 
-    A path that is gone has had links: the job was placed when it was there.
+    A pair without a path still gets a flow: it had links when the job was placed.
     """
     count_messages(net, communication, parts, n_parts, exchange)
     sites = len(net.lag_ms)
@@ -92,7 +92,7 @@ def _add_exchange(
 
 @kernel
 def drop_flows(flows: Flows, owner: Int) -> Int:
-    """Take out all flows of an owner; return how many they were."""
+    """Remove all flows of an owner; return how many there were."""
     kept = 0
     for place in range(flows.n_flows[0]):
         if flows.owner[place] != owner:
@@ -109,7 +109,7 @@ def drop_flows(flows: Flows, owner: Int) -> Int:
 
 @kernel
 def share_links(net: NetArrays, flows: Flows, filling: Filling) -> None:
-    """Work out anew what each flow gets; where no path is left it gets nothing."""
+    """Recompute the rate of every flow; a flow without a path gets 0."""
     share_max_min(flows.n_flows[0], flows.path, flows.demand, net.first, net.links, net.capacity, filling, flows.rate)
     sites = len(net.lag_ms)
     for place in range(flows.n_flows[0]):
@@ -119,7 +119,7 @@ def share_links(net: NetArrays, flows: Flows, filling: Filling) -> None:
 
 @kernel_part
 def _flow_slowdown(flows: Flows, place: Int) -> float:
-    """Return how many times as long a flow takes as on idle links."""
+    """Return a flow's demand divided by its rate, at least 1."""
     if flows.rate[place] >= flows.demand[place]:
         return 1.0
     return flows.demand[place] / flows.rate[place]
@@ -127,7 +127,7 @@ def _flow_slowdown(flows: Flows, place: Int) -> float:
 
 @kernel
 def all_slowdowns(flows: Flows, slowdown: Floats) -> None:
-    """Write the slowdown of every owner of a flow to ``slowdown[owner]``; those of others stay as they are."""
+    """Write the slowdown of each owner's slowest flow to ``slowdown[owner]``; other entries stay unchanged."""
     for place in range(flows.n_flows[0]):
         slowdown[flows.owner[place]] = 1.0
     for place in range(flows.n_flows[0]):
@@ -149,22 +149,22 @@ def share_max_min(
     filling: Filling,
     rate: Floats,
 ) -> None:
-    """Give each flow its max-min fair rate: none can have more but at the cost of one that has no more than it.
+    """Assign max-min fair rates: no flow's rate can rise without lowering that of a flow with an equal or lower rate.
 
     Parameters
     ----------
     n_flows : int
-        How many entries of ``path``, ``demand`` and ``rate`` count.
+        Number of entries of ``path``, ``demand`` and ``rate`` in use.
     path : numpy.ndarray of int64
-        On which path each flow goes.
+        Path number of each flow.
     demand : numpy.ndarray of float64
-        What each can use at most; infinite for one that takes what it gets.
+        Maximum useful rate of each flow; infinite for a flow without a limit.
     first, links : numpy.ndarray of int
-        The links of path *p* are ``links[first[p]:first[p + 1]]``, none of them twice.
+        The links of path *p* are ``links[first[p]:first[p + 1]]``, without repetition.
     capacity : numpy.ndarray of float64, shape (links,)
     filling : Filling
     rate : numpy.ndarray of float64
-        Is written. In the unit of demand and capacity; a flow that crosses no link has its demand.
+        Output, in the unit of demand and capacity. A flow that crosses no link gets its demand.
     """
     n_used = _count_crossing(n_flows, path, demand, first, links, capacity, filling)
     n_rising = n_flows
@@ -184,7 +184,7 @@ def share_max_min(
 def _count_crossing(
     n_flows: Int, path: Ints, demand: Floats, first: Ints, links: LinkRows, capacity: Floats, filling: Filling
 ) -> Int:
-    """Let all flows rise; return how many links they cross."""
+    """Mark all flows as rising and count them per link; return the number of links in use."""
     n_used = 0
     for flow in range(n_flows):
         filling.rising[flow] = flow
@@ -202,7 +202,7 @@ def _count_crossing(
 
 @kernel
 def _all_have_enough(filling: Filling, n_used: Int) -> bool:
-    """Whether no link is wanted for more than it has; then nobody is left to rise."""
+    """Whether no link's total demand exceeds its capacity; if so, reset ``crossing``."""
     for place in range(n_used):
         if filling.wanted[filling.used[place]] > filling.left[filling.used[place]]:
             return False
@@ -213,7 +213,7 @@ def _all_have_enough(filling: Filling, n_used: Int) -> bool:
 
 @kernel
 def _tightest(filling: Filling, n_used: Int) -> tuple[float, Int]:
-    """Return the least that a link can give to each flow that still rises on it, and which link that is."""
+    """Return the smallest fair share that a link can give to its rising flows, and that link."""
     fair, tightest = np.inf, NO_LINK
     for place in range(n_used):
         link = filling.used[place]
@@ -228,7 +228,7 @@ def _tightest(filling: Filling, n_used: Int) -> tuple[float, Int]:
 def _settle_modest(
     n_rising: Int, path: Ints, demand: Floats, first: Ints, links: LinkRows, filling: Filling, rate: Floats, fair: float
 ) -> Int:
-    """Settle flows that want no more than the least share, which any link can give; return how many still rise."""
+    """Settle the flows whose demand is at most the smallest fair share; return how many still rise."""
     left = 0
     for place in range(n_rising):
         flow = filling.rising[place]
@@ -244,7 +244,7 @@ def _settle_modest(
 def _settle_link(
     n_rising: Int, path: Ints, first: Ints, links: LinkRows, filling: Filling, rate: Floats, fair: float, tightest: Int
 ) -> Int:
-    """Settle the flows of the tightest link at its share; return how many still rise."""
+    """Settle the flows on the tightest link at its fair share; return how many still rise."""
     left = 0
     for place in range(n_rising):
         flow = filling.rising[place]
@@ -261,7 +261,7 @@ def _settle_link(
 
 @kernel_part
 def _settle(flow: Int, share: float, path: Ints, first: Ints, links: LinkRows, filling: Filling, rate: Floats) -> None:
-    """Give a flow its rate, once and for all."""
+    """Fix the final rate of a flow and subtract it from the links on its path."""
     rate[flow] = share
     for place in range(first[path[flow]], first[path[flow] + 1]):
         link = links[place]
@@ -270,24 +270,24 @@ def _settle(flow: Int, share: float, path: Ints, first: Ints, links: LinkRows, f
 
 
 NEVER_MS = np.int64(2**62)
-"""Later than everything; the same instant as for the sites."""
+"""A time that never comes, later than any other; sites use the same value."""
 
 
 @kernel_part
 def whole_ms(time_ms: float) -> Int:
-    """Return a length of time in whole milliseconds, rounded up; NEVER_MS if it is infinite or longer than that."""
+    """Round a duration up to whole milliseconds; NEVER_MS if it is at least that long."""
     return NEVER_MS if time_ms >= float(NEVER_MS) else np.int64(math.ceil(time_ms))
 
 
 @kernel
 def transfer_ms(net: NetArrays, origin: Int, target: Int, n_bytes: float) -> Int:
-    """Return how long data takes from one site to another on links that nobody else uses, in whole milliseconds.
+    """Return the duration of a data transfer on idle links, rounded up to milliseconds.
 
     Parameters
     ----------
     net : NetArrays
     origin, target : int
-        Sites; within one site no time passes.
+        Sites. A transfer within a site takes no time.
     n_bytes : int or float
 
     Returns
@@ -307,7 +307,7 @@ def transfer_ms(net: NetArrays, origin: Int, target: Int, n_bytes: float) -> Int
 
 @kernel
 def lone_rate(net: NetArrays, origin: Int, target: Int) -> float:
-    """Return the bits per millisecond of one transfer on links that nobody else uses."""
+    """Return the rate of a single transfer on idle links, in bits per millisecond."""
     return 1.0 / max(
         net.stream_ms_per_bit[origin, target], net.local_ms_per_bit, net.narrowest_ms_per_bit[origin, target]
     )

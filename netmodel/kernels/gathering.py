@@ -1,7 +1,7 @@
-"""Where to split a job if there are too many placements to try all of them (docs/netmodel.md, "Where to split").
+"""Placement heuristic for jobs with too many placements to try all (docs/netmodel.md, "Where to split").
 
-Sites are gathered around several starts, the nearest first, and the best placement of each start is improved by moving
-nodes.
+Starting from several sites, it adds the nearest sites until the job fits, and then improves the best placement of each
+start by moving nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def try_gathered(
     n_rounds: Int,
     choice: Choice,
 ) -> None:
-    """Try what is gathered around the sites with the most free nodes, and the fewest fragments; improve each."""
+    """Improve placements gathered around the sites with the most free nodes, and the one with the fewest parts."""
     count = _find_starts(free, n_starts, choice)
     choice.begun.n_rows[0] = choice.settled.n_rows[0] = 0
     for place in range(count + 1):
@@ -41,7 +41,7 @@ def try_gathered(
                 _level(free, choice.nodes)
                 judge(net, communication, length_ms, delay_ms, choice, WHOLE)
         if _is_among(choice, choice.begun):
-            # What it came to has been kept, if it was the best.
+            # The result from this placement was already recorded, if it was the best.
             choice.n_best[0] = 0
             choice.end_ms[0] = np.inf
         elif choice.n_best[0] > 1:
@@ -52,7 +52,7 @@ def try_gathered(
 
 @kernel
 def _is_among(choice: Choice, placements: Placements) -> bool:
-    """Whether the best so far is one of some placements."""
+    """Whether the best placement so far is already in the list."""
     for row in range(placements.n_rows[0]):
         same = placements.n_parts[row] == choice.n_best[0]
         for place in range(choice.n_best[0] if same else 0):
@@ -65,7 +65,7 @@ def _is_among(choice: Choice, placements: Placements) -> bool:
 
 @kernel
 def _add_to(choice: Choice, placements: Placements) -> None:
-    """Add the best so far to some placements."""
+    """Append the best placement so far to the list."""
     row = placements.n_rows[0]
     placements.n_parts[row] = choice.n_best[0]
     for place in range(choice.n_best[0]):
@@ -75,7 +75,7 @@ def _add_to(choice: Choice, placements: Placements) -> None:
 
 @kernel
 def _find_starts(free: Ints, n_starts: Int, choice: Choice) -> Int:
-    """Write down the sites with the most free nodes; return how many."""
+    """Write the sites with the most free nodes to ``choice.starts``; return their number."""
     for site in range(len(free)):
         choice.nodes[site] = 0
     count = 0
@@ -91,7 +91,7 @@ def _find_starts(free: Ints, n_starts: Int, choice: Choice) -> Int:
 
 @kernel
 def _set_aside(choice: Choice) -> tuple[Int, float, float]:
-    """Begin anew, and remember the best so far; return how many parts it has, its end and its factor."""
+    """Save the best placement so far and start without one; return its number of parts, end and factor."""
     n_last, last_ms, last_factor = choice.n_best[0], choice.end_ms[0], choice.factor[0]
     for place in range(n_last):
         choice.last[place] = choice.best[place]
@@ -102,7 +102,7 @@ def _set_aside(choice: Choice) -> tuple[Int, float, float]:
 
 @kernel
 def _keep_better(choice: Choice, n_last: Int, last_ms: float, last_factor: float) -> None:
-    """Take back what was set aside, unless what has been found since is better."""
+    """Restore the saved placement unless the new one is better."""
     fewer = choice.end_ms[0] == last_ms and choice.n_best[0] < n_last
     if n_last == 0 or choice.end_ms[0] < last_ms or fewer:
         return
@@ -114,7 +114,7 @@ def _keep_better(choice: Choice, n_last: Int, last_ms: float, last_factor: float
 
 @kernel
 def _level(free: Ints, nodes: Ints) -> None:
-    """Let the sites of a placement have as nearly the same number of nodes as what is free on them allows."""
+    """Spread the nodes of a placement over its sites as evenly as their free nodes allow."""
     missing, sites = np.int64(0), 0
     for site in range(len(free)):
         missing += nodes[site]
@@ -133,14 +133,14 @@ def _level(free: Ints, nodes: Ints) -> None:
 
 @kernel
 def _gather(net: NetArrays, communication: Record, free: Ints, choice: Choice, start: Int, way: Int) -> None:
-    """Place a job around a site: add the site whose farthest way to those taken is the shortest, until it fits.
+    """Place a job around a start site: repeatedly add the site whose longest distance to the chosen sites is shortest.
 
-    In the second way, that distance is divided by the nodes that the site can give.
+    With `NEAREST_AND_LARGE`, the distance is divided by the number of nodes that the site can contribute.
     """
     nodes = choice.nodes
     for site in range(len(free)):
         nodes[site] = 0
-        net.messages[site] = 0.0  # the farthest way from each site to those taken
+        net.messages[site] = 0.0  # longest distance from each site to the chosen sites
     missing = communication.width
     taken = start
     while taken >= 0:
@@ -161,7 +161,7 @@ def _gather(net: NetArrays, communication: Record, free: Ints, choice: Choice, s
 
 @kernel_part
 def _apart_ms(net: NetArrays, communication: Record, one: Int, other: Int) -> float:
-    """Return what a message takes there and another one back, alone."""
+    """Return the time of one message in each direction on idle links."""
     least = net.local_ms_per_bit
     there = max(net.stream_ms_per_bit[one, other], least, net.narrowest_ms_per_bit[one, other])
     back = max(net.stream_ms_per_bit[other, one], least, net.narrowest_ms_per_bit[other, one])
@@ -179,9 +179,10 @@ def _improve(
     n_rounds: Int,
     choice: Choice,
 ) -> None:
-    """Move nodes from a part to another site while that lets the job end earlier: all, or half, a quarter, ... of them.
+    """Move nodes between sites while this lets the job end earlier.
 
-    They move to sites that have a part, and to those that were started from.
+    Each move tries all nodes that fit, then half of them, and so on. Targets are the sites with a part and the start
+    sites.
     """
     sites = len(free)
     nodes, mark = choice.nodes, choice.ahead
@@ -192,7 +193,7 @@ def _improve(
         mark[choice.best[place].site] = 1
     for place in range(n_starts):
         mark[choice.starts[place]] = 1
-    # Where nodes may move to any site, it does not matter from where a placement was come to that no move improves.
+    # If nodes may move to any site, a local optimum does not depend on the start that led to it.
     everywhere = True
     for site in range(sites):
         everywhere = everywhere and (free[site] == 0 or mark[site] == 1)
@@ -224,7 +225,7 @@ def _move_some(
     one: Int,
     other: Int,
 ) -> bool:
-    """Move as many nodes as can be, or half of them and so on, if that is better; return whether it was."""
+    """Try to move as many nodes as possible, then half of them, and so on; return whether a move was an improvement."""
     nodes = choice.nodes
     moved = min(nodes[one], free[other] - nodes[other])
     while moved > 0:

@@ -1,7 +1,7 @@
-"""By which factor a job takes longer when it is split (docs/netmodel.md, "The overhead of a split").
+"""The factor by which a job's run time grows when it is split (docs/netmodel.md, "The overhead of a split").
 
-How many messages of one exchange go from each part of it to each other is counted here too ("Counting messages"). The
-ranks stand part after part, so a part is an interval of ranks, and every count has a closed form.
+This file also counts the messages between the parts of a job in one exchange ("Counting messages"). Ranks are numbered
+part by part, so a part is an interval of ranks and every count has a closed form.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import numpy as np
 from gridweave.jit import Int, Record, Records, kernel, kernel_apart, kernel_part
 from gridweave.netmodel.kernels.state import ALL_TO_ALL, MASTER_WORKERS, NO_COMMUNICATION, LinkRows, NetArrays
 
-# Typed, so that kernels are not compiled anew for each of them.
+# Typed, so that kernels are not compiled again for each value.
 OUT, BACK = np.int64(1), np.int64(2)
 
 
 @kernel_apart
 def split_factor(net: NetArrays, communication: Record, parts: Records, n_parts: Int) -> float:
-    """Return the factor by which the run time of a job grows in these parts, on links that nobody else uses.
+    """Return the factor by which a job's run time grows in these parts, on otherwise idle links.
 
     Parameters
     ----------
     net : NetArrays
     communication : COMMUNICATION
-        Of the job; its width is that of all parts together.
+        The job's communication; its width is the total of all parts.
     parts : numpy.ndarray of PART
-        On different sites, in the order of the job's ranks.
+        On different sites, in rank order.
     n_parts : int
-        How many of ``parts`` count.
+        Number of entries of ``parts`` in use.
 
     Returns
     -------
     float
-        1 or more; infinite if some of the sites have no path to each other that the job would use.
+        At least 1; infinite if two sites that exchange messages have no path.
     """
     if n_parts < 2 or communication.fraction <= 0.0 or communication.pattern == NO_COMMUNICATION:
         return 1.0
@@ -41,27 +41,27 @@ def split_factor(net: NetArrays, communication: Record, parts: Records, n_parts:
 
 @kernel_part
 def share_nothing(net: NetArrays, parts: Records, n_parts: Int) -> bool:
-    """Whether it is plain that no two paths between the parts have a link in common."""
+    """Whether no two paths between the parts share a link; checked for two parts only."""
     return n_parts == 2 and net.apart[parts[0].site, parts[1].site]
 
 
 @kernel
 def is_more_than(net: NetArrays, communication: Record, parts: Records, n_parts: Int, limit: float) -> bool:
-    """Whether it is found, with less work than `split_factor` takes, that this is more than a limit.
+    """Whether `split_factor` exceeds a limit, found with less work; False if this is not certain.
 
-    The messages are looked at first as if no two paths had a link in common, then with the loads of the links, and no
-    longer than needed. They are not added up in the order in which `split_factor` does, so yes is said only of what is
-    more by a billionth. What is found of the first parts of a placement holds for the whole: what is added to it makes
-    no message cheaper.
+    The messages are checked first as if no two paths shared a link, then with the actual link loads, stopping at the
+    first message over the limit. Sums are added in another order than in `split_factor`, so the answer is True only if
+    the factor exceeds the limit by a billionth. The answer for the first parts of a placement holds for the whole
+    placement, because further parts never make a message cheaper.
 
     Parameters
     ----------
     net : NetArrays
     communication : COMMUNICATION
-        With the width of the whole placement.
+        Includes the width of the whole placement.
     parts : numpy.ndarray of PART
     n_parts : int
-        How many of ``parts`` count.
+        Number of entries of ``parts`` in use.
     limit : float
     """
     if limit == np.inf:
@@ -87,7 +87,7 @@ def is_more_than(net: NetArrays, communication: Record, parts: Records, n_parts:
 
 @kernel_part
 def is_counted(net: NetArrays, communication: Record, n_parts: Int) -> bool:
-    """Whether `is_more_than` counts the messages from each part to those behind, which leave what comes back unsaid."""
+    """Whether `is_more_than` can count forward messages only, because the reverse messages cost the same."""
     sends = communication.fraction > 0.0 and communication.pattern != NO_COMMUNICATION
     return n_parts > 1 and sends and net.mirrored and communication.pattern != MASTER_WORKERS
 
@@ -96,9 +96,10 @@ def is_counted(net: NetArrays, communication: Record, n_parts: Int) -> bool:
 def _alone_is_more(
     net: NetArrays, communication: Record, parts: Records, n_parts: Int, over_ms: float, busy_ms: float
 ) -> bool:
-    """Count the messages from each part to those behind it; return whether they alone take more than they may.
+    """Count the messages from each part to later parts; return whether they exceed a limit even on unshared links.
 
-    That is ``over_ms`` more than on one site, for the slowest of them or, overlapped, for all; and ``busy_ms``.
+    The limits are ``over_ms``, the extra time compared with one site (of the slowest message or, if overlapped, of all
+    messages together), and ``busy_ms``, the time that a link or stream may be busy.
     """
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     more_ms = 0.0
@@ -127,7 +128,7 @@ def _alone_is_more(
 def _loaded_is_more(
     net: NetArrays, communication: Record, parts: Records, n_parts: Int, over_ms: float, busy_ms: float
 ) -> bool:
-    """Whether the messages that `_alone_is_more` counted take more than they may on the links as they are loaded."""
+    """Whether the messages counted by `_alone_is_more` exceed a limit on links that carry the job's whole load."""
     own_ms = communication.messages * communication.bits * net.local_ms_per_bit
     sites = len(net.lag_ms)
     more_ms = 0.0
@@ -147,13 +148,13 @@ def _loaded_is_more(
 
 @kernel_part
 def _stream_ms(net: NetArrays, one: Int, other: Int) -> float:
-    """Return what a bit takes in a stream between two sites, there or back, whichever is less."""
+    """Return the time per bit of a stream between two sites, in the faster direction."""
     return min(net.stream_ms_per_bit[one, other], net.stream_ms_per_bit[other, one])
 
 
 @kernel_part
 def _more_ms(net: NetArrays, one: Int, other: Int, count: float, more_ms: float, longer_ms: float) -> float:
-    """Return what messages take more than on one site, with so many more there and as many back."""
+    """Return the extra time compared with one site, including ``count`` messages each way between two sites."""
     there_ms, back_ms = net.lag_ms[one, other], net.lag_ms[other, one]
     if net.overlapped:
         return more_ms + count * (there_ms + back_ms + 2.0 * longer_ms)
@@ -162,33 +163,33 @@ def _more_ms(net: NetArrays, one: Int, other: Int, count: float, more_ms: float,
 
 @kernel_part
 def _factor(net: NetArrays, communication: Record, parts: Records, n_parts: Int, alone: bool) -> float:
-    """Work the factor out; ``alone``: as if each path had its links for itself."""
+    """Compute the factor; if ``alone``, as if no two paths shared a link."""
     count_messages(net, communication, parts, n_parts, OUT)
     ratio, busiest_ms = _exchange_ratio(net, communication, parts, n_parts, alone)
     if communication.pattern == MASTER_WORKERS:
         count_messages(net, communication, parts, n_parts, BACK)
         back, back_ms = _exchange_ratio(net, communication, parts, n_parts, alone)
         ratio, busiest_ms = 0.5 * (ratio + back), max(busiest_ms, back_ms)
-    # However much is overlapped, no step is over before the busiest link, or stream, has carried what is sent in one.
+    # Even if overlapped, a step cannot end before the busiest link or stream has carried its messages.
     return max(1.0 + communication.fraction * (ratio - 1.0), busiest_ms / step_ms(net, communication))
 
 
 @kernel_part
 def local_exchange_ms(net: NetArrays, communication: Record) -> float:
-    """Return what one exchange takes on the network of one site."""
+    """Return the time of one exchange on the network of a single site."""
     return net.local_latency_ms + communication.messages * communication.bits * net.local_ms_per_bit
 
 
 @kernel_part
 def step_ms(net: NetArrays, communication: Record) -> float:
-    """Return what a step takes on one site: the exchanges, and the work between them."""
+    """Return the time of one step on a single site: its exchanges and the work between them."""
     exchanges = 2.0 if communication.pattern == MASTER_WORKERS else 1.0
     return exchanges * local_exchange_ms(net, communication) / communication.fraction
 
 
 @kernel
 def count_messages(net: NetArrays, communication: Record, parts: Records, n_parts: Int, exchange: Int) -> None:
-    """Write to ``net.messages`` how many messages go from part to part (from x parts + to) in one exchange."""
+    """Write the number of messages between parts in one exchange to ``net.messages``, at index from x parts + to."""
     messages = net.messages
     if communication.pattern == MASTER_WORKERS:
         for place in range(n_parts * n_parts):
@@ -214,10 +215,9 @@ def count_messages(net: NetArrays, communication: Record, parts: Records, n_part
 def _exchange_ratio(
     net: NetArrays, communication: Record, parts: Records, n_parts: Int, alone: bool
 ) -> tuple[float, float]:
-    """Return what one exchange takes in these parts, as a multiple of what it takes on one site.
+    """Return the time of one exchange relative to a single site, and the time that its busiest link or stream is busy.
 
-    Bulk-synchronous it takes as long as its slowest message, overlapped as long as the average of all. Returned too is
-    how long the busiest link or stream carries it.
+    A synchronous exchange takes as long as its slowest message, an overlapped one as long as the average message.
     """
     mirrored = net.mirrored and communication.pattern != MASTER_WORKERS
     if not alone:
@@ -235,7 +235,7 @@ def _exchange_ratio(
             count = net.messages[one * n_parts + other]
             if count > 0.0:
                 site, target = parts[one].site, parts[other].site
-                # What each bit takes on the busiest link on the way, or in its stream.
+                # Time per bit on the busiest link of the path, or in its stream.
                 ms_per_bit = net.stream_ms_per_bit[site, target]
                 if alone:
                     ms_per_bit = max(ms_per_bit, count * net.narrowest_ms_per_bit[site, target])
@@ -257,7 +257,7 @@ def _exchange_ratio(
 
 @kernel_part
 def _first_other(one: Int, mirrored: bool) -> Int:
-    """Return the first part whose path from this one is gone along: where paths are mirrored, one of each two is."""
+    """Return the first part to pair with ``one``; if paths are mirrored, each pair is visited once."""
     return one + 1 if mirrored else 0
 
 
@@ -265,8 +265,8 @@ def _first_other(one: Int, mirrored: bool) -> Int:
 def _load_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, mirrored: bool) -> None:
     """Add the messages between the parts to the load of the links on their paths.
 
-    As many come back as go there, but from and to a master. If they come back over the mirrored links, a link and its
-    mirror have the same load: they are counted as one, and of the paths between two parts the one there alone.
+    Except for master-workers, as many messages return as go out. If the return paths are mirrored, a link and its
+    mirror have the same load, so only the forward path of each pair is counted.
     """
     sites = len(net.lag_ms)
     for one in range(n_parts):
@@ -280,7 +280,7 @@ def _load_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, m
 
 @kernel_part
 def _busiest_ms(net: NetArrays, links: LinkRows, path: Int) -> float:
-    """Return what each bit takes on the busiest link of a path."""
+    """Return the time per bit on the busiest link of a path."""
     busy_ms = 0.0
     for place in range(net.first[path], net.first[path + 1]):
         link = links[place]
@@ -290,7 +290,7 @@ def _busiest_ms(net: NetArrays, links: LinkRows, path: Int) -> float:
 
 @kernel_part
 def _find_busiest(net: NetArrays, parts: Records, n_parts: Int) -> None:
-    """Write to ``net.busy_ms`` what each bit takes on the busiest link from part to part, where paths are mirrored."""
+    """Write the time per bit on the busiest link between two parts to ``net.busy_ms``, for mirrored paths."""
     sites = len(net.lag_ms)
     for one in range(n_parts):
         for other in range(one + 1, n_parts):
@@ -301,7 +301,7 @@ def _find_busiest(net: NetArrays, parts: Records, n_parts: Int) -> None:
 
 @kernel_part
 def _clear_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, mirrored: bool) -> None:
-    """Take back what `_load_links` did; if there are few links, all of them at one stroke."""
+    """Reset the loads set by `_load_links`; with few links, reset all of them."""
     if len(net.load) <= 32 * n_parts:
         for link in range(len(net.load)):
             net.load[link] = 0.0
@@ -317,7 +317,7 @@ def _clear_links(net: NetArrays, links: LinkRows, parts: Records, n_parts: Int, 
 
 @kernel_part
 def _all_messages(communication: Record) -> float:
-    """Return how many messages there are in one exchange, within parts and between them."""
+    """Return the total number of messages in one exchange, within parts and between them."""
     if communication.pattern == ALL_TO_ALL:
         return float(communication.width * (communication.width - 1))
     if communication.pattern == MASTER_WORKERS:
@@ -327,15 +327,18 @@ def _all_messages(communication: Record) -> float:
 
 @kernel_part
 def _in_step(rank: Int, period: Int, stay: Int) -> Int:
-    """Return how many ranks before this one stand among the first ``stay`` of their period."""
-    # A division of 64 digits takes several times as long as one of 32, and ranks are fewer than 2^31.
+    """Return the number of ranks below ``rank`` that are among the first ``stay`` of their period."""
+    # 64-bit division is several times slower than 32-bit division, and ranks are below 2^31.
     periods = np.int64(np.uint32(rank) // np.uint32(period))
     return periods * stay + min(rank - periods * period, stay)
 
 
 @kernel
 def _shifted(first: Int, end: Int, to_first: Int, to_end: Int, period: Int, shift: Int) -> Int:
-    """Return how many ranks of one interval have their partner in another: ``shift`` further, around each period."""
+    """Return how many ranks of an interval have their partner in another interval.
+
+    The partner of a rank is ``shift`` ranks further, wrapping around within its period.
+    """
     stay = period - shift
     count = 0
     low, high = max(first, to_first - shift), min(end, to_end - shift)
@@ -349,7 +352,7 @@ def _shifted(first: Int, end: Int, to_first: Int, to_end: Int, period: Int, shif
 
 @kernel
 def _shifted_around(first: Int, end: Int, to_first: Int, to_end: Int, width: Int, shift: Int) -> Int:
-    """Return what `_shifted` does if all ranks are one period."""
+    """Return the same as `_shifted` for a single period of all ranks."""
     stay = width - shift
     forward = min(end, to_end - shift, stay) - max(first, to_first - shift)
     around = min(end, to_end + stay) - max(first, to_first + stay, stay)
@@ -358,21 +361,21 @@ def _shifted_around(first: Int, end: Int, to_first: Int, to_end: Int, width: Int
 
 @kernel
 def exchanged(communication: Record, first: Int, end: Int, to_first: Int, to_end: Int) -> Int:
-    """Return how many messages go from one interval of ranks to another in one exchange; as many come back.
+    """Return the number of messages from one interval of ranks to another per exchange; as many go the other way.
 
     Parameters
     ----------
     communication : COMMUNICATION
-        All to all or neighbours.
+        All-to-all or neighbours.
     first, end, to_first, to_end : int
-        Two intervals of ranks that do not overlap, the first of each included, the end not.
+        Two disjoint intervals of ranks, excluding the ends.
     """
     if communication.pattern == ALL_TO_ALL:
         return (end - first) * (to_end - to_first)
     count = 0
     columns = communication.columns
     plane = communication.rows * columns
-    # Each rank sends to the next and to the previous one; the messages back are those that the others send forward.
+    # Each rank sends to the next and the previous rank; backward messages are the other interval's forward messages.
     if columns == communication.width:
         # A ring.
         count += _shifted_around(first, end, to_first, to_end, columns, np.int64(1))

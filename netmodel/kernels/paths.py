@@ -1,4 +1,4 @@
-"""What paths add up to, and what they have in common."""
+"""Kernels that sum the links of paths and find the links that two paths share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def add_up_paths(
     loss: Floats,
     sums: Floats,
 ) -> None:
-    """Add up the links of each path.
+    """Sum the properties of the links of each path.
 
     Parameters
     ----------
     first, links : numpy.ndarray of int
     latency_ms, jitter_ms, bandwidth_bps, loss : numpy.ndarray of float64, shape (links,)
     sums : numpy.ndarray of float64, shape (4, paths)
-        Is written: latency, jitter, least bandwidth (infinite without a link) and loss of each path.
+        Output: latency, jitter, smallest bandwidth (infinite without a link) and loss of each path.
     """
     for path in range(len(first) - 1):
         latency, jitter, least, kept = 0.0, 0.0, np.inf, 1.0
@@ -40,15 +40,15 @@ def add_up_paths(
 
 @kernel
 def find_ways_apart(first: Ints, links: LinkRows, mark: Ints, apart: Bools) -> None:
-    """Find out whether the path from one site to another and the path back have no link in common.
+    """Compute, for each pair of sites, whether the paths in the two directions share no link.
 
     Parameters
     ----------
     first, links : numpy.ndarray of int
     mark : numpy.ndarray of int64, shape (links,)
-        Room: -1 everywhere at first.
+        Scratch space, -1 everywhere on entry.
     apart : numpy.ndarray of bool, shape (sites, sites)
-        Is written.
+        Output.
     """
     sites = len(apart)
     for one in range(sites):
@@ -64,21 +64,21 @@ def find_ways_apart(first: Ints, links: LinkRows, mark: Ints, apart: Bools) -> N
 
 @kernel
 def find_mirrors(first: Ints, links: LinkRows, ms_per_bit: Floats, mirror: Ints, both: LinkRows) -> bool:
-    """Find out whether every path back is the path there in a mirror: link for link, each as fast as the one there.
+    """Return whether every reverse path mirrors the forward path: link for link, with the same speed.
 
     Parameters
     ----------
     first, links : numpy.ndarray of int
     ms_per_bit : numpy.ndarray of float64, shape (links,)
     mirror : numpy.ndarray of int64, shape (links,)
-        Room: -1 everywhere at first.
+        Scratch space, -1 everywhere on entry.
     both : numpy.ndarray of uint32, shape (links of all paths,)
-        Is written: for each link of the paths the first of it and its mirror.
+        Output: for each link of the paths, the lower number of the link and its mirror.
 
     Returns
     -------
     bool
-        If not, what is in ``both`` means nothing.
+        If False, the content of ``both`` is meaningless.
     """
     sites = int(np.sqrt(len(first) - 1))
     for one in range(sites):

@@ -1,4 +1,4 @@
-"""A placement of a job, and when it ends (docs/netmodel.md, "Where to split")."""
+"""Placements of a job and the times at which they end (docs/netmodel.md, "Where to split")."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from gridweave.netmodel.kernels.overhead import is_counted, is_more_than, split_
 from gridweave.netmodel.kernels.state import FloatArray, IntArray, NetArrays
 
 BEGUN, WHOLE = np.int64(0), np.int64(1)
-"""Whether there are nodes of a job that are not placed yet."""
+"""Whether a placement is partial, with nodes still to place, or complete."""
 
 
 class Placements(NamedTuple):
-    """Some placements.
+    """A list of placements.
 
     Attributes
     ----------
     parts : numpy.ndarray of PART, shape (room, sites)
     n_parts : numpy.ndarray of int64, shape (room,)
     n_rows : numpy.ndarray of int64, shape (1,)
+        Number of placements in the list.
     """
 
     parts: npt.NDArray[np.void]
@@ -31,20 +32,21 @@ class Placements(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The best of all placements of the same job on other free nodes, with the same links and no delays.
+    """The best placement of the same job in an earlier search, with other free nodes but the same links and no delays.
 
     Attributes
     ----------
     n_parts : numpy.ndarray of int64, shape (1,)
-        0 if nothing is known.
+        0 if there was no earlier search.
     parts : numpy.ndarray of PART, shape (sites,)
     factor : numpy.ndarray of float64, shape (1,)
     free : numpy.ndarray of int64, shape (sites,)
-        The nodes that the job might have then.
+        Free nodes in the earlier search.
     rising : numpy.ndarray of int64, shape (sites + 1,)
-        Room: whether more is free now on any site from each one on.
+        Scratch space: whether any site from this index on has more free nodes than in the earlier search.
     rose : numpy.ndarray of int64, shape (sites + 1,)
-        Room: whether the placement in hand takes more than was free then on any site before each one.
+        Scratch space: whether the current placement uses, on any site before this index, more nodes than were free in
+        the earlier search.
     """
 
     n_parts: IntArray
@@ -56,7 +58,7 @@ class Known(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """The placement that was worked out last: one on the same sites whose parts send as many messages is like it.
+    """The last evaluated placement; a placement with the same sites and message counts has the same factor.
 
     Attributes
     ----------
@@ -64,7 +66,7 @@ class Alike(NamedTuple):
         0 if there is none.
     sites : numpy.ndarray of int64, shape (sites,)
     messages : numpy.ndarray of float64, shape (sites x sites,)
-        From each part to those behind it.
+        From each part to later parts.
     factor : numpy.ndarray of float64, shape (1,)
     """
 
@@ -75,30 +77,30 @@ class Alike(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Room for choosing sites, and what was chosen.
+    """Scratch space for choosing sites, and the result.
 
     Attributes
     ----------
     best, parts, last : numpy.ndarray of PART, shape (sites,)
-        The best placement so far, the one in hand, and the best of the starts before; by site.
+        The best placement so far, the current placement, and the best of earlier starts; each by site.
     nodes : numpy.ndarray of int64, shape (sites,)
-        Nodes of each site in the placement in hand.
+        Nodes per site in the current placement.
     begun, settled : Placements
-        What was improved so far, and what no move improves.
+        Placements from which the heuristic has moved nodes, and placements that no move improves.
     starts : numpy.ndarray of int64, shape (sites,)
     ways : numpy.ndarray of float64, shape (widest job + 1,)
     ahead : numpy.ndarray of int64, shape (sites + 1,)
-        Nodes that are free on the sites from each one on.
+        Total free nodes on the sites from this index on.
     end_ms, factor : numpy.ndarray of float64, shape (1,)
-        Of the best; infinite if there is none.
+        End and factor of the best placement; infinite if there is none.
     limit_ms : numpy.ndarray of float64, shape (1,)
-        The best does not end later.
+        Upper bound on the end of the best placement.
     known : Known
-        What was chosen for the same job before, if anything.
+        Result of an earlier search for the same job, if any.
     alike : Alike
-        The placement that was worked out last.
+        The last evaluated placement.
     n_best, tried, all_tried : numpy.ndarray of int64, shape (1,)
-        Parts of the best (0: none), how many placements were looked at, and whether the best is that of all.
+        Number of parts of the best placement (0: none), number of placements tried, and whether all were tried.
     """
 
     best: npt.NDArray[np.void]
@@ -122,7 +124,7 @@ class Choice(NamedTuple):
 
 @kernel_part
 def _list_parts(delay_ms: Floats, choice: Choice) -> tuple[Int, float]:
-    """List the parts of the placement in ``nodes``; return how many, and for how long the last of them waits."""
+    """Copy the placement from ``nodes`` to ``parts``; return the number of parts and the longest delay among them."""
     count = 0
     wait_ms = 0.0
     for site in range(len(choice.nodes)):
@@ -136,21 +138,21 @@ def _list_parts(delay_ms: Floats, choice: Choice) -> tuple[Int, float]:
 
 @kernel_part
 def _factor_limit(length_ms: float, wait_ms: float, choice: Choice) -> float:
-    """Return more than which the factor of a placement cannot be that is the best so far."""
+    """Return the largest factor with which the current placement can still be the best."""
     limit_ms = min(choice.end_ms[0], choice.limit_ms[0])
     return (limit_ms * (1.0 + 1e-12) - wait_ms) / length_ms
 
 
 @kernel_apart
 def judge(net: NetArrays, communication: Record, length_ms: float, delay_ms: Floats, choice: Choice, what: Int) -> bool:
-    """Work out when the placement in ``nodes`` ends, and keep it if it is the best so far.
+    """Compute when the placement in ``nodes`` ends, and keep it if it is the best so far.
 
-    The best ends first; of several that do, it has the fewest parts; of those, it is the one that was tried first.
+    The best placement ends first; ties go to fewer parts, then to the placement tried first.
 
     Returns
     -------
     bool
-        Whether it was kept; of what is only `BEGUN`, whether a placement that begins so might be.
+        Whether the placement was kept. For a partial placement (`BEGUN`): whether a completion of it might be the best.
     """
     count, wait_ms = _list_parts(delay_ms, choice)
     choice.tried[0] += what
@@ -183,7 +185,7 @@ def judge(net: NetArrays, communication: Record, length_ms: float, delay_ms: Flo
 
 @kernel_part
 def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
-    """Whether the placement in hand is on the sites of the one worked out last, with as many messages between them."""
+    """Whether the current placement has the sites and message counts of the last evaluated one."""
     alike = choice.alike
     if alike.n_parts[0] != count:
         return False
@@ -198,7 +200,7 @@ def _is_alike(net: NetArrays, choice: Choice, count: Int) -> bool:
 
 @kernel_part
 def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> None:
-    """Keep what was just worked out."""
+    """Record the current placement as the last evaluated one."""
     alike = choice.alike
     alike.n_parts[0] = count
     alike.factor[0] = factor
@@ -210,7 +212,7 @@ def _note_alike(net: NetArrays, choice: Choice, count: Int, factor: float) -> No
 
 @kernel
 def _is_before_known(choice: Choice, count: Int) -> bool:
-    """Whether the best so far was known before, and the placement in hand, with as many parts, is tried before it."""
+    """Whether the best so far is from an earlier search, and the current placement, of the same size, precedes it."""
     if choice.known.n_parts[0] != count:
         return False
     for place in range(count):
@@ -231,7 +233,7 @@ def placed_end_ms(net: NetArrays, communication: Record, length_ms: float, delay
 
 @kernel
 def take_fewest_sites(free: Ints, width: Int, nodes: Ints) -> None:
-    """Take all that the sites with the most free nodes have (Streit, section 6.5.3)."""
+    """Fill the sites with the most free nodes first, which needs the fewest sites (Streit, section 6.5.3)."""
     for site in range(len(free)):
         nodes[site] = 0
     while width > 0:
@@ -242,7 +244,7 @@ def take_fewest_sites(free: Ints, width: Int, nodes: Ints) -> None:
 
 @kernel
 def largest_left(free: Ints, nodes: Ints) -> Int:
-    """Return the site with the most free nodes among those that have no part yet, the first of several; -1 if none."""
+    """Return the site without a part that has the most free nodes; ties: the first site; -1 if there is none."""
     best = -1
     for site in range(len(free)):
         if nodes[site] == 0 and free[site] > 0 and (best < 0 or free[site] > free[best]):

@@ -1,6 +1,6 @@
-"""The arrays that the network's kernels work on.
+"""The arrays that the network kernels work on.
 
-Amounts of data are in bits and times in milliseconds, so a rate is in bits per millisecond, which is kbit/s.
+Data is in bits and time in milliseconds, so rates are in bits per millisecond (kbit/s).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 NO_COMMUNICATION, ALL_TO_ALL, NEIGHBOURS, MASTER_WORKERS = 0, 1, 2, 3
-"""What compiled code tells apart: a ring and grids of two or three dimensions are neighbours."""
+"""Pattern numbers in compiled code; rings and grids of two or three dimensions all count as neighbours."""
 
 PART = np.dtype([("site", np.int64), ("width", np.int64)], align=True)
-"""So many nodes of one site; the ranks of a job stand part after part."""
+"""A job's nodes on one site. Ranks are numbered part by part."""
 
 COMMUNICATION = np.dtype(
     [
@@ -32,55 +32,55 @@ COMMUNICATION = np.dtype(
     ],
     align=True,
 )
-"""How a job communicates: for which ``fraction`` of its run time on one site, in messages of so many ``bits``.
+"""A job's communication: it takes ``fraction`` of the run time on one site, in messages of ``bits`` each.
 
-``messages`` are those that its busiest rank sends in one exchange. Neighbours stand in ``planes`` of ``rows`` of
-``columns``, whose product is the width; a ring is one row.
+``messages`` is the number that the busiest rank sends per exchange. Neighbours form ``planes`` x ``rows`` x ``columns``
+ranks, whose product is the width; a ring is a single row.
 """
 
 
 LinkRows = npt.NDArray[np.uint32]
-"""Numbers of links."""
+"""Link numbers."""
 
 
 class NetArrays(NamedTuple):
-    """The paths between all sites, as kernels read them, and room for counting.
+    """The paths between all sites as arrays, with scratch space for kernels.
 
     Attributes
     ----------
     lag_ms : numpy.ndarray of float64, shape (sites, sites)
-        What a message from one site to another takes but for its size; infinite where there is no path.
+        Time of a message from one site to another apart from its size; infinite if there is no path.
     stream_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
-        What one stream takes for a bit at best, because packets are lost on the way.
+        Minimum time per bit of a single stream, as limited by packet loss.
     narrowest_ms_per_bit : numpy.ndarray of float64, shape (sites, sites)
-        Of the narrowest link of each path; 0 where there is none.
+        Time per bit on the narrowest link of each path; 0 if the path has no link.
     apart : numpy.ndarray of bool, shape (sites, sites)
-        Whether the path there and the path back have no link in common.
+        Whether the paths in the two directions share no link.
     first : numpy.ndarray of int64, shape (sites x sites + 1,)
-        Where the links of each path begin in ``links``; path number = from x sites + to.
+        Index in ``links`` at which the links of each path begin; path number = from x sites + to.
     links : numpy.ndarray of uint32, shape (links of all paths,)
-        In the order in which a message crosses them; unsigned, so that compiled code need not look for negative places.
+        Link numbers in travel order; unsigned, so that compiled code does not check for negative indices.
     mirrored : bool
-        Whether every path back is the path there in a mirror, link for link, each as fast as the one there.
+        Whether every reverse path mirrors the forward path, link for link, with the same speed.
     both : numpy.ndarray of uint32, shape (links of all paths,)
-        If so: in place of each of ``links`` the first of it and its mirror.
+        If ``mirrored``: for each entry of ``links``, the lower number of the link and its mirror.
     ms_per_bit : numpy.ndarray of float64, shape (links,)
         Infinite for a link that is down.
     capacity : numpy.ndarray of float64, shape (links,)
         In bits per millisecond.
     outgoing : numpy.ndarray of float64, shape (sites,)
-        What the first links of the paths from each site carry together, in bits per millisecond; infinite if one of the
+        Total capacity of the first links of the paths from each site, in bits per millisecond; infinite if one of the
         paths has no link.
     local_latency_ms, local_ms_per_bit : float
-        Of the network within a site.
+        The network within a site.
     overlapped : bool
-        Whether ranks do not wait for the slowest message of an exchange.
+        Whether ranks continue without waiting for the slowest message of an exchange.
     load : numpy.ndarray of float64, shape (links,)
-        Room: messages on each link; zero between calls.
+        Scratch space: messages on each link; zero between calls.
     messages : numpy.ndarray of float64, shape (sites x sites,)
-        Room: messages between the parts of a job.
+        Scratch space: messages between the parts of a job.
     busy_ms : numpy.ndarray of float64, shape (sites x sites,)
-        Room: what each bit takes on the busiest link between the parts of a job.
+        Scratch space: time per bit on the busiest link between two parts of a job.
     """
 
     lag_ms: FloatArray
@@ -103,20 +103,20 @@ class NetArrays(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """What moves over the links now: the traffic of split jobs, and transfers.
+    """The current data flows on the links: traffic of split jobs, and transfers.
 
     Attributes
     ----------
     n_flows : numpy.ndarray of int64, shape (1,)
-        How many flows there are; they stand at the beginning of the arrays, the oldest first.
+        Number of flows; they are at the beginning of the arrays, oldest first.
     owner : numpy.ndarray of int64, shape (room,)
-        The job or transfer that each belongs to.
+        Job or transfer that each flow belongs to.
     path : numpy.ndarray of int64, shape (room,)
-        From x sites + to.
+        Path number, from x sites + to.
     demand : numpy.ndarray of float64, shape (room,)
-        Bits per millisecond that it can use; infinite for a transfer.
+        Maximum useful rate in bits per millisecond; infinite for a transfer.
     rate : numpy.ndarray of float64, shape (room,)
-        Bits per millisecond that it has, as of the last sharing.
+        Rate in bits per millisecond, as of the last sharing.
     """
 
     n_flows: IntArray
@@ -127,20 +127,20 @@ class Flows(NamedTuple):
 
 
 class Filling(NamedTuple):
-    """Room for the sharing of links.
+    """Scratch space for sharing links.
 
     Attributes
     ----------
     left : numpy.ndarray of float64, shape (links,)
-        Capacity of each link that nobody has yet.
+        Capacity of each link that is not yet assigned.
     wanted : numpy.ndarray of float64, shape (links,)
-        What the flows on each link can use, all together.
+        Total demand of the flows on each link.
     crossing : numpy.ndarray of int64, shape (links,)
-        Flows on each link whose rates may still rise; zero between calls.
+        Number of flows on each link whose rates can still rise; zero between calls.
     used : numpy.ndarray of int64, shape (links,)
-        The links that any flow crosses.
+        Links with at least one flow.
     rising : numpy.ndarray of int64, shape (room,)
-        The flows whose rates may still rise.
+        Flows whose rates can still rise.
     """
 
     left: FloatArray
@@ -151,17 +151,17 @@ class Filling(NamedTuple):
 
 
 def with_own_room(net: NetArrays) -> NetArrays:
-    """Return the same paths, which may be large, with other room to count in: two may then be asked at one time."""
+    """Return the same paths with separate scratch space, so that two callers can work at the same time."""
     return net._replace(load=net.load.copy(), messages=net.messages.copy(), busy_ms=net.busy_ms.copy())
 
 
 def new_flows(room: int) -> Flows:
-    """Return room for so many flows, with none in it.
+    """Allocate an empty set of flows.
 
     Parameters
     ----------
     room : int
-        A job split over *k* sites has up to *k* (*k* - 1) flows.
+        Capacity in flows. A job split over *k* sites has up to *k* (*k* - 1) flows.
     """
     return Flows(
         n_flows=np.zeros(1, np.int64),
@@ -173,13 +173,13 @@ def new_flows(room: int) -> Flows:
 
 
 def more_flows(flows: Flows, room: int) -> Flows:
-    """Return the same flows with room for more.
+    """Copy the flows to a larger set.
 
     Parameters
     ----------
     flows : Flows
     room : int
-        For all of them.
+        New total capacity in flows.
     """
     larger = new_flows(room)
     for new, old in zip(larger, flows, strict=True):
@@ -188,7 +188,7 @@ def more_flows(flows: Flows, room: int) -> Flows:
 
 
 def new_filling(links: int, room: int) -> Filling:
-    """Return room for sharing so many links among so many flows."""
+    """Allocate the scratch space for sharing ``links`` links among ``room`` flows."""
     return Filling(
         left=np.zeros(links, np.float64),
         wanted=np.zeros(links, np.float64),

@@ -49,12 +49,12 @@ BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (linked(AB), "is in 2 pieces, with no link between them: a, b; c"),
-        (linked(AB, BC.replace("}", ", one_way = true}")), "has links one way only, so that c cannot reach all others"),
+        (linked(AB), "has 2 parts with no link between them: a, b; c"),
+        (linked(AB, BC.replace("}", ", one_way = true}")), "has one-way links: c cannot reach every node"),
         (linked(AB, BC.replace("1e9", "-1e9")), "links: link b - c: bandwidth_bps is -1e+09; bits per second, above 0"),
         (linked(AB, BC.replace("1e9", "inf")), "links: link b - c: bandwidth_bps is inf"),
         (linked(AB, '{from = "a", to = "c"}'), "links: link a - c: has no bandwidth; give bandwidth_bps"),
-        (linked(AB, '{from = "b", to = "c", bandwidth_bps = 1e9}'), "no position is known of b; give latency_ms"),
+        (linked(AB, '{from = "b", to = "c", bandwidth_bps = 1e9}'), "the position of b is unknown; give latency_ms"),
         (
             linked(AB, BC.replace("bandwidth_bps = 1e9", 'bandwidth = "3 parsecs"')),
             "link b - c: '3 parsecs' is not a speed",
@@ -63,8 +63,8 @@ BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
             linked(AB, BC.replace("1e9", '1e9, bandwidth = "1 Gbps"')),
             "link b - c: is given together with bandwidth_bps",
         ),
-        (linked(AB, BC, AB), "links: link a - b: is there twice; give parallel links names"),
-        (linked(AB, BC, AB.replace('"a", to = "b"', '"b", to = "a"')), "links: link b - a: is there twice"),
+        (linked(AB, BC, AB), "links: link a - b: appears twice; name parallel links"),
+        (linked(AB, BC, AB.replace('"a", to = "b"', '"b", to = "a"')), "links: link b - a: appears twice"),
         (linked(AB, BC, AB.replace('to = "b"', 'to = "a"')), "links: link a - a: leads from a node to itself"),
         (linked(AB, BC, AB.replace('to = "b"', 'to = "q"')), "link a - q: there is no node 'q'; there are a, b, c"),
         (linked(AB, BC.replace("latency_ms = 1", "latency_ms = -1")), "link b - c: latency_ms is -1"),
@@ -157,11 +157,11 @@ def test_a_node_that_is_refused_is_there_for_its_links() -> None:
 
 
 def test_sites_must_be_somewhere() -> None:
-    """A site that is attached nowhere is named, and so is an attachment of a site that does not exist."""
+    """A site that is not attached to a node is named, and so is an attachment of a site that does not exist."""
     lines = problems(linked(AB, BC, more='attach = {alpha = "a", ghost = "b"}'), sites=["alpha", "b", "omega"])
     assert lines == [
         "attach.ghost: there is no site 'ghost'; there are alpha, b, omega",
-        "site omega is attached nowhere; add it to [net.attach], with one of a, b, c",
+        "site omega is not attached to a node; add it to [net.attach], with one of a, b, c",
     ]
 
 
@@ -177,7 +177,7 @@ def test_sites_must_be_somewhere() -> None:
         (("Longitude 4.88969", "Longitude 400"), "node AMS: longitude is 400.0; degrees from -180 to 180"),
         (("Longitude 4.88969", 'Longitude "west"'), "node AMS: longitude is 'west'; a number"),
         (("edge [ source 2 target 4", "edge [ source 2 target 2"), "leads from a node to itself"),
-        (("edge [ source 2 target 4", "edge [ source 2 target 0"), "is in 2 pieces"),
+        (("edge [ source 2 target 4", "edge [ source 2 target 0"), "has 2 parts"),
     ],
 )
 def test_bad_graph_files_are_refused(edit: tuple[str, str], message: str) -> None:
@@ -226,7 +226,7 @@ def graph_problems(*edges: tuple[str, str, Attributes], nodes: dict[str, Attribu
     [
         (
             {"latency_ms": None},
-            f"link b - c: has no latency, and no position is known of b and c; {GIVE_LATENCY}",
+            f"link b - c: has no latency, and the position of b and c is unknown; {GIVE_LATENCY}",
         ),
         ({"bandwidth_bps": None}, "link b - c: has no bandwidth; give bandwidth_bps, or bandwidth = '10 Gbps'"),
         ({"latency_ms": -1}, "link b - c: latency_ms is -1; milliseconds, from 0 up"),
@@ -255,7 +255,7 @@ def test_a_number_without_end_is_refused() -> None:
 def test_a_graph_in_pieces_is_refused_in_one_line() -> None:
     """The nodes of each piece are named."""
     lines = graph_problems(("a", "b", {}), ("c", "d", {}))
-    assert lines == ["is in 2 pieces, with no link between them: a, b; c, d"]
+    assert lines == ["has 2 parts with no link between them: a, b; c, d"]
 
 
 def test_sites_of_nodes_that_make_no_sense_are_refused() -> None:
@@ -320,7 +320,7 @@ def test_what_is_no_network_file_is_refused(text: str, name: str, message: str) 
             {"name": '"cycle_graph"', "arguments": "{n = 3}", "side_km": 9, "latency_ms": 1},
             "generator.side_km: is given together with",
         ),
-        ({"name": '"gnp_random_graph"', "arguments": "{n = 9, p = 0.0}", "latency_ms": 1}, "is in 9 pieces"),
+        ({"name": '"gnp_random_graph"', "arguments": "{n = 9, p = 0.0}", "latency_ms": 1}, "has 9 parts"),
         ({"arguments": "{n = 3}"}, "generator: name is missing"),
     ],
 )

@@ -143,8 +143,8 @@ def test_gaps_are_filled_by_rule_and_told() -> None:
     topology = read(ZOO, "zoo.gml")
     label = "FRA (2) - Kiev"
     assert topology.remarks == (
-        f"link {label}: no speed is given; 10 Gbps is taken",
-        f"link {label}: an end has no position and no latency is given; the median of the others is taken, 1.3 ms",
+        f"link {label}: no bandwidth given; using 10 Gbps",
+        f"link {label}: no latency given, and an end has no position; using the median of the other links, 1.3 ms",
     )
     (kiev,) = topology.cables_between("FRA (2)", "Kiev")
     others = topology.latency_ms[topology.cable != kiev]

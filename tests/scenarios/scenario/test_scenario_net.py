@@ -126,7 +126,7 @@ def test_the_schema_has_the_new_keys() -> None:
         (
             [('at = "a"\n', "")],
             "[net]",
-            "net: site alpha is attached nowhere; add it to [net.attach], with one of a, b",
+            "net: site alpha is not attached to a node; add it to [net.attach], with one of a, b",
         ),
         ([('at = "a"', 'at = "x"')], 'at = "x"', "sites.at: site alpha is attached to 'x', which is not a node"),
         (
@@ -144,7 +144,7 @@ def test_the_schema_has_the_new_keys() -> None:
         ([('"10 Gbps"', '"-1 Gbps"')], "links = ", "net.links.bandwidth: link a - b: '-1 Gbps' is not a speed"),
         ([('bandwidth = "10 Gbps"', "bandwidth_bps = -1")], "links = ", "net.links: link a - b: bandwidth_bps is -1;"),
         ([('"10 Gbps"', '"10 GB"')], "links = ", "net.links.bandwidth: link a - b: '10 GB' is not a speed"),
-        ([('{name = "b"}]', '{name = "b"}, {name = "c"}]')], "[net]", "net: is in 2 pieces, with no link between them"),
+        ([('{name = "b"}]', '{name = "b"}, {name = "c"}]')], "[net]", "net: has 2 parts with no link between them"),
         ([('links = [{from = "a"', 'links = [{form = "a"')], "links = ", "net.links"),
         ([("[net]\n", '[net]\nfile = "nowhere.gml"\n')], "[net]", "net: has file and nodes; a network comes from one"),
         ([("[net]\n", '[net]\nroutes = "fast"\n')], "routes", "net.routes: 'fast' is not known; one of latency"),
