@@ -1,1 +1,1 @@
-"""Traces: read, written, converted, fetched and described."""
+"""Read, write, convert, fetch and describe traces."""

@@ -1,4 +1,4 @@
-"""From the records of a trace to the jobs that can be simulated: the one place of the conversion rules."""
+"""Convert the records of a trace to jobs that can be simulated; all conversion rules are in this file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, I
 
 MISSING = -1
 
-# Why a record is dropped, in the order in which the reasons are tried: a record counts under the first that holds.
+# Reasons to drop a record; the first one that applies counts.
 DROP_REASONS: Mapping[str, str] = {
     "width_not_positive": "width zero, negative or unknown",
     "wider_than_machine": "wider than the machine",
@@ -27,30 +27,30 @@ DROP_REASONS: Mapping[str, str] = {
     "negative_run_time": "negative or unknown run time",
     "negative_submit_time": "negative submit time",
     "negative_estimate": "negative estimate",
-    "duplicate_job_id": "job id that another job has",
+    "duplicate_job_id": "duplicate job id",
 }
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Records:
-    """What a trace file says of its jobs, one array per property, all of shape (n,) and in the order of the file.
+    """The jobs as listed in a trace file: one array of shape (n,) per property, in file order.
 
     Parameters
     ----------
     job_id : numpy.ndarray of int64
         Job numbers, >= 0.
     submit_s, run_s, estimate_s : numpy.ndarray of float64
-        Submit times, run times and estimates in seconds; -1 for one that is not known.
+        Submit times, run times and estimates in seconds; -1 if unknown.
     width : numpy.ndarray of int64
-        Allocated processors or nodes; -1 for one that is not known.
+        Allocated processors or nodes; -1 if unknown.
     requested_width : numpy.ndarray of int64, optional
-        Requested processors or nodes, used where `width` is not known.
+        Requested processors or nodes, used if `width` is unknown.
     killed : numpy.ndarray of bool, optional
-        Jobs of which the file says that they were killed at their estimate.
+        Jobs that were killed at their estimate according to the file.
     columns : mapping from str to numpy.ndarray, optional
         Optional columns of the workload.
     cancel_s : numpy.ndarray of float64, optional
-        When a job was cancelled that never started; -1 for all others.
+        Cancel times of jobs that never started; -1 for other jobs.
     """
 
     job_id: IntArray
@@ -66,26 +66,26 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class ConversionReport:
-    """What became of the records of a trace.
+    """Counts of what was changed and dropped when a trace was converted.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the machine that the widths were held against.
+        Nodes of the machine, the limit for widths.
     dropped : dict from str to int
-        Records dropped, by reason: every key of `DROP_REASONS`, in that order, zeros included.
+        Number of dropped records by reason, for every key of `DROP_REASONS` in that order, including zeros.
     cut : int
-        Kept jobs whose run time was longer than their estimate and was cut there.
+        Kept jobs whose run time exceeded their estimate and was cut there.
     estimates_filled : int
-        Kept jobs without an estimate, which were given their run time.
+        Kept jobs without an estimate, for which the run time is used.
     widths_filled : int
-        Kept jobs without allocated processors, which were given the requested ones.
+        Kept jobs without allocated processors, for which the requested number is used.
     cancelled : int
-        Kept jobs that never started, since they were cancelled.
+        Kept jobs that were cancelled before they started.
     reordered : int
-        Kept jobs that the file lists after a job submitted later; all kept jobs were then sorted by submit time.
+        Kept jobs that the file lists after a job submitted later; all kept jobs are then sorted by submit time.
     left_out : mapping of str to int
-        Lines of the file that are no records of jobs that have ended, by what they are.
+        Number of lines of each kind that are not records of finished jobs.
     """
 
     name: str
@@ -101,7 +101,7 @@ class ConversionReport:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people: what was kept, then one line for each thing that happened."""
+        """Format the report: a line with the number of kept jobs, then a line per kind of change."""
         machine = f"on {self.nodes:,} nodes" if self.nodes != 1 else "on 1 node"
         lines = [f"{self.name}: {self.kept:,} of {self.records:,} records kept, {machine}"]
         lines += [f"  left out {count:,}: {what}" for what, count in self.left_out.items()]
@@ -109,8 +109,8 @@ class ConversionReport:
         notes = (
             (self.reordered, "listed after a job submitted later; the trace was sorted by submit time"),
             (self.cut, "run time cut at the estimate"),
-            (self.estimates_filled, "estimate missing, run time taken"),
-            (self.widths_filled, "allocated processors missing, requested ones taken"),
+            (self.estimates_filled, "estimate missing, run time used"),
+            (self.widths_filled, "allocated processors missing, requested ones used"),
             (self.cancelled, "cancelled before the start; if one starts in a simulation, it runs for its estimate"),
         )
         return lines + [f"  changed {count:,}: {what}" for count, what in notes if count]
@@ -119,7 +119,7 @@ class ConversionReport:
         return "\n".join(self.lines())
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as plain values, for JSON."""
+        """Return the report as plain values for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -132,22 +132,23 @@ def convert(
     start_unix_s: int | None = None,
     timezone: str | None = None,
 ) -> tuple[Workload, ConversionReport]:
-    """Turn the records of a trace into a workload, named after its file.
+    """Convert the records of a trace to a workload named after the file.
 
-    The rules are those of thesis section 3.6 with what the design adds:
+    The rules are those of thesis section 3.6, with additions:
 
-    - The width is the number of allocated processors, or the requested one where that is -1. A width of 0 is not
-      missing: such a job got nothing and is dropped.
-    - An estimate that is -1 or 0 is missing: the run time stands in. Any other negative one drops the record.
+    - The width is the number of allocated processors, or of requested ones if the former is -1. A width of 0 is not
+      missing: such a job received nothing and is dropped.
+    - An estimate of -1 or 0 is missing and is replaced by the run time. A record with another negative estimate is
+      dropped.
     - The run time is cut at the estimate, and the job is marked in `Workload.overran`.
-    - Times are rounded to whole milliseconds (a half to the even one) before anything is compared.
-    - A job id that was taken before drops the record. SWF files that list the parts of an interrupted job put the
+    - Times are rounded to whole milliseconds (half to even) before they are compared.
+    - A record whose job id was used before is dropped. SWF files that list the parts of an interrupted job put the
       summary of the whole job first.
-    - The jobs that are kept are sorted by submit time, those of one instant by their id. The report counts the jobs
-      that the file lists after one submitted later.
-    - A job that never started, since it was cancelled after its submission, has its estimate for its run time, and that
-      instant in the column ``cancel_ms``.
-    - The machine has the nodes that the caller says, or else the first usable number that the file has ``stated``.
+    - Kept jobs are sorted by submit time, then by id. The report counts jobs that the file lists after a job submitted
+      later.
+    - A job that was cancelled before it started gets its estimate as run time, and its cancel time in the column
+      ``cancel_ms``.
+    - The machine size is the caller's, or else the first valid one ``stated`` in the file.
     """
     if not len(records.job_id):
         raise TraceError(path, "contains no jobs; a trace has one record per line")
@@ -184,13 +185,13 @@ def convert(
 def _report(
     path: str | Path, nodes: int, keep: BoolArray, dropped: dict[str, int], changed: Mapping[str, BoolArray]
 ) -> ConversionReport:
-    """Return the report, with how many of the kept jobs were changed in which way."""
+    """Build the report; ``changed`` maps each kind of change to the changed records."""
     counts: dict[str, Any] = {name: int((mask & keep).sum()) for name, mask in changed.items()}
     return ConversionReport(trace_stem(path), nodes, len(keep), int(keep.sum()), dropped, **counts)
 
 
 def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: BoolArray) -> BoolArray:
-    """Let run time and estimate stand in for each other where one is not known; return where estimates are missing."""
+    """Fill in missing run times of cancelled jobs and missing estimates, in place; return where estimates are missing."""
     no_estimate: BoolArray = (records.estimate_s == MISSING) | (estimate == 0)
     np.copyto(run, estimate, where=waited)
     np.copyto(estimate, run, where=no_estimate)
@@ -198,12 +199,12 @@ def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: Boo
 
 
 def _columns(records: Records, cancel: IntArray, waited: BoolArray) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the optional columns, with the cancellations if any job that is kept has one."""
+    """Return the optional columns; include ``cancel_ms`` if a kept job was cancelled."""
     return dict(records.columns) | ({"cancel_ms": cancel} if waited.any() else {})
 
 
 def _cancels(records: Records, submit: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return when jobs were cancelled that never started, -1 for the others, and which those are."""
+    """Return the cancel times of jobs that never started (-1 for other jobs), and a mask of these jobs."""
     if records.cancel_s is None:
         return np.full(len(submit), MISSING), np.zeros(len(submit), np.bool_)
     cancel = _to_ms(records.cancel_s)
@@ -212,7 +213,7 @@ def _cancels(records: Records, submit: IntArray) -> tuple[IntArray, BoolArray]:
 
 
 def _widths(records: Records) -> tuple[IntArray, BoolArray]:
-    """Return the allocated widths, with the requested ones where they are missing, and where that is."""
+    """Return the allocated widths, replaced by requested ones where missing, and a mask of the missing ones."""
     if records.requested_width is None:
         return records.width, np.zeros(len(records.width), np.bool_)
     missing = records.width == MISSING
@@ -220,7 +221,7 @@ def _widths(records: Records) -> tuple[IntArray, BoolArray]:
 
 
 def _machine_size(path: str | Path, nodes: int | None, stated: Sequence[int | None]) -> int:
-    """Return the size of the machine, from the caller or else from the file."""
+    """Return the machine size, from the caller or else from the file."""
     check_nodes(nodes)
     if nodes is not None:
         return nodes
@@ -240,7 +241,7 @@ def _to_ms(seconds: FloatArray) -> IntArray:
 def _select(
     job_id: IntArray, submit: IntArray, run: IntArray, estimate: IntArray, width: IntArray, nodes: int
 ) -> tuple[BoolArray, dict[str, int]]:
-    """Return which records are kept, and how many are dropped by which reason."""
+    """Return which records are kept, and the number of dropped records by reason."""
     keep = np.ones(len(job_id), np.bool_)
     dropped = dict.fromkeys(DROP_REASONS, 0)
 
@@ -259,7 +260,7 @@ def _select(
 
 
 def _repeats(job_id: IntArray, keep: BoolArray) -> BoolArray:
-    """Return which of the records still kept have the job id of an earlier one of them."""
+    """Return which kept records have the job id of an earlier kept record."""
     repeats = np.zeros_like(keep)
     rows = np.flatnonzero(keep)
     if repeated_id(job_id[rows]) is not None:
@@ -269,7 +270,7 @@ def _repeats(job_id: IntArray, keep: BoolArray) -> BoolArray:
 
 
 def _listed_late(submit: IntArray, keep: BoolArray) -> BoolArray:
-    """Return which of the kept records stand after a kept record that was submitted later."""
+    """Return which kept records come after a kept record with a later submit time."""
     late = np.zeros_like(keep)
     rows = np.flatnonzero(keep)
     late[rows] = submit[rows] < np.maximum.accumulate(submit[rows])
@@ -277,7 +278,7 @@ def _listed_late(submit: IntArray, keep: BoolArray) -> BoolArray:
 
 
 def _in_order(job_id: IntArray, submit: IntArray, keep: BoolArray) -> IntArray | slice:
-    """Return the rows that are kept, by submit time and job id; all of them, as they stand, take no copies."""
+    """Return the kept rows by submit time and job id; a full slice (no copies) if all rows are kept and in order."""
     step = np.diff(submit)
     if keep.all() and ((step > 0) | ((step == 0) & (np.diff(job_id) > 0))).all():
         return slice(None)
@@ -290,15 +291,15 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def check_nodes(nodes: int | None) -> None:
-    """Refuse a machine size that a caller gave and that no machine has; with None the file is to tell it."""
+    """Raise OptionError if a machine size is out of range; None is allowed and means the size in the file."""
     if nodes is not None and not 1 <= nodes <= MAX_WIDTH:
         raise OptionError("nodes", f"{nodes} is not the size of a machine; give 1 to {MAX_WIDTH} nodes")
 
 
 def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
-    """Return the IANA name of a time zone that Python knows; None if neither name nor offset is of use.
+    """Return the IANA name of a time zone if Python knows it; None otherwise.
 
-    An offset east of Greenwich of whole hours stands in for a name that is not known.
+    If the name is unknown, an offset east of Greenwich of whole hours is used.
     """
     candidates = [name.strip()] if name else []
     if offset_s is not None and offset_s % 3600 == 0:
@@ -312,7 +313,7 @@ def known_zone(name: str | None, offset_s: int | None = None) -> str | None:
 
 
 def local_datetime(unix_s: int, timezone: str | None) -> dt.datetime | None:
-    """Return an instant where the machine stands, in UTC if the zone is not known; None beyond the year 9999."""
+    """Return a time in the machine's time zone, or in UTC if the zone is unknown; None beyond the year 9999."""
     zone = known_zone(timezone)
     try:
         moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=unix_s)

@@ -1,4 +1,4 @@
-"""Known traces of the Parallel Workloads Archive: where they are, what they must hold, and how to get them."""
+"""Download traces of the Parallel Workloads Archive and verify their checksums."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Opener = Callable[[str, float], AbstractContextManager[IO[bytes]]]
 
 
 class KnownTrace(msgspec.Struct, frozen=True):
-    """A trace that can be fetched.
+    """A trace that can be downloaded.
 
     Parameters
     ----------
     url : str
-        Where it is.
+        Address of the file.
     sha256 : str
-        SHA-256 of the uncompressed SWF text. It pins the content, however the file is packed.
+        SHA-256 of the uncompressed SWF text, which does not depend on the compression.
     nodes : int
-        Machine size that publications use with it, which is not always the one in its header.
+        Machine size used in publications, which can differ from the size in the header.
     """
 
     url: str
@@ -43,12 +43,12 @@ class KnownTrace(msgspec.Struct, frozen=True):
 
 with (Path(__file__).parents[1] / "data" / "traces.csv").open(encoding="utf-8", newline="") as _file:
     KNOWN_TRACES = {row["name"]: msgspec.convert(row, KnownTrace, strict=False) for row in csv.DictReader(_file)}
-"""Full name to trace."""
+"""Traces by full name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A trace that is now at hand; it was downloaded, unless it was there already, and right."""
+    """A verified trace on this machine; ``downloaded`` is False if it was already there."""
 
     name: str
     path: Path
@@ -57,51 +57,51 @@ class Fetched:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the user's cache in which fetched traces are kept; it need not exist."""
+    """Return the user's cache folder for traces; it may not exist yet."""
     return platformdirs.user_cache_path("gridweave") / "traces"
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the full name of the one known trace of this name, or whose name begins so up to a hyphen.
+    """Return the full name of a trace, given the full name or the part before a hyphen; None if unknown or ambiguous.
 
     Examples
     --------
     >>> resolve_name("kth-sp2"), resolve_name("CTC"), resolve_name("nowhere")
     ('KTH-SP2-1996-2', 'CTC-SP2-1996-3.1-cln', None)
     """
-    wanted = name.casefold()
-    known = sorted(KNOWN_TRACES)
-    exact = [full for full in known if full.casefold() == wanted]
-    found = exact or [full for full in known if full.casefold().startswith(f"{wanted}-")]
-    return found[0] if len(found) == 1 else None
+    folded = name.casefold()
+    names = sorted(KNOWN_TRACES)
+    exact = [full for full in names if full.casefold() == folded]
+    matches = exact or [full for full in names if full.casefold().startswith(f"{folded}-")]
+    return matches[0] if len(matches) == 1 else None
 
 
 def open_url(url: str, timeout_s: float) -> AbstractContextManager[IO[bytes]]:
-    """Open an address for reading, and wait so long for each answer of the server."""
-    import urllib.request  # with all of HTTP and TLS, which nobody else needs to read a trace
+    """Open a URL for reading, with a timeout for each response of the server."""
+    import urllib.request  # imports all of HTTP and TLS, which reading a trace does not need
 
     return cast("AbstractContextManager[IO[bytes]]", urllib.request.urlopen(url, timeout=timeout_s))
 
 
 def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_url) -> Fetched:
-    """Get a known trace, by its name or short form, into a folder (`cache_folder`), and check that it is as pinned.
+    """Download a trace, given its full or short name, to a folder (default: `cache_folder`) and verify its checksum.
 
-    InputError if no such trace is known, or the folder cannot be written; UnavailableError if the network or the
-    archive does not answer, or what it sends is not the pinned trace. Nothing is kept then.
+    InputError if the trace is unknown or the folder cannot be written. UnavailableError if the network or the archive
+    does not respond, or the checksum is wrong; nothing is kept in that case.
     """
     full = resolve_name(name)
     if full is None:
         raise InputError(f"{name}: there is no trace of that name; there are {', '.join(sorted(KNOWN_TRACES))}")
     trace = KNOWN_TRACES[full]
-    place = Path(folder) if folder is not None else cache_folder()
-    target = place / os.path.basename(trace.url)
-    for path in sorted(place.glob(f"{full}.swf*")):
+    target_folder = Path(folder) if folder is not None else cache_folder()
+    target = target_folder / os.path.basename(trace.url)
+    for path in sorted(target_folder.glob(f"{full}.swf*")):
         if path.suffix in (".swf", ".gz", ".xz") and _is_right(path, trace):
             return Fetched(full, path, downloaded=False, nodes=trace.nodes)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        target_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{place}: cannot be created: {one_line(error)}; choose another folder") from None
+        raise InputError(f"{target_folder}: cannot be created: {one_line(error)}; choose another folder") from None
     _download(full, trace, target, opener)
     return Fetched(full, target, downloaded=True, nodes=trace.nodes)
 
@@ -113,12 +113,12 @@ def _download(name: str, trace: KnownTrace, target: Path, opener: Opener) -> Non
         stream.flush()
         if not _is_right(temporary, trace):
             raise UnavailableError(
-                f"{name}: what {trace.url} sends is not the trace that is known by its SHA-256; nothing was kept"
+                f"{name}: the content of {trace.url} does not have the expected SHA-256; nothing was kept"
             )
 
 
 def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes]:
-    """Yield what the address holds, block by block."""
+    """Yield the content at the URL in blocks."""
     import http.client
 
     received = 0
@@ -138,7 +138,7 @@ def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes
 
 
 def _is_right(path: Path, trace: KnownTrace) -> bool:
-    """Return whether a file holds the pinned trace, however it is packed."""
+    """Whether a file has the expected uncompressed content."""
     digest = hashlib.sha256()
     try:
         with open_trace(path) as stream:

@@ -1,4 +1,4 @@
-"""What a workload looks like before anything is scheduled: the figures of Tables 3.4, 3.5 and 3.6 of the thesis."""
+"""Statistics of a workload before scheduling, as in Tables 3.4, 3.5 and 3.6 of the thesis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
 
 class MinAvgMax(msgspec.Struct, frozen=True):
-    """Smallest, average and largest of some values, in their unit."""
+    """Minimum, average and maximum of some values, in their unit."""
 
     min: float
     avg: float
@@ -21,7 +21,7 @@ class MinAvgMax(msgspec.Struct, frozen=True):
 
 
 class TraceInfo(msgspec.Struct, frozen=True):
-    """The figures of a workload.
+    """The statistics of a workload.
 
     Parameters
     ----------
@@ -31,25 +31,25 @@ class TraceInfo(msgspec.Struct, frozen=True):
         Estimates and run times in seconds (Table 3.4). Run times are cut at the estimate.
     over_estimation : float
         Average estimate divided by average run time. Table 3.4 calls it the average over-estimation factor, and its
-        figures (CTC: 24,324 / 10,958 = 2.220) are this ratio of averages; the average of the jobs' own ratios is far
-        larger (KTH: 299), as it is ruled by jobs that failed within seconds.
+        numbers (CTC: 24,324 / 10,958 = 2.220) are this ratio of averages. The average of the ratios of single jobs is
+        far larger (KTH: 299), because jobs that failed within seconds dominate it.
     interarrival_s : MinAvgMax or None
-        Times between one submission and the next in seconds (Table 3.4); None for a single job.
+        Times between consecutive submissions in seconds (Table 3.4); None for a single job.
     area_node_s : float
-        Sum of width times run time, in node seconds.
+        Sum of width x run time, in node seconds.
     offered_load : float or None
-        That area, divided by what the machine could do from the first submission to the last: 1 means that the jobs
-        ask for all of it. None if the machine is not known or there is only one instant.
+        That area divided by the capacity of the machine between the first and the last submission; 1 means that the
+        jobs need all of it. None if the machine size is unknown, or all jobs are submitted at the same time.
     overran : int
-        Jobs that reached their estimate without being done, and are killed there.
+        Jobs that are killed at their estimate.
     first_submit_s, last_submit_s : float
         First and last submission, in seconds from time zero (Table 3.5).
     virtual_end_s : float
-        When the last submitted job would end if it started at once (Table 3.6).
+        Time at which the last submitted job would end if it started immediately (Table 3.6).
     first_submit, last_submit : datetime.datetime or None
-        The same instants where the machine stands (Table 3.5); None if the instant of time zero is not known.
+        Local dates of the first and last submission (Table 3.5); None if the date of time zero is unknown.
     timezone : str or None
-        The zone of these dates; None for UTC, or a zone that is not known.
+        Time zone of these dates; None for UTC, or if the zone is unknown.
     """
 
     name: str
@@ -71,12 +71,12 @@ class TraceInfo(msgspec.Struct, frozen=True):
     timezone: str | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures as plain values, for JSON; dates in ISO 8601."""
+        """Return the statistics as plain values for JSON; dates are in ISO 8601."""
         values: dict[str, object] = msgspec.to_builtins(self)
         return values
 
     def spread_rows(self) -> list[tuple[str, str, str, str]]:
-        """Return what has a smallest, an average and a largest value, for people: name with unit, and these three."""
+        """Return table rows of the statistics with three values: name with unit, minimum, average, maximum."""
         spreads = (
             ("width [nodes]", self.width, 2),
             ("estimate [s]", self.estimate_s, 0),
@@ -90,7 +90,7 @@ class TraceInfo(msgspec.Struct, frozen=True):
         ]
 
     def figure_rows(self) -> list[tuple[str, str]]:
-        """Return the other figures, for people: name with unit, and value."""
+        """Return table rows of the other statistics: name with unit, and value."""
         return [
             ("jobs", f"{self.jobs:,}"),
             ("machine [nodes]", f"{self.nodes:,}" if self.nodes is not None else "not known"),
@@ -105,7 +105,7 @@ class TraceInfo(msgspec.Struct, frozen=True):
 
 
 def _number(value: float, decimals: int = 0) -> str:
-    """Return a number with thousands marked; below 1, with as many digits as it takes to see it."""
+    """Format a number with thousands separators; below 1, with three significant digits."""
     return f"{value:,.{decimals}f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
@@ -114,7 +114,7 @@ def _moment(date: dt.datetime | None, at_s: float) -> str:
 
 
 def describe(workload: Workload) -> TraceInfo:
-    """Return the figures of a workload of at least one job."""
+    """Compute the statistics of a workload; InputError if it has no jobs."""
     if not len(workload):
         raise InputError(f"{workload.name}: there is no job to describe")
     first_ms, last_ms = int(workload.submit_ms[0]), int(workload.submit_ms[-1])

@@ -1,4 +1,4 @@
-"""One way to load a workload, whatever file it is in; a trace that was fetched is known by its name."""
+"""Load a workload from a file of any supported format, or a fetched trace by its name."""
 
 from __future__ import annotations
 
@@ -24,31 +24,30 @@ _SNIFF_BYTES = 1 << 16
 def load_workload(
     path: str | Path, *, nodes: int | None = None, columns: Sequence[str] | None = None, cancelled: bool = False
 ) -> tuple[Workload, ConversionReport]:
-    """Load a workload from an SWF or MuPSiE file, or a trace by its name.
+    """Load a workload from an SWF or MuPSiE file, or a trace by name.
 
-    The format is told by the content: the first line that is not blank is a comment of SWF (``;``) or of MuPSiE
-    (``#``), or it has the five fields of MuPSiE, or it is taken as SWF.
+    The format is detected from the first line that is not blank: a comment of SWF (``;``) or MuPSiE (``#``), or a
+    record with the five fields of MuPSiE. Anything else is read as SWF.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A file. If there is no such file: the name of a trace (as in `gridweave.scenarios.traces.fetch.resolve_name`, or
-        the name of a file without its suffixes), which is looked for in the folder ``$GRIDWEAVE_TRACES`` and then in
-        the user's cache.
+        A file. If it does not exist, the name of a trace (as in `gridweave.scenarios.traces.fetch.resolve_name`, or a
+        file name without suffixes), which is looked up in ``$GRIDWEAVE_TRACES`` and then in the user's cache.
     nodes : int, optional
-        Nodes of the machine; the file tells them if left out.
+        Nodes of the machine; defaults to the number in the file.
     columns : sequence of str, optional
-        Optional columns to read, as for `gridweave.scenarios.traces.swf.read_swf`; each takes 8 bytes a job. All that
-        the format holds if left out, so that policies that go by users or classes find them.
+        Optional columns to read, as in `gridweave.scenarios.traces.swf.read_swf`; each takes 8 bytes per job. Defaults
+        to all columns of the format, so that policies can use users and classes.
     cancelled : bool, optional
-        Whether to keep jobs that were cancelled before they started (column ``cancel_ms``), of which SWF tells.
+        Whether to keep jobs that were cancelled before they started, with the column ``cancel_ms`` (SWF only).
 
     Raises
     ------
     TraceError
-        If there is no such file and no such trace, or the file cannot be used.
+        If there is no such file or trace, or the file is invalid.
     OptionError
-        If `nodes` or `columns` cannot be used.
+        If `nodes` or `columns` is invalid.
     """
     file = find_trace(path)
     columns = columns_of(file) if columns is None else columns
@@ -58,60 +57,60 @@ def load_workload(
 
 
 def columns_of(path: str | Path) -> tuple[str, ...]:
-    """Return the optional columns that the format of a file, or of a trace of this name, has a place for."""
+    """Return the optional columns that the format of a trace can hold."""
     return () if _is_mupsie(find_trace(path)) else tuple(COLUMN_FIELDS)
 
 
 def find_trace(path: str | Path) -> Path:
-    """Return the file that a path or the name of a trace means, as for `load_workload`."""
+    """Return the file for a path or the name of a trace, as in `load_workload`."""
     try:
         if Path(path).exists():
             return Path(path)
     except (OSError, ValueError):
         raise TraceError(path, "is not the name of a file") from None
     name = str(path)
-    if Path(name).name != name:  # a path with folders means just that file
+    if Path(name).name != name:  # a path with folders is not the name of a trace
         raise TraceError(path, "there is no such file")
     full = resolve_name(trace_stem(name))
-    wanted = {trace_stem(name).casefold(), (full or name).casefold()}
+    stems = {trace_stem(name).casefold(), (full or name).casefold()}
     for folder in trace_folders():
         for file in _files(folder):
-            if trace_stem(file).casefold() in wanted:
+            if trace_stem(file).casefold() in stems:
                 return file
     if full is not None:
         raise TraceError(path, f"this trace is not on this machine; get it with `gridweave trace fetch {full}`")
-    known = ", ".join(sorted(KNOWN_TRACES))
-    raise TraceError(path, f"there is no such file; traces that `gridweave trace fetch` can get are {known}")
+    names = ", ".join(sorted(KNOWN_TRACES))
+    raise TraceError(path, f"there is no such file; traces that `gridweave trace fetch` can get are {names}")
 
 
 def trace_folders() -> list[Path]:
-    """Return the folders in which traces are looked for by their name, in that order."""
+    """Return the folders in which traces are looked up by name, in search order."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return [Path(folder), cache_folder()] if folder else [cache_folder()]
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the trace files of a folder, in order of their names."""
+    """Return the trace files in a folder, sorted by name; empty if the folder cannot be read."""
     try:
-        found = sorted(folder.iterdir())
+        files = sorted(folder.iterdir())
     except OSError:
         return []
-    return [file for file in found if trace_stem(file) != file.name and file.name[0] != "." and file.is_file()]
+    return [file for file in files if trace_stem(file) != file.name and file.name[0] != "." and file.is_file()]
 
 
-# What else people have, as first lines tell, and what to do with it.
+# Other formats: a hint for the user, and a test of the first line and the first record.
 _OTHERS: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("JSON, as workloads of Batsim are; convert its jobs to SWF", lambda first, _: first[:1] in ("{", "[")),
     ("XML; convert its jobs to SWF", lambda first, _: first.startswith("<")),
-    ("what sacct prints; use trace convert --from sacct", lambda first, _: "JobID" in first and "|" in first),
+    ("output of sacct; use trace convert --from sacct", lambda first, _: "JobID" in first and "|" in first),
     ("GWF, the Grid Workload Format with 29 fields; convert it to SWF", lambda _, record: len(record.split()) == 29),
-    ("Alea's form of SWF with 20 fields; leave out its last two", lambda _, record: len(record.split()) == 20),
+    ("Alea's variant of SWF with 20 fields; remove the last two", lambda _, record: len(record.split()) == 20),
     ("CSV; convert its jobs to SWF", lambda _, record: record.count(",") > len(record.split())),
 )
 
 
 def _is_mupsie(path: Path) -> bool:
-    """Return whether a file looks like a MuPSiE job file; TraceError if it is in another format that people have."""
+    """Whether a file is a MuPSiE job file; TraceError if it has a known format that cannot be read."""
     first, record = _first_lines(path)
     for what, is_of in _OTHERS:
         if is_of(first, record):
@@ -120,7 +119,7 @@ def _is_mupsie(path: Path) -> bool:
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
-    """Return the first line that is not blank, and the first of these that is no comment; empty if there is none."""
+    """Return the first line that is not blank, and the first such line that is not a comment; empty if missing."""
     first = ""
     with open_trace(path) as stream:
         while line := stream.readline(_SNIFF_BYTES):
@@ -132,7 +131,7 @@ def _first_lines(path: Path) -> tuple[str, str]:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the format (`FORMATS`) that the suffix of a file stands for, compressed or not, if any.
+    """Return the format of `FORMATS` that a file's suffix names, compressed or not, or None.
 
     Examples
     --------
@@ -146,14 +145,14 @@ def format_of(path: str | Path) -> str | None:
 
 
 def save_workload(workload: Workload, path: str | Path, *, file_format: str | None = None) -> str:
-    """Write a workload in the format that the suffix of the file stands for.
+    """Write a workload in the format that the file's suffix names.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        ``.swf`` for SWF, ``.mupsie`` or ``.txt`` for MuPSiE, with ``.gz`` or ``.xz`` behind it to compress.
+        ``.swf`` for SWF, ``.mupsie`` or ``.txt`` for MuPSiE, optionally followed by ``.gz`` or ``.xz`` for compression.
     file_format : str, optional
-        One of `FORMATS`, whatever the suffix.
+        One of `FORMATS`; overrides the suffix.
 
     Returns
     -------
@@ -163,9 +162,9 @@ def save_workload(workload: Workload, path: str | Path, *, file_format: str | No
     Raises
     ------
     OptionError
-        If `file_format` is not known.
+        If `file_format` is unknown.
     InputError
-        If the suffix stands for no format, or the file cannot be written.
+        If the suffix names no format, or the file cannot be written.
     """
     if file_format is not None and file_format not in FORMATS:
         raise OptionError("file_format", f"{file_format!r} is not a format; one of {', '.join(FORMATS)}")

@@ -1,13 +1,13 @@
-"""The job format of the MuPSiE simulation environment (thesis section 3.8): read and write.
+"""Read and write the job format of the MuPSiE simulation environment (thesis section 3.8).
 
-A file has comments, lines that start with ``#``, and one job per line: job number, submit time, requested resources,
-actual run time and estimated run time, the times in seconds. Two of the comments mean something::
+A file has comment lines, which start with ``#``, and one job per line: job number, submit time, requested resources,
+actual run time and estimated run time, with times in seconds. Two comments carry information::
 
     # Machine Size: 96
     # Start Time: Tuesday, 2 Jan 01, 08:15:43
 
-The format says nothing of time zones. A start time is taken as UTC, so that dates print as they stand in the file,
-unless the comments ``# Time Zone:`` and ``# Unix Start Time:`` say more; `write_mupsie` writes these as well.
+The format has no time zone. A start time is read as UTC, so that dates are printed as in the file, unless the comments
+``# Time Zone:`` and ``# Unix Start Time:`` are present, which `write_mupsie` adds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DATE = re.compile(r"(?:[A-Za-z]+,\s*)?(\d{1,2})\s+([A-Za-z]{3})[a-z]*\.?\s+(\d{
 def read_mupsie(
     path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = ()
 ) -> tuple[Workload, ConversionReport]:
-    """Read a MuPSiE job file as `read_swf` reads an SWF file; the format holds no optional columns."""
+    """Read a MuPSiE job file as a workload, like `read_swf`; the format has no optional columns."""
     for name in columns:
         raise OptionError("columns", f"{name!r} is not available: the MuPSiE format has no optional columns")
     table, comments = read_table(path, MUPSIE_FIELDS, keep=_NAMES, comment="#", record="a MuPSiE record")
@@ -78,7 +78,7 @@ def read_mupsie(
 
 
 def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
-    """Return the instant of time zero that the comments tell, in seconds since 1970 (UTC)."""
+    """Return the date of time zero from the comments, in seconds since 1970 (UTC); None if missing or invalid."""
     unix = leading_number(unix_text)
     if unix is not None and abs(unix) <= MAX_TIME_S:
         return unix
@@ -86,7 +86,7 @@ def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
     if not date or date[2].title() not in _MONTHS:
         return None
     year = int(date[3])
-    if len(date[3]) == 2:  # as POSIX reads two digits
+    if len(date[3]) == 2:  # two-digit years as in POSIX
         year += 1900 if year >= 69 else 2000
     day, hour, minute, second = (int(date[group]) for group in (1, 4, 5, 6))
     tzinfo = zoneinfo.ZoneInfo(zone) if zone else dt.UTC
@@ -98,10 +98,9 @@ def _start(unix_text: str, local_text: str, zone: str | None) -> int | None:
 
 
 def write_mupsie(workload: Workload, path: str | Path) -> None:
-    """Write a workload as a MuPSiE job file, compressed if the suffix is ``.gz`` or ``.xz``; whole, or not at all.
+    """Write a workload as a MuPSiE job file atomically, compressed if the suffix is ``.gz`` or ``.xz``.
 
-    The format holds neither optional columns nor which jobs were killed at their estimate: `Workload.columns` and
-    `Workload.overran` are lost. All else comes back with `read_mupsie`.
+    The format cannot hold `Workload.columns` and `Workload.overran`; `read_mupsie` restores everything else.
     """
     check_exact(path, "job_id", workload.job_id)
     head = "".join(f"{line}\n" for line in _comments(workload))

@@ -1,7 +1,7 @@
-"""What happens to nodes in a simulation, in a file of its own, or as logs of machines have it (docs/traces.md).
+"""Read node events for a simulation, from a file of our own or from logs of machines (docs/traces.md).
 
-Two kinds of logs are read, told apart by their headings: what ``sacctmgr --parsable2 show event`` of Slurm prints, and
-the failure data of Los Alamos (LA-UR-05-7318, 1996 to 2005: one line for each failure of a node).
+Two kinds of logs are recognised by their headers: the output of Slurm's ``sacctmgr --parsable2 show event``, and the
+failure data of Los Alamos (LA-UR-05-7318, 1996 to 2005), with one line per node failure.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from gridweave.scenarios.workload.site_events import NodeEvent
 from gridweave.scenarios.workload.table import MS_PER_S
 
 SLURM = ("NodeName", "TimeStart", "TimeEnd", "State")
-"""Columns of Slurm's events; between bars."""
+"""Columns of Slurm's node events, separated by bars."""
 
 LOS_ALAMOS = ("System", "nodenumz", "Prob Started", "Prob Fixed")
-"""Columns of the failure data of Los Alamos; ``nodenumz`` counts the nodes of a system from 0."""
+"""Columns of the failure data of Los Alamos; ``nodenumz`` numbers the nodes of a system from 0."""
 
 _LOS_ALAMOS_DATE = "%m/%d/%Y %H:%M"
 _NO_DATE = ("", "Unknown", "None")
 _NODE = re.compile(r"\d{1,9}", re.ASCII)
 
 HEADER = NodeEvent.__struct_fields__
-"""Columns of a file of what happens to nodes."""
+"""Columns of a file of node events."""
 
 _Rows = Iterable[tuple[int, Mapping[str, str]]]
-"""Lines of a log with their numbers, by the headings."""
+"""Lines of a log with their numbers, as dictionaries by column."""
 
 
 class Outage(NamedTuple):
-    """A span in which a node was of no use; in seconds since 1970 on the clock of the log."""
+    """A period in which a node was unavailable; times are in seconds since 1970 on the clock of the log."""
 
     node: int
-    kind: str  # ``down``: what ran on it was lost; ``drain``: it ended first
+    kind: str  # ``down``: its jobs were lost; ``drain``: its jobs could end
     start_s: float
-    end_s: float  # infinite: the log does not tell that it came back
+    end_s: float  # infinite if the log has no end
 
 
 def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]:
-    """Read in which spans nodes were down or drained, by their starts, from a log with headings; plain, gzip or xz.
+    """Read from a log when nodes were down or drained, sorted by start; plain, gzip or xz.
 
-    Slurm's nodes are numbered from 0 in the order of their names, those alone that the log names. Of the data of Los
-    Alamos `system` says which system; it may be left out where there is one only. TraceError if the file cannot be
-    read, is of neither kind, has several systems, or a line makes no sense; with the line.
+    Slurm's nodes are numbered from 0 in the order of their names, counting only nodes in the log. For the data of Los
+    Alamos, `system` selects the system; it is optional if there is only one. TraceError, with the line number, if the
+    file cannot be read, is of neither kind, has several systems, or has an invalid line.
     """
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8-sig", "replace").splitlines()
@@ -61,25 +61,25 @@ def read_outages(path: str | Path, *, system: str | None = None) -> list[Outage]
     names = [name.strip() for name in next(table, (1, []))[1]]
     rows = _rows(path, names, table)
     if set(names) >= set(SLURM):
-        found = _of_slurm(path, rows)
+        outages = _of_slurm(path, rows)
     elif set(names) >= set(LOS_ALAMOS):
-        found = _of_los_alamos(path, rows, system)
+        outages = _of_los_alamos(path, rows, system)
     else:
-        kinds = "sacctmgr --parsable2 show event (NodeName|TimeStart|...), and the failure data of Los Alamos"
-        raise TraceError(path, f"has other headings than the logs that are read: {kinds}", line=1)
-    return sorted(found, key=lambda outage: (outage.start_s, outage.node))
+        kinds = "sacctmgr --parsable2 show event (NodeName|TimeStart|...) and the failure data of Los Alamos"
+        raise TraceError(path, f"has an unknown header; supported logs: {kinds}", line=1)
+    return sorted(outages, key=lambda outage: (outage.start_s, outage.node))
 
 
 def _rows(path: str | Path, names: list[str], table: Iterable[tuple[int, list[str]]]) -> _Rows:
     for line, values in table:
-        if values and len(values) < len(names):  # what was cut off may be when it ended
-            raise TraceError(path, f"has {len(values)} values; the headings are {len(names)}", line=line)
+        if values and len(values) < len(names):  # the missing value may be the end
+            raise TraceError(path, f"has {len(values)} values; the header has {len(names)}", line=line)
         if values:
             yield line, dict(zip(names, values, strict=False))
 
 
 def _of_slurm(path: str | Path, rows: _Rows) -> list[Outage]:
-    """Return the events of nodes; those of the whole cluster, and of nodes that are only reserved, are none."""
+    """Return the outages in a Slurm log; events of the whole cluster and of reserved nodes are ignored."""
     events = []
     for line, row in rows:
         kind = _kind_of(row["State"])
@@ -92,7 +92,7 @@ def _of_slurm(path: str | Path, rows: _Rows) -> list[Outage]:
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return by what names with numbers are sorted as people count; by their letters if they differ in zeros alone.
+    """Return a sort key that orders the numbers in names by value; names that differ in leading zeros sort as text.
 
     Examples
     --------
@@ -100,13 +100,13 @@ def natural_order(name: str) -> list[tuple[int, str]]:
     ['m1', 'n09', 'n9', 'n10']
     """
     parts = re.split(r"(\d+)", name)
-    # Of numbers without zeros ahead the longer one is larger.
+    # Without leading zeros, the longer number is larger.
     numbered = [(len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (-1, part) for part in parts]
     return [*numbered, (-1, name)]
 
 
 def _kind_of(state: str) -> str:
-    """Return what a state of a node is in a simulation; empty if the node could be used."""
+    """Return the kind of outage for a node state of Slurm; empty if the node was available."""
     state = state.upper()
     if any(word in state for word in ("DOWN", "FAIL", "NO_RESPOND", "NOT_RESPONDING")):
         return "down"
@@ -117,28 +117,28 @@ def _of_los_alamos(path: str | Path, rows: _Rows, system: str | None) -> list[Ou
     lines = [(line, row) for line, row in rows if row["System"]]
     systems = sorted({row["System"] for _, row in lines}, key=natural_order)
     if system is None and len(systems) > 1:
-        raise TraceError(path, f"has the systems {', '.join(systems)}; say which")
+        raise TraceError(path, f"has the systems {', '.join(systems)}; choose one")
     if system is not None and system not in systems:
         raise TraceError(path, f"has no system {system!r:.40}; there are {', '.join(systems)}")
 
     def instant(text: str) -> dt.datetime:
         return dt.datetime.strptime(text, _LOS_ALAMOS_DATE)  # noqa: DTZ007 - the clock of the log
 
-    found = []
+    outages = []
     for line, row in lines:
         if row["System"] != (system or systems[0]):
             continue
         start_s, end_s = _instants(path, line, row, LOS_ALAMOS[2], LOS_ALAMOS[3], instant)
         if not _NODE.fullmatch(row["nodenumz"]):
             raise TraceError(path, f"{short(row['nodenumz'])!r} is not the number of a node", line=line)
-        found.append(Outage(int(row["nodenumz"]), "down", start_s, end_s))
-    return found
+        outages.append(Outage(int(row["nodenumz"]), "down", start_s, end_s))
+    return outages
 
 
 def _instants(
     path: str | Path, line: int, row: Mapping[str, str], start: str, end: str, read: Callable[[str], dt.datetime]
 ) -> tuple[float, float]:
-    """Return from when to when; without an end, for ever."""
+    """Return start and end of an outage; the end is infinite if missing."""
 
     def instant(name: str) -> float:
         try:
@@ -153,10 +153,17 @@ def _instants(
 
 
 def node_events(outages: Sequence[Outage], *, start_unix_s: int) -> list[NodeEvent]:
-    """Return what happens to nodes in a simulation whose time 0 is an instant on the clock of the log.
+    """Convert outages to node events of a simulation; ``start_unix_s`` is its time 0 on the clock of the log.
 
-    Where outages of a node overlap, or follow each other at once, it comes back after the last. One that drains and is
-    down meanwhile goes down. What was over at time 0 did not happen, and what had begun begins at it.
+    If outages of a node overlap or follow each other immediately, the node recovers after the last one. If it goes down
+    while draining, it goes down at that time. Outages that ended before time 0 are ignored; outages in progress begin
+    at time 0.
+
+    Examples
+    --------
+    >>> outages = [Outage(0, "drain", 10, 40), Outage(0, "down", 20, 30), Outage(1, "down", -5, 15)]
+    >>> [(event.at_ms, event.kind, event.first_node) for event in node_events(outages, start_unix_s=0)]
+    [(0, 'down', 1), (10000, 'drain', 0), (15000, 'up', 1), (20000, 'down', 0), (40000, 'up', 0)]
 
     Examples
     --------
@@ -177,7 +184,7 @@ def node_events(outages: Sequence[Outage], *, start_unix_s: int) -> list[NodeEve
 
 
 def _changes(spans: list[Outage]) -> Iterator[tuple[float, str]]:
-    """Yield what happens to one node, and when."""
+    """Yield the times and kinds of one node's events."""
     until_s, is_down = -math.inf, False
     for outage in sorted(spans, key=lambda span: (span.start_s, span.kind != "down")):
         if outage.start_s > until_s:
@@ -194,14 +201,14 @@ def _changes(spans: list[Outage]) -> Iterator[tuple[float, str]]:
 
 
 def read_node_events(path: str | Path) -> list[NodeEvent]:
-    """Read what happens to nodes from a CSV file with the columns `HEADER`.
+    """Read node events from a CSV file with the columns `HEADER`.
 
-    TraceError if the file cannot be read, or a line is no event; with the line and what is wrong.
+    TraceError if the file cannot be read or a line is invalid; names the line and the problem.
     """
     rows = csv_rows(path, read_text(path).splitlines())
     _, header = next(rows, (1, []))
     if tuple(header) != HEADER:
-        raise TraceError(path, f"begins with {','.join(header)!r}; it begins with {','.join(HEADER)}")
+        raise TraceError(path, f"begins with {','.join(header)!r}; expected {','.join(HEADER)}")
     events = []
     for line, row in rows:
         try:
@@ -214,7 +221,7 @@ def read_node_events(path: str | Path) -> list[NodeEvent]:
 
 
 def node_events_text(events: Sequence[NodeEvent]) -> str:
-    """Return a file as `read_node_events` reads it."""
+    """Format node events as a file for `read_node_events`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)

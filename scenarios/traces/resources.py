@@ -1,6 +1,6 @@
-"""What jobs need, in a file beside the trace: CSV with a header, and a line for each job or group of its tasks.
+"""Read and write the needs of a trace's jobs in a separate CSV file, with a line per job or group of tasks.
 
-It has the resources of jobs that share nodes, or what tasks need of a node (docs/fractional.md, "Needs").
+A file holds either the resources of jobs that share nodes, or the needs of tasks (docs/fractional.md, "Needs").
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownTable, pa
 from gridweave.site.kernels.parts import MOST_GROUPS, NeedsOfTasks
 
 FILE_COLUMNS = (*RESOURCE_COLUMNS, "message_bytes")
-"""Columns of a workload that a file may hold beside ``job_id``; the first four are needed."""
+"""Workload columns that a resource file can hold, next to ``job_id``; the first four are required."""
 
 SUM_TOLERANCE = 1e-3
-"""How far the three fractions of a job may be from summing to 1 in a file: thirds with three decimals are right."""
+"""Maximum deviation of a job's three fractions from a sum of 1, so that thirds with three decimals are accepted."""
 
 MAX_KIND = 2**31 - 1
 
 TIME_FRACTIONS = RESOURCE_COLUMNS[:3]
 
-# Nearer to 1 than this a sum is 1 but for the last digits of its parts, which stay as they are written.
+# A deviation below this is rounding error; such fractions are kept as written.
 _EXACT_SUM = 1e-9
 
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -52,7 +52,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CsvColumn:
-    """What may stand in a column of a file beside a trace."""
+    """The values allowed in a column of such a CSV file; ``right`` describes them in messages."""
 
     whole: bool
     high: int
@@ -77,29 +77,28 @@ _COLUMNS = {
 
 
 def read_resources(path: str | Path, workload: Workload) -> Workload:
-    """Give jobs the resources that a file says.
+    """Read the resources of a workload's jobs from a file.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        CSV in UTF-8 (.gz and .xz, too) whose first line names its columns, in any order: ``job_id``,
-        ``cpu_fraction``, ``network_fraction``, ``disk_fraction``, ``memory_fraction``, and if they are known
-        ``cpu_kind`` (0 for integer, 1 for floating point), ``cache_bytes`` and ``message_bytes``. One line for each
-        job, in any order.
+        CSV in UTF-8, also compressed (.gz, .xz), whose header names the columns in any order: ``job_id``,
+        ``cpu_fraction``, ``network_fraction``, ``disk_fraction``, ``memory_fraction``, and optionally ``cpu_kind`` (0
+        for integer, 1 for floating point), ``cache_bytes`` and ``message_bytes``. One line per job, in any order.
     workload : Workload
-        The jobs. Columns of `FILE_COLUMNS` that it has are replaced, or dropped if the file does not have them.
+        Its columns in `FILE_COLUMNS` are replaced, or dropped if the file lacks them.
 
     Returns
     -------
     Workload
-        The fractions of CPU, network and disk of a job sum to 1. Those that miss it by up to `SUM_TOLERANCE` in the
-        file are divided by their sum.
+        The CPU, network and disk fractions of each job sum to 1; sums that deviate by up to `SUM_TOLERANCE` are
+        normalized.
 
     Raises
     ------
     TraceError
-        If the file cannot be read, a column is missing, unknown or there twice, a value is none, the fractions of a job
-        do not sum to 1, or a job is unknown, there twice or missing; with line and field where there is one.
+        If the file cannot be read, a column is missing, unknown or repeated, a value is invalid, the fractions of a job
+        do not sum to 1, or a job is unknown, repeated or missing. Names the line and the field if possible.
     """
     table = _read_lines(path, workload)
     columns = {name: values for name, values in workload.columns.items() if name not in FILE_COLUMNS}
@@ -107,17 +106,17 @@ def read_resources(path: str | Path, workload: Workload) -> Workload:
 
 
 def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator) -> Workload:
-    """Return a workload whose jobs say what they need beside nodes.
+    """Set the resources of a workload's jobs, from a mix or a file.
 
     Parameters
     ----------
     resources : str or pathlib.Path
-        A mix to draw from (M1, M2, M3 or per cent), or a file, with a suffix, as `write_resources` makes one.
+        A mix to draw from (M1, M2, M3 or percentages), or, with a suffix, a file as written by `write_resources`.
 
     Raises
     ------
     InputError
-        If the mix is none, or the file cannot be read or is not that of these jobs.
+        If the mix is unknown, or the file is invalid or belongs to other jobs.
     """
     if Path(resources).suffix:
         return read_resources(resources, workload)
@@ -127,13 +126,13 @@ def with_mix(workload: Workload, resources: str | Path, rng: np.random.Generator
 def read_csv(
     path: str | Path, columns: Mapping[str, CsvColumn], take: Callable[[int, dict[str, float]], None]
 ) -> list[str]:
-    """Read a file beside a trace, CSV in UTF-8 (.gz and .xz, too); return the names of its columns.
+    """Read a CSV file in UTF-8, also compressed (.gz, .xz), with its columns in any order; return the column names.
 
-    Its first line has them, in any order; `take` is told the number of each further line, and its values by column.
-    TraceError if the file cannot be read, a column is missing, unknown or there twice, or a value is none.
+    Calls ``take(line, values)`` for each line after the header. TraceError if the file cannot be read, a column is
+    missing, unknown or repeated, or a value is invalid.
     """
     with open_trace(path) as stream:
-        # What is no UTF-8 becomes part of a value, which is then refused with its line and field.
+        # Invalid UTF-8 becomes part of a value, which is then rejected with its line and field.
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
         try:
             rows = _rows(path, text)
@@ -147,12 +146,12 @@ def read_csv(
                 values = zip(names, texts, strict=True)
                 take(line, {name: _value(path, line, name, value, columns[name]) for name, value in values})
         finally:
-            text.detach()  # the stream is closed by whoever opened it
+            text.detach()  # open_trace closes the stream
     return names
 
 
 def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, int], workload: Workload) -> int:
-    """Return the row of the job that a line is about."""
+    """Return the row of a line's job; TraceError if the workload has no such job."""
     row = row_of.get(int(job_id))
     if row is None:
         raise TraceError(path, f"{int(job_id)} is not a job of {workload.name}", line=line, field="job_id")
@@ -160,8 +159,8 @@ def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, 
 
 
 def check_all_told(path: str | Path, told: Sequence[object], workload: Workload) -> None:
-    """Check that of each job something is told."""
-    missing = [row for row, found in enumerate(told) if not found]
+    """Raise TraceError if some job of the workload has no line; ``told`` has a true value for each job with a line."""
+    missing = [row for row, has_line in enumerate(told) if not has_line]
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         problem = f"has no line for job {workload.job_id[missing[0]]}{more} of {workload.name}; every job has one"
@@ -169,7 +168,7 @@ def check_all_told(path: str | Path, told: Sequence[object], workload: Workload)
 
 
 def _rows(path: str | Path, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines that are not blank with their numbers, split at the commas."""
+    """Yield the non-blank lines with their numbers, split into stripped fields."""
     for line, values in csv_rows(path, text, strict=True):
         stripped = [value.strip() for value in values]
         if any(stripped):
@@ -177,42 +176,42 @@ def _rows(path: str | Path, text: io.TextIOWrapper) -> Iterator[tuple[int, list[
 
 
 def _check_header(path: str | Path, line: int, names: list[str], columns: Mapping[str, CsvColumn]) -> None:
-    """Check that the names are those of columns, each once, and all that are needed."""
+    """Check that the header names each required column, no unknown column, and no column twice."""
     for number, name in enumerate(names):
         if name not in columns:
             problem = f"{short(name)!a} is not the name of a column; there are {', '.join(columns)}"
             raise TraceError(path, problem, line=line)
         if name in names[:number]:
-            raise TraceError(path, "this column is there twice", line=line, field=name)
+            raise TraceError(path, "this column appears twice", line=line, field=name)
     for name, column in columns.items():
         if column.needed and name not in names:
             raise TraceError(path, "this column is missing", line=line, field=name)
 
 
 def _read_lines(path: str | Path, workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the columns, in the order of the workload's jobs."""
+    """Return the columns of a resource file, in the order of the workload's jobs."""
     row_of = {job: row for row, job in enumerate(workload.job_id.tolist())}
     line_of = [0] * len(workload)
     table: dict[str, list[float]] = {name: [0.0] * len(workload) for name in FILE_COLUMNS}
 
-    def take(line: int, job: dict[str, float]) -> None:
+    def take_line(line: int, job: dict[str, float]) -> None:
         row = row_of_job(path, line, job["job_id"], row_of, workload)
         if line_of[row]:
-            problem = f"{int(job['job_id'])} is there twice; it is on line {line_of[row]}, too"
+            problem = f"{int(job['job_id'])} appears twice; it is also on line {line_of[row]}"
             raise TraceError(path, problem, line=line, field="job_id")
         line_of[row] = line
         _make_whole(path, line, job)
         for name in job.keys() & table.keys():
             table[name][row] = job[name]
 
-    names = read_csv(path, _COLUMNS, take)
+    names = read_csv(path, _COLUMNS, take_line)
     check_all_told(path, line_of, workload)
     kinds = {name: np.int64 if _COLUMNS[name].whole else np.float64 for name in FILE_COLUMNS if name in names}
     return {name: np.array(table[name], kind) for name, kind in kinds.items()}
 
 
 def _value(path: str | Path, line: int, name: str, text: str, column: CsvColumn) -> float:
-    """Parse one field."""
+    """Parse one field; TraceError if its value is not allowed."""
     pattern = _WHOLE if column.whole else NUMBER
     value: float = -1
     if pattern.fullmatch(text):
@@ -223,7 +222,7 @@ def _value(path: str | Path, line: int, name: str, text: str, column: CsvColumn)
 
 
 def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
-    """Let the three fractions of a job sum to 1, if they nearly do."""
+    """Normalize the three fractions of a job if their sum is close to 1; TraceError otherwise."""
     total = math.fsum(job[name] for name in TIME_FRACTIONS)
     if abs(total - 1) > SUM_TOLERANCE:
         problem = f"sum to {total:.6g}; they are parts of the job's run time and sum to 1, within {SUM_TOLERANCE:g}"
@@ -234,14 +233,14 @@ def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
 
 
 def write_resources(workload: Workload, path: str | Path) -> None:
-    """Write the resources of all jobs into a file, whole or not at all; `read_resources` gives the same back.
+    """Write the resources of all jobs to a file, atomically, in the format of `read_resources`.
 
     Parameters
     ----------
     workload : Workload
-        With the four fractions at least. (Sums that miss 1 by more than a billionth are made 1 when they are read.)
+        Must have the four fractions. A sum that deviates from 1 by more than a billionth is normalized on reading.
     path : str or pathlib.Path
-        The file; one that is there is replaced. The suffixes ``.gz`` and ``.xz`` compress it.
+        An existing file is replaced. The suffixes ``.gz`` and ``.xz`` compress it.
 
     Raises
     ------
@@ -255,7 +254,7 @@ def write_resources(workload: Workload, path: str | Path) -> None:
 
     def write(stream: IO[bytes]) -> None:
         stream.write(f"{','.join(('job_id', *names))}\n".encode("ascii"))
-        # repr gives the shortest decimals that are read back as the same float.
+        # repr returns the shortest decimals that parse to the same float.
         stream.writelines(f"{','.join(map(repr, values))}\n".encode("ascii") for values in zip(*columns, strict=True))
 
     write_file(path, write)
@@ -267,14 +266,14 @@ def read_slowdowns(path: str | Path) -> SlowdownTable:
     Parameters
     ----------
     path : str or pathlib.Path
-        The labels stand in the first row and in the first column.
+        Row and column labels are in the first column and the first row.
 
     Raises
     ------
     TraceError
         If the file cannot be read.
     InputError
-        If it holds no such table, or a slowdown below 1; the message names the file and the cell.
+        If it is not such a table, or a slowdown is below 1; the message names the file and the cell.
     """
     return parse_table(read_text(path), str(path))
 
@@ -290,46 +289,48 @@ _NEED_COLUMNS = {
 
 
 def read_needs(path: str | Path, workload: Workload) -> Workload:
-    """Give the tasks of jobs the needs that a file says.
+    """Read the needs of a workload's tasks from a file.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        CSV in UTF-8 (.gz and .xz, too) whose first line names its columns, in any order: ``job_id``, ``cpu_need``,
-        ``memory_fraction``, and where tasks of a job differ ``tasks``. Then a job has a line for each group of tasks
-        that are alike, and ``tasks`` says how many those are; else it has one.
+        CSV in UTF-8, also compressed (.gz, .xz), whose header names the columns in any order: ``job_id``, ``cpu_need``,
+        ``memory_fraction``, and ``tasks`` if the tasks of a job differ. With ``tasks``, a job has one line per group of
+        equal tasks; otherwise it has one line.
     workload : Workload
         The jobs.
 
     Returns
     -------
     Workload
-        Its widths are the sums of ``tasks``, if the file has that column.
+        If the file has ``tasks``, the width of a job is the sum over its groups.
 
     Raises
     ------
     TraceError
-        If the file cannot be read, a column is missing, unknown or there twice, a value is none, a job is unknown or
-        missing, is there twice without ``tasks``, or has more than `MOST_GROUPS` groups of tasks that differ.
+        If the file cannot be read, a column is missing, unknown or repeated, a value is invalid, or a job is unknown,
+        missing, repeated without ``tasks``, or has more than `MOST_GROUPS` groups.
     """
     row_of = {job: row for row, job in enumerate(workload.job_id.tolist())}
-    told: list[Counter[tuple[float, float]]] = [Counter() for _ in range(len(workload))]
+    groups_of_job: list[Counter[tuple[float, float]]] = [Counter() for _ in range(len(workload))]
 
     def take(line: int, values: dict[str, float]) -> None:
         row = row_of_job(path, line, values["job_id"], row_of, workload)
-        if told[row] and "tasks" not in values:
-            problem = f"{workload.job_id[row]} is there twice; groups of tasks that differ need the column tasks"
+        if groups_of_job[row] and "tasks" not in values:
+            problem = f"{workload.job_id[row]} appears twice; groups of tasks that differ need the column tasks"
             raise TraceError(path, problem, line=line, field="job_id")
-        told[row][values["memory_fraction"], values["cpu_need"]] += int(values.get("tasks", workload.width[row]))
-        if len(told[row]) > MOST_GROUPS:
+        groups_of_job[row][values["memory_fraction"], values["cpu_need"]] += int(
+            values.get("tasks", workload.width[row])
+        )
+        if len(groups_of_job[row]) > MOST_GROUPS:
             problem = f"job {workload.job_id[row]} has more than {MOST_GROUPS} groups of tasks that differ"
             raise TraceError(path, problem, line=line)
 
     read_csv(path, _NEED_COLUMNS, take)
-    check_all_told(path, told, workload)
+    check_all_told(path, groups_of_job, workload)
     rows = [
         (row, count, cpu, memory)
-        for row, groups in enumerate(told)
+        for row, groups in enumerate(groups_of_job)
         for (memory, cpu), count in sorted(groups.items(), reverse=True)
     ]
     columns = (np.array(column) for column in zip(*rows, strict=True)) if rows else [np.zeros(0, np.int64)] * 4
@@ -337,9 +338,9 @@ def read_needs(path: str | Path, workload: Workload) -> Workload:
 
 
 def with_needs_said(workload: Workload, needs: str | Path, rng: np.random.Generator) -> Workload:
-    """Give the tasks of jobs the needs that are said: an annotation of `with_needs`, or a file of `read_needs`.
+    """Set the needs of a workload's tasks, from an annotation of `with_needs` or a file of `read_needs`.
 
-    A name with a suffix is that of a file.
+    A name with a suffix is a file.
     """
     if Path(needs).suffix:
         return read_needs(needs, workload)

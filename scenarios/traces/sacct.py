@@ -1,7 +1,7 @@
-"""Jobs as Slurm's accounting has them: what ``sacct --parsable2`` prints, read as a workload (docs/traces.md, "Slurm").
+"""Read Slurm's accounting, as printed by ``sacct --parsable2``, as a workload (docs/traces.md, "Slurm").
 
-The format is told by the line of headings, so the columns may stand in any order. What differs between versions of
-Slurm stands in one place, `_one_job`: see there.
+Columns are identified by the header line, so their order does not matter. `_one_job` handles the differences between
+versions of Slurm.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gridweave.scenarios.traces.text import MAX_TIME_S, MAX_WHOLE, open_trace, s
 from gridweave.scenarios.workload.table import Workload
 
 NEEDED = ("JobIDRaw", "Submit", "Start", "End", "State", "Timelimit", "NNodes")
-"""Columns without which an export is no use; others that are read are in `FURTHER`, and ``JobID``."""
+"""Required columns; the optional ones are `FURTHER` and ``JobID``."""
 
 FURTHER = ("Reason", "NodeList", "AllocCPUS", "ReqCPUS")
 
 STATES_HEADER = ("job_id", "state", "reason", "nodes")
-"""Of the file beside a converted trace, with what a trace has no field for."""
+"""Header of the file, next to a converted trace, that holds what the trace format cannot."""
 
 MOST_TASKS = 4_000_001
-"""Of an array: more indices than that Slurm does not know."""
+"""Maximum size of a job array in Slurm."""
 
 _UNKNOWN = ("", "None", "Unknown", "INVALID")
 _LENGTH = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", re.ASCII)
@@ -42,18 +42,18 @@ _TASKS = re.compile(r"\d+_\[([\d,:-]+)(?:%\d+)?\]", re.ASCII)
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", re.ASCII)  # first, last, and the step from one to the next
 _NOT_ENDED = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _RAN_ONCE = ("REQUEUED", "RESIZING")
-"""States of a run that has ended though its job has not: each line with a start and an end used its nodes."""
+"""States of a run that ended although its job did not; a line with a start and an end used nodes."""
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)", re.ASCII)
 _FREE_TEXT = ("JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "SubmitLine", "Extra")
-"""Columns that users write: a bar may stand in them."""
+"""Columns with user text, which may contain the separator."""
 
 STEPS, NOT_ENDED = "steps of jobs", "jobs that have not ended"
-"""What of an export is no job of the trace."""
+"""Kinds of lines in an export that do not become jobs of the trace."""
 
 
 class SlurmJob(NamedTuple):
-    """A job as Slurm has it; times in seconds since 1970 on the clock of the export, -1 for what did not happen."""
+    """A job in Slurm's accounting; times are in seconds since 1970 on the clock of the export, -1 if missing."""
 
     job_id: int
     submit_s: float
@@ -68,31 +68,32 @@ class SlurmJob(NamedTuple):
 
     @property
     def never_started(self) -> bool:
-        """Whether it ended while it waited."""
+        """Whether the job ended before it started."""
         return self.start_s < 0
 
 
 def read_sacct(
     path: str | Path, *, nodes: int | None = None, by_cores: bool = False
 ) -> tuple[Workload, ConversionReport, list[SlurmJob]]:
-    """Read what ``sacct --parsable2 --format=...`` has printed, with its headings, as a workload; plain, gzip or xz.
+    """Read the output of ``sacct --parsable2 --format=...``, including its header, as a workload; plain, gzip or xz.
 
-    Time zero is the first submission; the file does not tell the `nodes` of the machine. Jobs that were cancelled
-    before they started have a ``cancel_ms``; each run of a requeued job is a job. The list has all that have ended,
-    those that are dropped included, and the report counts the lines that are left out.
-    The width of a job is its number of nodes, or, `by_cores`, of cores; `nodes` are then the cores of the machine.
-    TraceError if the file cannot be read, a column is missing, or a line makes no sense; with the line. Also if jobs
-    shared nodes, unless by cores: as jobs on whole nodes they would be another workload, on which everybody waits.
+    Time zero is the first submission. The file does not state the machine's size; `nodes` does. Jobs that were
+    cancelled before they started have a ``cancel_ms``; each run of a requeued job is a separate job. The returned list
+    has every job that has ended, including dropped ones; the report counts the lines that were left out. The width of a
+    job is its number of nodes or, with `by_cores`, of cores; `nodes` is then the number of cores of the machine.
+
+    Raises TraceError with the line number if the file cannot be read, a column is missing, or a line is invalid. Also
+    raises it if jobs shared nodes and `by_cores` is False: with whole nodes, such jobs would wait for each other.
     """
     jobs, left_out = _jobs(path)
     if not jobs:
-        raise TraceError(path, "has no job that has ended")
+        raise TraceError(path, "contains no job that has ended")
     if by_cores and not any(job.cores for job in jobs):
-        raise TraceError(path, "has no column AllocCPUS, which says how many cores jobs had; export it as well")
+        raise TraceError(path, "has no column AllocCPUS, the number of cores of a job; add it to the export")
     problem = None if by_cores else sharing_problem(jobs, nodes)
     if problem is not None:
         raise TraceError(path, f"{problem}; convert it by cores (--by-cores), with --nodes as the number of cores")
-    # Slurm lists jobs by their id, and requeued ones have a later submission.
+    # Slurm lists jobs by id, but requeued runs have a later submit time.
     in_order = sorted(jobs, key=lambda job: (job.submit_s, job.job_id))
     first_s = in_order[0].submit_s
     cancelled = [job.never_started and job.state == "CANCELLED" for job in in_order]
@@ -110,7 +111,7 @@ def read_sacct(
 
 
 def _jobs(path: str | Path) -> tuple[list[SlurmJob], dict[str, int]]:
-    """Return the jobs of an export that have ended, and how many lines are none, by what they are."""
+    """Return the jobs of an export that have ended, and the number of other lines of each kind."""
     with open_trace(path) as stream:
         lines = stream.read().decode("utf-8", "replace").splitlines()
     rows = [(number, line.split("|")) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -119,8 +120,8 @@ def _jobs(path: str | Path) -> tuple[list[SlurmJob], dict[str, int]]:
     headings = [name.strip() for name in rows[0][1]]
     missing = [name for name in NEEDED if name not in headings]
     if missing:
-        asked = f"sacct --parsable2 --format=JobID,{','.join((*NEEDED, *FURTHER))}"
-        raise TraceError(path, f"has no column {missing[0]}; make it with: {asked}", line=rows[0][0])
+        command = f"sacct --parsable2 --format=JobID,{','.join((*NEEDED, *FURTHER))}"
+        raise TraceError(path, f"has no column {missing[0]}; export it with: {command}", line=rows[0][0])
     jobs, left_out = [], Counter[str]()
     for number, values in rows[1:]:
         try:
@@ -136,7 +137,7 @@ def _jobs(path: str | Path) -> tuple[list[SlurmJob], dict[str, int]]:
 
 
 def _row(headings: list[str], values: list[str]) -> dict[str, str]:
-    """Return the values of a line by their headings; bars within the one column that users write belong to it.
+    """Return the values of a line by column; extra separators are assigned to the only column with user text.
 
     Examples
     --------
@@ -144,36 +145,36 @@ def _row(headings: list[str], values: list[str]) -> dict[str, str]:
     'a|b'
     """
     more = len(values) - len(headings)
-    written = [place for place, name in enumerate(headings) if name in _FREE_TEXT]
-    if more > 0 and len(written) == 1:
-        place = written[0]
-        values = [*values[:place], "|".join(values[place : place + more + 1]), *values[place + more + 1 :]]
+    free_text = [index for index, name in enumerate(headings) if name in _FREE_TEXT]
+    if more > 0 and len(free_text) == 1:
+        index = free_text[0]
+        values = [*values[:index], "|".join(values[index : index + more + 1]), *values[index + more + 1 :]]
     elif more:
-        right = "leave out columns that users write, such as JobName and Comment" if more > 0 else "was it cut off?"
-        raise ValueError(f"has {len(values)} values; the headings are {len(headings)}; {right}")
+        expected = "leave out columns with user text, such as JobName and Comment" if more > 0 else "was it cut off?"
+        raise ValueError(f"has {len(values)} values; the header has {len(headings)}; {expected}")
     return dict(zip(headings, values, strict=True))
 
 
 def _tasks(job_id: str) -> int:
-    """Return for how many jobs a line stands: tasks of an array that never started have one together.
+    """Return the number of jobs on a line: array tasks that never started share a line.
 
     Examples
     --------
     >>> _tasks("11_[1-3,7%2]"), _tasks("11_[0-20:5]"), _tasks("11_4"), _tasks("11")
     (4, 5, 1, 1)
     """
-    found = _TASKS.fullmatch(job_id)
-    if found is None:
+    match = _TASKS.fullmatch(job_id)
+    if match is None:
         return 1
-    spans = _SPAN.findall(found[1])
+    spans = _SPAN.findall(match[1])
     tasks = sum((int(last or first) - int(first)) // int(step or 1) + 1 for first, last, step in spans)
     if not 1 <= tasks <= MOST_TASKS:
-        raise ValueError(f"JobID: {short(job_id)!r} is no array of 1 to {MOST_TASKS:,} tasks")
+        raise ValueError(f"JobID: {short(job_id)!r} is not an array of 1 to {MOST_TASKS:,} tasks")
     return tasks
 
 
 def _numbered(jobs: list[SlurmJob]) -> list[SlurmJob]:
-    """Give a number of its own, above all others, to each job but the first of those that have one together."""
+    """Give jobs that share an id with an earlier job new ids above all others."""
     seen: set[int] = set()
     last = max((job.job_id for job in jobs), default=0)
     numbered = []
@@ -185,11 +186,11 @@ def _numbered(jobs: list[SlurmJob]) -> list[SlurmJob]:
 
 
 def _one_job(row: Mapping[str, str]) -> SlurmJob | str:
-    """Return a line as a job, or what else it is: `STEPS` or `NOT_ENDED`.
+    """Convert a line to a job, or return `STEPS` or `NOT_ENDED`.
 
-    Versions of Slurm differ: the start of a job that never started is ``Unknown``, or ``None`` since 21.08, or in old
-    versions the instant of its end; its nodes are 0, or those that it asked for. A cancelled job's state is followed by
-    who cancelled it; a cut word ends with a plus; a limit may be ``UNLIMITED`` or ``Partition_Limit``.
+    Versions of Slurm differ. The start of a job that never started is ``Unknown``, ``None`` since 21.08, or its end
+    time in old versions; its nodes are 0 or the number requested. The state of a cancelled job is followed by the user
+    who cancelled it; a truncated word ends with a plus sign; a limit may be ``UNLIMITED`` or ``Partition_Limit``.
     """
     if not row["JobIDRaw"].isdecimal():
         return STEPS
@@ -214,7 +215,7 @@ def _one_job(row: Mapping[str, str]) -> SlurmJob | str:
 
 
 def _whole(name: str, text: str) -> int:
-    """Return a whole number; 0 if there is none. Without ``--noconvert`` sacct writes 2048 as ``2K``.
+    """Parse a whole number; 0 if empty. Without ``--noconvert``, sacct prints 2048 as ``2K``.
 
     Examples
     --------
@@ -223,15 +224,15 @@ def _whole(name: str, text: str) -> int:
     """
     if not text.strip():
         return 0
-    found = _COUNT.fullmatch(text.strip())
-    number = float(found[1]) * 1024 ** " KMGT".index(found[2] or " ") if found else math.nan
+    match = _COUNT.fullmatch(text.strip())
+    number = float(match[1]) * 1024 ** " KMGT".index(match[2] or " ") if match else math.nan
     if not number <= MAX_WHOLE or number != math.floor(number):
         raise ValueError(f"{name}: {short(text)!r} is not a whole number up to {MAX_WHOLE}, such as 12 or 2K")
     return int(number)
 
 
 def _instant_s(name: str, text: str, *, known: bool = False) -> float:
-    """Return a date and time on the clock of the export; -1 for one that is not known."""
+    """Parse a date and time on the clock of the export; -1 if unknown, unless a value is required (``known``)."""
     if text in _UNKNOWN and not known:
         return -1.0
     try:
@@ -241,19 +242,19 @@ def _instant_s(name: str, text: str, *, known: bool = False) -> float:
 
 
 def _length_s(text: str) -> float:
-    """Return a time limit as sacct prints it, in seconds; -1 for one that is not known.
+    """Parse a time limit of sacct into seconds; -1 if unknown or unlimited.
 
     Examples
     --------
     >>> _length_s("1-02:00:00"), _length_s("10:30"), _length_s("UNLIMITED")
     (93600.0, 630.0, -1.0)
     """
-    found = _LENGTH.fullmatch(text)
-    if found is None:
+    match = _LENGTH.fullmatch(text)
+    if match is None:
         if text in (*_UNKNOWN, "UNLIMITED", "Partition_Limit", "PartitionLimit"):
             return -1.0
         raise ValueError(f"Timelimit: {short(text)!r} is not a time limit, such as 1-02:00:00")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     length_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if length_s > MAX_TIME_S:
         raise ValueError(f"Timelimit: {short(text)!r} is longer than {MAX_TIME_S} s")
@@ -261,12 +262,12 @@ def _length_s(text: str) -> float:
 
 
 def states_of(jobs: list[SlurmJob]) -> dict[str, int]:
-    """Return how many jobs ended in each state, the most frequent first."""
+    """Count jobs by final state, most frequent first."""
     return dict(Counter(job.state for job in jobs).most_common())
 
 
 def write_states(jobs: list[SlurmJob], path: str | Path) -> None:
-    """Write what a trace has no field for: how each job ended, why it waited last, and where it ran."""
+    """Write a CSV file with the final state, the last reason for waiting, and the nodes of each job."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(STATES_HEADER)

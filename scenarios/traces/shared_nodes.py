@@ -1,4 +1,7 @@
-"""Whether the jobs of a log shared nodes: by whole nodes such a log is another workload than the cluster ran. Pure."""
+"""Detect whether the jobs in a log shared nodes. Pure.
+
+With whole nodes, such a log would be a different workload.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +13,46 @@ import numpy as np
 from gridweave.site.batch.slurm.parse import read_names
 
 _FAILED = ("NODE_FAIL", "BOOT_FAIL")
-"""Jobs that end so are recorded to end when Slurm noticed, and may seem to overlap with the next."""
+"""States whose end is recorded late, when Slurm notices it, so that the job seems to overlap the next one."""
 
 
 class LoggedJob(Protocol):
-    """A job of a log, as far as it is looked at here; ``cores`` is 0, and ``node_list`` empty, if that is not known."""
+    """A job in a log; ``cores`` is 0 and ``node_list`` is empty if unknown."""
 
     @property
     def job_id(self) -> int:
-        """Its number."""
+        """Its id."""
 
     @property
     def start_s(self) -> float:
-        """When it started; -1 if it never did."""
+        """Start time; -1 if the job never started."""
 
     @property
     def end_s(self) -> float:
-        """When it ended."""
+        """End time."""
 
     @property
     def nodes(self) -> int:
-        """On how many nodes it ran."""
+        """Number of nodes."""
 
     @property
     def cores(self) -> int:
-        """How many cores it had on all of them."""
+        """Total number of cores on all nodes."""
 
     @property
     def node_list(self) -> str:
-        """Which nodes, as Slurm writes them."""
+        """Names of the nodes, in Slurm's notation."""
 
     @property
     def state(self) -> str:
-        """How it ended."""
+        """Final state."""
 
 
 def sharing_problem(jobs: Sequence[LoggedJob], nodes: int | None) -> str | None:
-    """Return what shows that jobs shared nodes, or may have, in one line; None if nothing does.
+    """Return one line of evidence that jobs shared nodes, or may have; None if there is none.
 
-    By the names of the nodes if the log has them; else by whether all jobs had equally many cores of a node; else by
-    whether more nodes were in use at an instant than the machine has, where ``nodes`` says how many that are.
+    Uses the names of nodes if the log has them. Otherwise jobs may have shared nodes if their numbers of cores per node
+    differ; without cores, if more nodes were in use at the same time than the machine has (``nodes``, if given).
     """
     ran = [job for job in jobs if 0 <= job.start_s < job.end_s and job.state not in _FAILED]
     named = [job for job in ran if job.node_list]
@@ -62,37 +65,37 @@ def sharing_problem(jobs: Sequence[LoggedJob], nodes: int | None) -> str | None:
 
 
 def _overlap(jobs: Sequence[LoggedJob]) -> str | None:
-    """Return which two jobs were on one node at one time, and how many jobs shared nodes at least."""
+    """Return two jobs that were on the same node at the same time, and a lower bound on how many jobs shared nodes."""
     numbers: dict[str, int] = {}
     lists = [[numbers.setdefault(name, len(numbers)) for name in read_names(job.node_list)] for job in jobs]
-    row = np.repeat(np.arange(len(jobs)), [len(each) for each in lists])
-    node = np.array([number for each in lists for number in each], np.int64)
+    row = np.repeat(np.arange(len(jobs)), [len(node_numbers) for node_numbers in lists])
+    node = np.array([number for node_numbers in lists for number in node_numbers], np.int64)
     start_s, end_s = (np.array([getattr(job, name) for job in jobs])[row] for name in ("start_s", "end_s"))
     order = np.lexsort((end_s, start_s, node))
     row, node, start_s, end_s = (values[order] for values in (row, node, start_s, end_s))
-    # Two neighbours by start overlap if any two jobs of a node do.
+    # If any two jobs of a node overlap, then so do two that are adjacent in start order.
     meets = np.flatnonzero((node[1:] == node[:-1]) & (start_s[1:] < end_s[:-1]))
     if not len(meets):
         return None
     first, second = jobs[row[meets[0]]].job_id, jobs[row[meets[0] + 1]].job_id
     name = next(name for name, number in numbers.items() if number == node[meets[0]])
     count = len(np.unique(np.concatenate((row[meets], row[meets + 1]))))
-    return f"at least {count:,} jobs shared nodes (jobs {first} and {second} ran on {name} at one time)"
+    return f"at least {count:,} jobs shared nodes (jobs {first} and {second} ran on {name} at the same time)"
 
 
 def _unlike(jobs: Sequence[LoggedJob]) -> str | None:
-    """Return that jobs had different numbers of cores on a node."""
+    """Return a line if jobs had different numbers of cores per node."""
     per_node = [job.cores / job.nodes for job in jobs]
     if min(per_node) == max(per_node):
         return None
     spread = f"{min(per_node):g} to {max(per_node):g}"
-    return f"jobs had {spread} cores of a node, so they may have shared nodes; the column NodeList would tell"
+    return f"jobs had {spread} cores per node, so they may have shared nodes; export the column NodeList to find out"
 
 
 def _too_many(jobs: Sequence[LoggedJob], nodes: int) -> str | None:
-    """Return that more nodes were in use at an instant than there are."""
+    """Return a line if more nodes were in use at some time than the machine has."""
     instants = np.array([*(job.start_s for job in jobs), *(job.end_s for job in jobs)])
     change = np.array([*(job.nodes for job in jobs), *(-job.nodes for job in jobs)], np.int64)
     used = np.cumsum(change[np.lexsort((change, instants))])
     most = int(used.max(initial=0))
-    return f"its jobs had {most:,} nodes at one time, and the machine has {nodes:,}" if most > nodes else None
+    return f"its jobs used {most:,} nodes at the same time, but the machine has {nodes:,}" if most > nodes else None

@@ -1,7 +1,7 @@
-"""The Standard Workload Format of the Parallel Workloads Archive, version 2.2: read and write.
+"""Read and write the Standard Workload Format (SWF) of the Parallel Workloads Archive, version 2.2.
 
-A file has header comments, lines that start with ``;``, and one record per line with the 18 fields of `SWF_FIELDS`,
-separated by white space; -1 stands for what is not known. The format: D. G. Feitelson, "The Standard Workload Format",
+A file has header comments, which start with ``;``, and one record per line with the 18 fields of `SWF_FIELDS`,
+separated by white space; -1 means unknown. The format: D. G. Feitelson, "The Standard Workload Format",
 https://www.cs.huji.ac.il/labs/parallel/workload/swf.html.
 """
 
@@ -64,7 +64,7 @@ _NAMES = tuple(field.name for field in SWF_FIELDS)
 _JOB_FIELDS = ("job_id", "submit_s", "run_s", "processors", "requested_processors", "requested_s", "status")
 _ENTRY = re.compile(r";\s{0,3}([A-Z][A-Za-z]*):(?!//)\s*(.*)")
 
-# The header entry by which write_swf says that status 0 marks the jobs that were killed at their estimate.
+# Header entry of write_swf: status 0 marks jobs that were killed at their estimate.
 _KILLED_ENTRY = ("KilledAtEstimate", "status 0")
 _STATUS_FAILED, _STATUS_COMPLETED, _STATUS_CANCELLED = 0, 1, 5
 
@@ -84,7 +84,7 @@ class SwfHeader:
 
     @cached_property
     def entries(self) -> Mapping[str, tuple[str, ...]]:
-        """The values of every entry, by its label, in their order; a line that continues an entry belongs to it."""
+        """The values of each header entry by label, in file order, including continuation lines."""
         entries: dict[str, list[str]] = {}
         last: list[str] | None = None
         for line in self.lines:
@@ -98,11 +98,11 @@ class SwfHeader:
         return MappingProxyType({label: tuple(values) for label, values in entries.items()})
 
     def text(self, label: str) -> str | None:
-        """Return the first value of an entry, such as "Computer", if there is one."""
+        """Return the first value of an entry such as "Computer", or None."""
         return (self.entries.get(label) or ("",))[0] or None
 
     def number(self, label: str) -> int | None:
-        """Return the whole number that the first value of an entry, such as "MaxNodes", starts with, if any."""
+        """Return the whole number at the beginning of an entry such as "MaxNodes", or None."""
         return leading_number(self.text(label) or "")
 
     @property
@@ -112,12 +112,12 @@ class SwfHeader:
 
     @property
     def max_procs(self) -> int | None:
-        """Processors of the machine, in which SWF counts the width of a job."""
+        """Processors of the machine; SWF counts job widths in processors."""
         return self.number("MaxProcs")
 
     @property
     def unix_start_time(self) -> int | None:
-        """The instant of time zero, in seconds since 1970 (UTC)."""
+        """Date of time zero, in seconds since 1970 (UTC)."""
         start = self.number("UnixStartTime")
         return start if start is not None and abs(start) <= MAX_TIME_S else None
 
@@ -128,42 +128,42 @@ class SwfHeader:
 
     @property
     def time_zone_offset_s(self) -> int | None:
-        """Seconds from UTC to the machine's local time without summer time (the older entry ``TimeZone``)."""
+        """Offset from UTC to local standard time in seconds (older entry ``TimeZone``)."""
         return self.number("TimeZone")
 
 
 def read_records(
     path: str | Path, fields: Sequence[str] | None = None
 ) -> tuple[dict[str, npt.NDArray[np.generic]], SwfHeader]:
-    """Read the records of an SWF file as they stand, without any conversion.
+    """Read the records of an SWF file without converting them.
 
     Parameters
     ----------
     path : str or pathlib.Path
         Plain, gzip or xz.
     fields : sequence of str, optional
-        Names of the fields wanted, of those in `SWF_FIELDS`; all 18 if left out. Memory is in proportion to them.
+        Names from `SWF_FIELDS`; defaults to all 18. Memory is proportional to their number.
 
     Returns
     -------
     columns : dict from str to numpy.ndarray, shape (n,)
-        int64 for whole numbers, float64 for times and amounts; -1 for what is not known. n may be 0.
+        int64 for whole numbers, float64 for times and amounts; -1 if unknown. n may be 0.
 
     Raises
     ------
     TraceError
-        If the file cannot be read or a record is broken; with file, line and field.
+        If the file cannot be read or a record is invalid; names the file, line and field.
     OptionError
-        If a field is asked for that SWF does not have.
+        If SWF has no such field.
     """
-    wanted = _NAMES if fields is None else tuple(dict.fromkeys(fields))
-    for name in wanted:
+    names = _NAMES if fields is None else tuple(dict.fromkeys(fields))
+    for name in names:
         if name not in _NAMES:
             raise OptionError("fields", f"{name!r} is not a field of SWF; the fields are {', '.join(_NAMES)}")
-    table, comments = read_table(path, SWF_FIELDS, keep=wanted, comment=";", record="an SWF record")
+    table, comments = read_table(path, SWF_FIELDS, keep=names, comment=";", record="an SWF record")
     whole = {field.name for field in SWF_FIELDS if field.whole}
     columns: dict[str, npt.NDArray[np.generic]] = {}
-    for name in wanted:
+    for name in names:
         column = table.pop(name)
         columns[name] = column.astype(np.int64) if name in whole else column
     return columns, SwfHeader(comments)
@@ -172,26 +172,26 @@ def read_records(
 def read_swf(
     path: str | Path, *, nodes: int | None = None, columns: Sequence[str] = (), cancelled: bool = False
 ) -> tuple[Workload, ConversionReport]:
-    """Read an SWF file as a workload, by the rules of `gridweave.scenarios.traces.convert.convert`.
+    """Read an SWF file as a workload, following the rules of `gridweave.scenarios.traces.convert.convert`.
 
     Parameters
     ----------
     path : str or pathlib.Path
         Plain, gzip or xz.
     nodes : int, optional
-        Nodes of the machine. If left out, the header's MaxProcs (SWF counts widths in processors), else its MaxNodes.
+        Nodes of the machine. Defaults to MaxProcs in the header (SWF counts widths in processors), then to MaxNodes.
     columns : sequence of str, optional
         Optional columns of the workload to read: ``user``, ``group``, ``job_class`` (SWF's queue), ``partition``.
     cancelled : bool, optional
-        Whether to keep jobs that were cancelled before they started: those with status 5 and no run time. The field
-        of the wait says when, and the column ``cancel_ms`` has it. Otherwise they are dropped, as jobs that never ran.
+        Whether to keep jobs that were cancelled before they started: those with status 5 and no run time. Their wait
+        time gives the column ``cancel_ms``. Otherwise they are dropped as jobs that never ran.
 
     Raises
     ------
     TraceError
-        If the file cannot be read, a record is broken, or no job is left.
+        If the file cannot be read, a record is invalid, or no job is left.
     OptionError
-        If `nodes` or `columns` cannot be used.
+        If `nodes` or `columns` is invalid.
     """
     for name in columns:
         if name not in COLUMN_FIELDS:
@@ -222,20 +222,19 @@ def read_swf(
 
 
 def _cancel_s(raw: Mapping[str, npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
-    """Return when jobs were cancelled that never started, and -1 for the others."""
+    """Return the cancel times of jobs that never started, and -1 for other jobs."""
     submit_s, wait_s, run_s = (np.asarray(raw[name], np.float64) for name in ("submit_s", "wait_s", "run_s"))
     waited = (np.asarray(raw["status"]) == _STATUS_CANCELLED) & (run_s <= 0) & (wait_s > 0)
     return np.where(waited, submit_s + wait_s, -1.0)
 
 
 def write_swf(workload: Workload, path: str | Path) -> None:
-    """Write a workload as an SWF file, compressed if the suffix is ``.gz`` or ``.xz``; whole, or not at all.
+    """Write a workload as an SWF file atomically, compressed if the suffix is ``.gz`` or ``.xz``.
 
-    `read_swf` gives the same workload back. A job's width is written as allocated and as requested processors, its run
-    time and estimate as they are. Jobs that were killed at their estimate get status 0, the others 1, and the header
-    says so. A job with a ``cancel_ms`` gets status 5, its wait until then, and no run time: read back, it has its
-    estimate. SWF has no place for the optional columns ``priority`` and ``weight``, nor for numbers too large to be
-    read back exactly.
+    `read_swf` restores the workload. The width of a job is written both as allocated and as requested processors. Jobs
+    killed at their estimate get status 0, other jobs status 1, and a header entry says so. A job with ``cancel_ms``
+    gets status 5, its wait until then, and no run time; when it is read back, its run time is its estimate. SWF cannot
+    hold the optional columns ``priority`` and ``weight``. InputError if a number is too large to be read back exactly.
     """
     columns = {source: workload.columns[name] for name, source in COLUMN_FIELDS.items() if name in workload.columns}
     for name, values in (("job_id", workload.job_id), *columns.items()):
@@ -273,7 +272,7 @@ def _record(
 
 
 def _header_entries(workload: Workload) -> Iterator[tuple[str, object]]:
-    """Yield what is known of the machine and the log, as SWF labels it."""
+    """Yield the header entries that describe the machine and the log, with SWF's labels."""
     yield "Version", "2.2"
     yield "Conversion", "gridweave"
     yield "MaxJobs", len(workload)

@@ -1,7 +1,7 @@
-"""How every trace format is read and written.
+"""Common functions for reading and writing all trace formats.
 
-Reading: compressed files, lines with their numbers, checked tables of numbers. Writing: whole or not at all, and so
-that it is read back exactly.
+Reading handles compressed files, line numbers and checked tables of numbers. Writing is atomic, and files read back
+exactly.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, MS_PER_S
 FloatArray = npt.NDArray[np.float64]
 
 MAX_TIME_S = MAX_TIME_MS // MS_PER_S
-# Tables are parsed as float64. Up to here every whole number is held exactly, and no larger one is rounded into it.
+# Tables are parsed as float64. All whole numbers up to this limit are exact, and no larger number is rounded to one.
 MAX_WHOLE = 2**53 - 1
 
-_BLOCK_BYTES = 4 << 20  # some 45,000 records: large enough for speed, small beside the columns that are kept
+_BLOCK_BYTES = 4 << 20  # about 45,000 records: large enough for speed, small compared with the kept columns
 _WORTH_COMPILED_BYTES = 2 << 20
 _MAX_LINE_BYTES = 1 << 20
 _ROWS_AT_ONCE = 10_000
@@ -45,7 +45,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column of a table: its name with the unit last, and what may stand in it."""
+    """A column of a table: its name, which ends in the unit, and the range of its values."""
 
     name: str
     low: float
@@ -54,7 +54,7 @@ class Field:
 
 
 def whole_field(name: str, *, low: float = -MAX_WHOLE) -> Field:
-    """Return a field of whole numbers, of those that are exact as floats."""
+    """Return a field of whole numbers that a float64 holds exactly."""
     return Field(name, low, MAX_WHOLE, whole=True)
 
 
@@ -64,17 +64,17 @@ def width_field(name: str) -> Field:
 
 
 def time_field(name: str) -> Field:
-    """Return a field of seconds, which may have a fraction."""
+    """Return a field of times in seconds, possibly fractional."""
     return Field(name, -MAX_TIME_S, MAX_TIME_S, whole=False)
 
 
 def amount_field(name: str) -> Field:
-    """Return a field of any finite amount that a float64 holds well."""
+    """Return a field of finite amounts, possibly fractional."""
     return Field(name, -MAX_WHOLE, MAX_WHOLE, whole=False)
 
 
 def trace_stem(path: str | Path) -> str:
-    """Return the name of a trace file without the suffixes of its format and compression.
+    """Return a trace's file name without the suffixes of format and compression.
 
     Examples
     --------
@@ -86,9 +86,9 @@ def trace_stem(path: str | Path) -> str:
 
 @contextlib.contextmanager
 def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading its uncompressed bytes, after a byte order mark; its first bytes tell gzip and xz.
+    """Open a file for reading its uncompressed content; gzip and xz are detected, and a byte order mark is skipped.
 
-    A TraceError says that it cannot be opened, read or decompressed, here or while it is read inside the ``with``.
+    Errors on opening, reading or decompressing, also inside the ``with`` block, are raised as TraceError.
     """
     try:
         with open(path, "rb") as raw:
@@ -112,14 +112,14 @@ def open_trace(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def _after_mark(stream: gzip.GzipFile | lzma.LZMAFile | io.BufferedReader) -> IO[bytes]:
-    """Skip the byte order mark that editors and spreadsheets put before UTF-8."""
+    """Skip a UTF-8 byte order mark, which some editors and spreadsheets add."""
     if stream.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
         stream.read(len(codecs.BOM_UTF8))
     return cast("IO[bytes]", stream)
 
 
 def read_text(path: str | Path) -> str:
-    """Return a plain file of text in UTF-8; TraceError if it cannot be read."""
+    """Read a UTF-8 text file; TraceError if this fails."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -130,7 +130,7 @@ def read_text(path: str | Path) -> str:
 def csv_rows(
     path: str | Path, lines: Iterable[str], *, delimiter: str = ",", strict: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table in CSV, each with the number of its line; TraceError if a line cannot be split."""
+    """Yield the rows of a CSV table with their line numbers; TraceError if a line is not valid CSV."""
     reader = csv.reader(lines, delimiter=delimiter, strict=strict)
     while True:
         try:
@@ -145,11 +145,10 @@ def csv_rows(
 def read_table(
     path: str | Path, fields: Sequence[Field], *, keep: Sequence[str], comment: str, record: str
 ) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
-    """Read a table of numbers, one record per line; return the columns of ``keep`` and the comments between.
+    """Read a table of numbers with one record per line; return the columns in ``keep`` and the comments.
 
-    The file is read in blocks, and of every block only the columns asked for are kept: memory is in proportion to them.
-    Every field of every record is checked, kept or not. Comments are decoded as Latin-1, so any byte is allowed in
-    them.
+    The file is read in blocks, and only the requested columns are kept, so memory is proportional to them. All fields
+    of all records are checked. Comments are decoded as Latin-1, so they can contain any byte.
     """
     rows = [[field.name for field in fields].index(name) for name in keep]
     parts: list[list[FloatArray]] = [[] for _ in keep]
@@ -165,36 +164,36 @@ def read_table(
 
 
 def _parse_plain(block: _Block, fields: Sequence[Field], comment: str, comments: list[str]) -> FloatArray | None:
-    """Parse a block of plain numbers, and put the comments before them aside; None if it is anything else.
+    """Parse a block of plain numbers with compiled code and collect the comments at its head.
 
-    For a small file, to load the compiler takes longer than it saves.
+    Return None if the block contains anything unusual, or if the file is small: loading the compiler would take longer.
     """
     if block.first_line == 1 and len(block.data) < _WORTH_COMPILED_BYTES:
         return None
     from gridweave.scenarios.traces.kernels.numbers import NOT_PLAIN, read_plain
 
-    ahead = re.match(rb"(?:%b[^\n]*\n)*" % re.escape(comment.encode()), block.data)
-    begins = ahead.end() if ahead else 0
-    text = np.frombuffer(block.data, np.uint8, offset=begins)
-    table = np.empty((block.data.count(b"\n", begins) + 1, len(fields)))
-    found = int(read_plain(text, table))
-    if found == NOT_PLAIN or not _may_stand(table[:found], fields):
+    head = re.match(rb"(?:%b[^\n]*\n)*" % re.escape(comment.encode()), block.data)
+    start = head.end() if head else 0
+    text = np.frombuffer(block.data, np.uint8, offset=start)
+    table = np.empty((block.data.count(b"\n", start) + 1, len(fields)))
+    n_rows = int(read_plain(text, table))
+    if n_rows == NOT_PLAIN or not _is_valid(table[:n_rows], fields):
         return None
-    comments += [line.strip(" \t\r") for line in block.data[:begins].decode("latin-1").split("\n") if line]
-    return table[:found]
+    comments += [line.strip(" \t\r") for line in block.data[:start].decode("latin-1").split("\n") if line]
+    return table[:n_rows]
 
 
 def _parse_lines(
     path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str, comments: list[str]
 ) -> FloatArray:
-    """Parse a block line by line, comments between its records put aside."""
+    """Parse a block line by line and collect its comments."""
     jobs: list[str] = []
-    found: list[str] = []
+    found_comments: list[str] = []
     for line in block.lines:
         text = line.strip(" \t\r")
         if text:
-            (found if text.startswith(comment) else jobs).append(text)
-    comments += found
+            (found_comments if text.startswith(comment) else jobs).append(text)
+    comments += found_comments
     if not jobs:
         return np.empty((0, len(fields)))
     odd = block.odd and any(_ODD_CHARACTER.search(text) for text in jobs)
@@ -213,7 +212,7 @@ class _Block:
 
     @property
     def odd(self) -> bool:
-        """Whether a byte beyond printable ASCII stands in it."""
+        """Whether it contains a byte that is not printable ASCII."""
         return bool(self.data.translate(None, _PLAIN_BYTES))
 
 
@@ -235,16 +234,16 @@ def _blocks(path: str | Path) -> Iterator[_Block]:
 
 
 def _parse(jobs: list[str], fields: Sequence[Field]) -> FloatArray | None:
-    """Parse records with numpy; None if anything is wrong with any of them."""
+    """Parse records with numpy; None if any record is invalid."""
     try:
         table = np.loadtxt(jobs, np.float64, comments=None, ndmin=2)
     except ValueError:
         return None
-    return table if table.shape == (len(jobs), len(fields)) and _may_stand(table, fields) else None
+    return table if table.shape == (len(jobs), len(fields)) and _is_valid(table, fields) else None
 
 
-def _may_stand(table: FloatArray, fields: Sequence[Field]) -> bool:
-    """Return whether each number of a table may stand in its field."""
+def _is_valid(table: FloatArray, fields: Sequence[Field]) -> bool:
+    """Whether every number in a table is valid for its field."""
     low = np.array([field.low for field in fields], np.float64)
     high = np.array([field.high for field in fields], np.float64)
     if not ((table >= low) & (table <= high)).all():  # false for NaN, too
@@ -254,7 +253,7 @@ def _may_stand(table: FloatArray, fields: Sequence[Field]) -> bool:
 
 
 def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comment: str, record: str) -> FloatArray:
-    """Parse records one by one, to say which line and field is wrong."""
+    """Parse records one by one, to report the line and field of an error."""
     table = []
     for number, line in enumerate(block.lines, block.first_line):
         text = line.strip(" \t\r")
@@ -271,7 +270,7 @@ def _parse_slowly(path: str | Path, block: _Block, fields: Sequence[Field], comm
 
 
 def _value(path: str | Path, line: int, field: Field, text: str) -> float:
-    """Parse one field of one record."""
+    """Parse one field of a record; TraceError if it is invalid."""
 
     def wrong(problem: str) -> TraceError:
         return TraceError(path, f"{short(text)} {problem}", line=line, field=field.name)
@@ -287,12 +286,12 @@ def _value(path: str | Path, line: int, field: Field, text: str) -> float:
 
 
 def short(text: str) -> str:
-    """Return a text of a file so that it fits into a message of one line."""
+    """Shorten a text from a file for an error message."""
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:
-    """Return the parts in one array, and let go of them."""
+    """Concatenate the parts of a column and free them."""
     column = np.concatenate(parts) if parts else np.zeros(0, np.float64)
     parts.clear()
     return column
@@ -303,19 +302,19 @@ def _count(number: int, thing: str) -> str:
 
 
 def leading_number(text: str) -> int | None:
-    """Return the whole number that a text starts with, if any."""
-    found = re.match(r"\s*([+-]?\d{1,18})(?!\d)", text)
-    return int(found[1]) if found else None
+    """Return the whole number at the beginning of a text, or None."""
+    match = re.match(r"\s*([+-]?\d{1,18})(?!\d)", text)
+    return int(match[1]) if match else None
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error of the system or of a library as one short line."""
+    """Format an error of the system or a library as a single line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
 
 
 def seconds_text(ms: int) -> str:
-    """Return milliseconds as seconds, with decimals only where they are needed.
+    """Format milliseconds as seconds, with as few decimals as needed.
 
     Examples
     --------
@@ -327,7 +326,7 @@ def seconds_text(ms: int) -> str:
 
 
 def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) -> None:
-    """Refuse to write whole numbers of more than `MAX_WHOLE`, which could not be read back exactly."""
+    """Raise InputError if a whole number exceeds `MAX_WHOLE`, and so could not be read back exactly."""
     numbers = values.astype(np.int64, copy=False)
     beyond = (numbers > MAX_WHOLE) | (numbers < -MAX_WHOLE)
     if beyond.any():
@@ -336,9 +335,9 @@ def check_exact(path: str | Path, name: str, values: npt.NDArray[np.generic]) ->
 
 
 def write_file(path: str | Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that either all of it is there or nothing; the suffixes ``.gz`` and ``.xz`` compress it.
+    """Write a file atomically, replacing an existing one; the suffixes ``.gz`` and ``.xz`` compress it.
 
-    One that is there is replaced. ``write`` takes a binary file and writes the uncompressed content into it.
+    ``write`` is called with a binary stream for the uncompressed content.
     """
     with new_file(path) as (_, raw), _compressor(raw, Path(path).suffix.lower()) as stream:
         write(stream)
@@ -347,7 +346,7 @@ def write_file(path: str | Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_records(
     path: str | Path, head: str, columns: Sequence[npt.NDArray[np.generic]], line: Callable[..., str]
 ) -> None:
-    """Write a trace: the comments at its head, and for each job the line that its values give."""
+    """Write a trace: the comments in ``head``, then one line per job, formatted from its column values."""
 
     def write(stream: IO[bytes]) -> None:
         stream.write(head.encode("ascii", "backslashreplace"))
@@ -360,11 +359,11 @@ def write_records(
 
 @contextlib.contextmanager
 def new_file(path: str | Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Open a file under another name beside it, and rename it at the end of the ``with``; after an error, remove it.
+    """Open a temporary file next to the target, and rename it to the target if the ``with`` block succeeds.
 
-    Yields that name and the file; one that is there is replaced.
+    Yields the temporary path and the open file. After an error, the temporary file is removed.
     """
-    target = Path(os.path.realpath(path))  # a link stays a link, and what it points to is replaced
+    target = Path(os.path.realpath(path))  # replace the target of a symbolic link, not the link
     if target.exists() and not target.is_file():
         raise InputError(f"{path}: cannot be written: it is not a regular file; give the name of a file")
     temporary = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex}.part")
@@ -381,7 +380,7 @@ def new_file(path: str | Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 @contextlib.contextmanager
 def _compressor(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
-    """Yield a stream that compresses into `raw` as the suffix says. No clock: equal content gives equal files."""
+    """Yield a stream that compresses into `raw` according to the suffix, reproducibly (without a time stamp)."""
     if suffix == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
             yield cast("IO[bytes]", stream)

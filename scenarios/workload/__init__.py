@@ -1,1 +1,1 @@
-"""Workloads: the table of jobs, what its columns hold, and what is made of it."""
+"""Workloads: the job table, its columns, and functions that transform it."""

@@ -1,10 +1,10 @@
-"""What is said of jobs besides their widths and times, the same for all or drawn job by job; and classes of jobs.
+"""Optional workload columns, constant or drawn per job, and classes of jobs for separate metrics.
 
-What jobs send between their nodes, and the data that they read and write. What they need beside nodes: parts of their
-time on CPU, network and disk, memory, and the kind of their CPU work; the mixes are those of Sodan and Lan, *LOMARC:
-Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6.1, and docs/generators.md says how
-the text was read where it leaves something open. Classes whose metrics are given apart: narrow and wide, short and
-long, and by month of submission.
+Columns describe the messages between a job's nodes, its input and output data, and its use of resources: fractions of
+time on CPU, network and disk, memory, and the kind of CPU work. The resource mixes are those of Sodan and Lan, *LOMARC:
+Lookahead Matchmaking for Multi-Resource Coscheduling* (below: *LOMARC*), section 6.1; docs/generators.md explains how
+ambiguous parts of the text were interpreted. Job classes are narrow and wide, short and long, and the month of
+submission.
 """
 
 from __future__ import annotations
@@ -28,45 +28,44 @@ from gridweave.site.job import SUM_TOLERANCE
 from gridweave.site.service.zones import load_zone
 
 AT_HOME: Final = "home"
-"""In the place of a site: that of the job's user."""
+"""Used in place of a site name: the home site of the job's user."""
 
 PATTERN_NAMES = tuple(PATTERNS)
-"""The column ``pattern`` holds places in this."""
+"""Pattern names; the column ``pattern`` holds indices into this tuple."""
 
 Range = float | Sequence[float]
-"""One number for all jobs, or the two ends that the number of each job is drawn between."""
+"""One value for all jobs, or the bounds between which each job's value is drawn."""
 
 Shares = str | Mapping[str, float]
-"""One name for all jobs, or shares of the jobs by name."""
+"""One name for all jobs, or the share of jobs for each name."""
 
 
 def with_communication(
     workload: Workload, *, pattern: Shares, fraction: Range, message_bytes: Range, rng: np.random.Generator
 ) -> Workload:
-    """Say of each job how it communicates (docs/netmodel.md, "What a job is taken to be").
+    """Set how each job communicates (docs/netmodel.md, "What a job is taken to be").
 
     Parameters
     ----------
     pattern : str or mapping from str to float
-        A name of `gridweave.netmodel.communication.PATTERNS`, or shares of the jobs by such names.
+        A name from `gridweave.netmodel.communication.PATTERNS`, or the share of jobs for each name.
     fraction : float or (float, float)
-        Part of the run time on one site's own network that goes into communication, 0 to 1; between two ends it is
-        drawn evenly.
+        Fraction of the run time on a single site that is spent on communication, 0 to 1; drawn uniformly from a range.
     message_bytes : float or (float, float)
-        Size of a message; between two ends it is drawn evenly in the logarithm. In whole bytes.
+        Size of a message in whole bytes; drawn log-uniformly from a range.
     rng : numpy.random.Generator
-        Three numbers for each job, in the order of the jobs, whatever of them is used.
+        Always draws three numbers per job, in job order, even if some are unused.
 
     Returns
     -------
     Workload
         With the columns ``pattern``, ``communication_fraction`` and ``message_bytes``. A job without communication has
-        a fraction and messages of 0.
+        0 in the last two.
 
     Raises
     ------
     OptionError
-        If a pattern is not known, or a number makes no sense.
+        If a pattern is unknown, or a number is out of range.
 
     Examples
     --------
@@ -100,20 +99,20 @@ def with_data(
     output_site: Shares = AT_HOME,
     rng: np.random.Generator,
 ) -> Workload:
-    """Say of each job what it reads and writes, and at which site that lies.
+    """Set the sizes of each job's input and output, and the sites that hold them.
 
     Parameters
     ----------
     home : array_like of int, shape (n,)
-        The site of each job's user.
+        Home site of each job.
     sites : sequence of str
-        Their names.
+        Names of the sites.
     input_bytes, output_bytes : float or (float, float)
-        Sizes; between two ends they are drawn evenly in the logarithm. In whole bytes.
+        Sizes in whole bytes; drawn log-uniformly from a range.
     input_site, output_site : str or mapping from str to float
-        `AT_HOME`, the name of a site, or shares of the jobs by site.
+        `AT_HOME`, the name of a site, or the share of jobs for each site.
     rng : numpy.random.Generator
-        Four numbers for each job, in the order of the jobs, whatever of them is used.
+        Always draws four numbers per job, in job order, even if some are unused.
 
     Returns
     -------
@@ -123,29 +122,29 @@ def with_data(
     Raises
     ------
     OptionError
-        If there is no such site, or a number makes no sense.
+        If a site is unknown, or a number is out of range.
     """
     draws = rng.random((len(workload), 4))
     at_home = np.asarray(home, np.int64)
     columns: dict[str, npt.NDArray[np.generic]] = {}
     written = (("input", input_bytes, input_site), ("output", output_bytes, output_site))
-    for place, (what, sizes, where) in enumerate(written):
+    for index, (what, sizes, where) in enumerate(written):
         ends, shares = check_bytes(f"{what}_bytes", sizes), check_site(f"{what}_site", where, sites)
-        columns[f"{what}_bytes"] = _log_evenly(ends, draws[:, 2 * place])
+        columns[f"{what}_bytes"] = _log_evenly(ends, draws[:, 2 * index])
         columns[f"{what}_site"] = at_home
         if shares is not None:
             numbers = np.array([list(sites).index(name) for name in shares], np.int64)
-            columns[f"{what}_site"] = numbers[places_by_share(shares, draws[:, 2 * place + 1])]
+            columns[f"{what}_site"] = numbers[places_by_share(shares, draws[:, 2 * index + 1])]
     return workload.replace(columns={**workload.columns, **columns})
 
 
 def check_pattern(pattern: Shares) -> dict[str, float]:
-    """Return the shares of patterns.
+    """Return the share of each pattern.
 
     Raises
     ------
     OptionError
-        If a pattern is not known, or there is no share above 0.
+        If a pattern is unknown, or no share is above 0.
     """
     shares = shares_of("pattern", pattern)
     for name in shares:
@@ -154,19 +153,19 @@ def check_pattern(pattern: Shares) -> dict[str, float]:
 
 
 def check_site(option: str, site: Shares, sites: Sequence[str]) -> dict[str, float] | None:
-    """Return the shares of sites; None if each job's is that of its user.
+    """Return the share of each site; None if each job uses its home site.
 
     Parameters
     ----------
     option : str
-        What it is called.
+        Name of the option in error messages.
     sites : sequence of str
-        That there are.
+        Names of all sites.
 
     Raises
     ------
     OptionError
-        If there is no such site, or there is no share above 0.
+        If a site is unknown, or no share is above 0.
     """
     if site == AT_HOME:
         return None
@@ -178,23 +177,23 @@ def check_site(option: str, site: Shares, sites: Sequence[str]) -> dict[str, flo
 
 
 def check_fraction(fraction: Range) -> tuple[float, float]:
-    """Return the ends of a fraction of the run time.
+    """Return the bounds of a fraction of the run time.
 
     Raises
     ------
     OptionError
-        If they are not ascending parts of one.
+        If the bounds are not ascending numbers from 0 to 1.
     """
     return _ends("fraction", fraction, 1.0, "a part of the run time, from 0 to 1")
 
 
 def check_bytes(option: str, size: Range) -> tuple[float, float]:
-    """Return the ends of a size.
+    """Return the bounds of a size.
 
     Raises
     ------
     OptionError
-        If they are not ascending sizes, or the lower one of two is less than a byte: there is no logarithm of 0.
+        If the bounds are not ascending sizes, or a range starts below 1 byte, where the logarithm is not positive.
     """
     low, high = _ends(option, size, float(MAX_BYTES), f"bytes, from 0 to {MAX_BYTES:,}")
     if low < 1 and low < high:
@@ -212,9 +211,13 @@ def _ends(option: str, value: Range, most: float, right: str) -> tuple[float, fl
     return ends[0], ends[-1]
 
 
-def shares_of(option: str, given: Shares) -> dict[str, float]:
-    """Return the share of each name, checked; a name alone has all."""
-    shares = {given: 1.0} if isinstance(given, str) else {name: float(share) for name, share in given.items()}
+def shares_of(option: str, names_or_shares: Shares) -> dict[str, float]:
+    """Return the share of each name; a single name gets a share of 1. OptionError if a share is invalid."""
+    shares = (
+        {names_or_shares: 1.0}
+        if isinstance(names_or_shares, str)
+        else {name: float(share) for name, share in names_or_shares.items()}
+    )
     for name, share in shares.items():
         if not 0 <= share < np.inf:
             raise OptionError(option, f"has a share of {share:g} for {name}; a number from 0 up")
@@ -224,14 +227,14 @@ def shares_of(option: str, given: Shares) -> dict[str, float]:
 
 
 def places_by_share(shares: Mapping[str, float], draws: npt.NDArray[np.float64]) -> IntArray:
-    """Return for each job the place of its name among the shares, of which one at least is above 0."""
+    """Return, for each draw from [0, 1), the index of the name it selects; at least one share must be above 0."""
     parts = np.array(list(shares.values()), np.float64)
-    bounds = np.cumsum(parts / parts.max())  # the sum of large shares may be no number
+    bounds = np.cumsum(parts / parts.max())  # avoids overflow in the sum of large shares
     return np.asarray(np.searchsorted(bounds / bounds[-1], draws, side="right"), np.int64)
 
 
 def _evenly(ends: tuple[float, float], draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    # Rounding must not lead out of the range.
+    # Rounding errors must not leave the range.
     return np.clip(ends[0] + draws * (ends[1] - ends[0]), *ends)
 
 
@@ -248,33 +251,33 @@ RESOURCE_COLUMNS = (
     *("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction"),
     *("cpu_kind", "cache_bytes"),
 )
-"""Columns of a workload that this module fills."""
+"""Workload columns that `assign_resources` sets."""
 
 CPU_INTEGER, CPU_FLOAT = 0, 1
-"""Values of ``cpu_kind``: what the CPU part of a job is dominated by."""
+"""Values of ``cpu_kind``: the dominant kind of a job's CPU work."""
 
 CPU_WELL = 0.33
-"""Probability that the CPU parts of two jobs go well together (LOMARC, section 6.1)."""
+"""Probability that the CPU work of two jobs is compatible (LOMARC, section 6.1)."""
 
 CACHE_BYTES = (0, 40 * 1024, 80 * 1024, 400 * 1024)
-"""Data in the L2 and L3 cache, of the jobs that were measured (LOMARC, Table 1)."""
+"""Data in the L2 and L3 cache of the measured jobs (LOMARC, Table 1)."""
 
 _MEMORY_PARTS = ((0.70, 0.05, 0.5), (0.25, 0.5, 0.8), (0.05, 0.8, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceMix:
-    """How many of the jobs are bound by which resource.
+    """The shares of jobs that are bound by each resource.
 
     Parameters
     ----------
     cpu, network, disk : float
-        Probabilities, within 0 to 1, that sum to 1.
+        Probabilities that sum to 1.
 
     Raises
     ------
     OptionError
-        If they do not.
+        If the values are not probabilities that sum to 1.
     """
 
     cpu: float
@@ -300,7 +303,10 @@ MIXES: Mapping[str, ResourceMix] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Jobs bound by one resource: ranges of its fraction, of a second one, and of their sum; the third is the rest."""
+    """Ranges of a job's fractions if one resource dominates.
+
+    The ranges are those of its own fraction, of a second fraction, and of their sum; the third fraction is the rest.
+    """
 
     own: str
     second: str
@@ -318,9 +324,9 @@ _BOUNDS = (
 
 
 def mix_named(text: str) -> ResourceMix:
-    """Return the mix that a text means: a name out of `MIXES`, or per cent of CPU-, network- and disk-bound jobs.
+    """Parse a mix: a name from `MIXES`, or percentages of CPU-, network- and disk-bound jobs.
 
-    OptionError if it is neither.
+    OptionError if the text is neither.
 
     Examples
     --------
@@ -346,21 +352,21 @@ def assign_resources(
     cpu_well: float = CPU_WELL,
     dominant: bool = True,
 ) -> Workload:
-    """Give every job fractions of its time on each resource, memory, a kind of CPU work and cache.
+    """Draw each job's fractions of time on each resource, its memory, kind of CPU work and cache use.
 
     Parameters
     ----------
     workload : Workload
-        Columns of `RESOURCE_COLUMNS` that it has are replaced.
+        Existing columns of `RESOURCE_COLUMNS` are replaced.
     mix : str or ResourceMix
         A mix, or a text for `mix_named`.
     rng : numpy.random.Generator
-        Each of the columns draws from a stream of its own, spawned from it.
+        Each column draws from its own spawned stream.
     cpu_well : float
-        Probability that the CPU parts of two jobs go well together, within 0 to 1.
+        Probability that the CPU work of two jobs is compatible.
     dominant : bool
-        Whether a job that is bound by a resource spends more of its time there than on either of the others. If not,
-        the published ranges alone hold, and 8% of the disk- and network-bound jobs spend most of it on the CPU.
+        Whether a job bound by a resource spends more time on it than on either of the others. If False, only the
+        published ranges hold, and 8% of the disk- and network-bound jobs spend most of their time on the CPU.
 
     Returns
     -------
@@ -370,7 +376,7 @@ def assign_resources(
     Raises
     ------
     OptionError
-        If the mix or `cpu_well` is none.
+        If the mix is unknown, or `cpu_well` is not a probability.
 
     Notes
     -----
@@ -394,7 +400,7 @@ def assign_resources(
 def _draw_fractions(
     bound: npt.NDArray[np.intp], rngs: list[np.random.Generator], dominant: bool
 ) -> dict[str, FloatArray]:
-    """Return the three fractions of each job."""
+    """Draw the CPU, network and disk fractions of each job; draws outside the ranges are repeated."""
     columns = {name: np.empty(len(bound)) for name in RESOURCE_COLUMNS[:3]}
     for number, (ranges, rng) in enumerate(zip(_BOUNDS, rngs, strict=True)):
         rows = np.flatnonzero(bound == number)
@@ -412,7 +418,7 @@ def _draw_fractions(
 
 
 def _draw_memory(size: int, rng: np.random.Generator) -> FloatArray:
-    """Return parts of a node's memory."""
+    """Draw the fraction of a node's memory that each job uses."""
     shares, lows, highs = np.array(_MEMORY_PARTS).T
     part = rng.choice(len(shares), size, p=shares)
     memory: FloatArray = rng.uniform(lows[part], highs[part])
@@ -420,12 +426,12 @@ def _draw_memory(size: int, rng: np.random.Generator) -> FloatArray:
 
 
 def check_resources(workload: Workload) -> None:
-    """Refuse a workload whose jobs cannot be matched by what they need.
+    """Check that a workload has the resource columns that coscheduling needs.
 
     Raises
     ------
     InputError
-        If it lacks one of the four fractions, or those of CPU, network and disk do not sum to 1 for some job.
+        If one of the four fractions is missing, or those of CPU, network and disk do not sum to 1 for some job.
     """
     for name in RESOURCE_COLUMNS[:4]:
         if name not in workload.columns:
@@ -441,19 +447,19 @@ def check_resources(workload: Workload) -> None:
 
 
 NARROW_UP_TO = 32
-"""The widest narrow job, in nodes (Zhang, section 2.2: small jobs use 32 or fewer nodes)."""
+"""Maximum width of a narrow job in nodes (Zhang, section 2.2: small jobs use 32 or fewer nodes)."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JobClasses:
-    """Jobs parted into classes: each job is in exactly one.
+    """A partition of jobs into classes: each job is in exactly one.
 
     Attributes
     ----------
     names : tuple of str
-        The classes; a class may be empty.
+        Names of the classes; a class may be empty.
     of_job : numpy.ndarray of int64, shape (n,)
-        For each job the place of its class in ``names``.
+        Index of each job's class in ``names``.
     """
 
     names: tuple[str, ...]
@@ -461,14 +467,14 @@ class JobClasses:
 
 
 def classes_by_width(width: npt.ArrayLike, narrow_up_to: float = NARROW_UP_TO) -> JobClasses:
-    """Part jobs into narrow and wide ones.
+    """Classify jobs as narrow or wide.
 
     Parameters
     ----------
     width : array_like of int, shape (n,)
         Nodes of each job.
     narrow_up_to : float, optional
-        The widest narrow job, in nodes; 32 as in Zhang, section 2.2.
+        Maximum width of a narrow job; 32 as in Zhang, section 2.2.
 
     Returns
     -------
@@ -479,14 +485,14 @@ def classes_by_width(width: npt.ArrayLike, narrow_up_to: float = NARROW_UP_TO) -
 
 
 def classes_by_length(run_ms: npt.ArrayLike, short_up_to_ms: float | None = None) -> JobClasses:
-    """Part jobs into short and long ones.
+    """Classify jobs as short or long.
 
     Parameters
     ----------
     run_ms : array_like of int, shape (n,)
-        How long each job ran.
+        Run time of each job.
     short_up_to_ms : float, optional
-        The longest short job; the median of the run times if left out.
+        Maximum run time of a short job; defaults to the median run time.
 
     Returns
     -------
@@ -500,11 +506,11 @@ def classes_by_length(run_ms: npt.ArrayLike, short_up_to_ms: float | None = None
 
 
 def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezone: str | None = None) -> JobClasses:
-    """Part jobs by the calendar month in which they were submitted: "1996-09" and so on, ascending, none without a job.
+    """Classify jobs by the calendar month of submission, e.g. "1996-09", in ascending order without empty months.
 
-    `start_unix_s` is the instant of time zero, in seconds since 1970 (UTC); `timezone` the IANA name of the zone whose
-    calendar counts, UTC if left out. InputError if there is no date to begin with, the zone is not known, or a date
-    leaves the calendar.
+    `start_unix_s` is the date of time zero in seconds since 1970 (UTC). `timezone` is the IANA name of the calendar's
+    time zone; it defaults to UTC. InputError if there is no start date, the zone is unknown, or a date is beyond the
+    calendar.
     """
     submit = np.asarray(submit_ms, np.int64)
     if start_unix_s is None:
@@ -526,7 +532,7 @@ def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezon
 
 
 def _month_edges(first_ms: int, last_ms: int, start_unix_s: int, zone: ZoneInfo) -> tuple[list[str], IntArray]:
-    """Return the names of all months from first to last, and the instant at which each begins."""
+    """Return the names and start times of all months from the first to the last job."""
     first, last = (
         datetime.datetime.fromtimestamp(start_unix_s + instant_ms // MS_PER_S, zone)
         for instant_ms in (first_ms, last_ms)

@@ -1,8 +1,8 @@
-"""Models of run time estimates: what users ask for, drawn from how long their jobs run.
+"""Models of run time estimates: how far users overestimate the run times of their jobs.
 
 Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
 Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1 and Figure 1. Each model multiplies the
-run time of a job by an over-estimation factor >= 1 that does not depend on the job.
+run time of a job by an overestimation factor >= 1 that does not depend on the job.
 """
 
 from __future__ import annotations
@@ -19,13 +19,7 @@ FORMS = "keep, perfect, omega:X (X >= 0) or phi:X (0 <= X <= 1)"
 
 
 def perfect(workload: Workload) -> Workload:
-    """Give every job its run time as its estimate.
-
-    Returns
-    -------
-    Workload
-        The same jobs; no job overruns its estimate any more.
-    """
+    """Set every estimate to the run time; no job overruns its estimate any more."""
     return _with_estimates(workload, workload.run_ms)
 
 
@@ -35,9 +29,9 @@ def omega(workload: Workload, omega: float, rng: np.random.Generator) -> Workloa
     Parameters
     ----------
     omega : float
-        Upper limit of the over-estimation, >= 0. At 0 every estimate is perfect.
+        Upper limit of the overestimation, >= 0. At 0 every estimate is perfect.
     rng : numpy.random.Generator
-        Source of the factors, one number per job.
+        Draws one factor per job.
 
     Returns
     -------
@@ -60,16 +54,16 @@ def omega(workload: Workload, omega: float, rng: np.random.Generator) -> Workloa
 
 
 def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
-    """Draw estimates from the Phi model: a fraction phi of the jobs ends exactly at its estimate.
+    """Draw estimates from the Phi model: a fraction phi of the jobs end exactly at their estimate.
 
-    For the other jobs the fraction of the estimate that they use, run time / estimate, is uniform on (0, 1].
+    For the other jobs, run time / estimate is uniform on (0, 1].
 
     Parameters
     ----------
     phi : float
         Fraction of jobs with a perfect estimate, 0 <= phi <= 1. At 1 every estimate is perfect.
     rng : numpy.random.Generator
-        Source of the factors, one number per job.
+        Draws one factor per job.
 
     Returns
     -------
@@ -79,7 +73,7 @@ def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
     Raises
     ------
     OptionError
-        If phi is not within 0 to 1.
+        If phi is not between 0 and 1.
 
     Notes
     -----
@@ -95,19 +89,19 @@ def phi(workload: Workload, phi: float, rng: np.random.Generator) -> Workload:
 
 
 def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> Workload:
-    """Apply the estimate model that a text names.
+    """Apply an estimate model given as text.
 
     Parameters
     ----------
     model : str
         ``keep`` (leave the estimates as they are), ``perfect``, ``omega:X`` or ``phi:X``.
     rng : numpy.random.Generator
-        Used by the models that draw.
+        Source of random numbers for the models ``omega`` and ``phi``.
 
     Raises
     ------
     OptionError
-        If the text names no model, or its number is missing or out of bounds.
+        If the model is unknown, or its number is missing or out of range.
     """
     name, colon, _ = model.partition(":")
     if name in {"keep", "perfect"} and not colon:
@@ -119,7 +113,7 @@ def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> 
 
 
 def number_of(option: str, model: str, forms: str) -> float:
-    """Return the number of a model that is written as its name, a colon and that; ``forms`` are those known."""
+    """Return the number in a model text such as ``omega:2``; ``forms`` lists the valid forms for the error message."""
     try:
         return float(model.partition(":")[2])
     except ValueError:

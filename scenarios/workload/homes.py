@@ -1,4 +1,4 @@
-"""At which site each job is submitted: its home, carried in the column ``partition`` as the number of the site."""
+"""Home sites of jobs: the site at which a job is submitted, as its number in the column ``partition``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from gridweave.scenarios.workload.transform import with_cancels_moved
 def assign_homes(
     workload: Workload, home: str | dict[str, float], site_names: list[str], rng: np.random.Generator
 ) -> Workload:
-    """Give each job a home: the number of a site, from 0, in the column ``partition``.
+    """Assign each job a home site: its number, from 0, in the column ``partition``.
 
-    With ``round-robin``, job i, in order of submission, belongs to site i mod S (Streit, section 7.2). With
-    ``partition``, the partitions of the trace, in ascending order of their numbers, are the sites in their order. With
-    shares by site, each job is drawn by itself, with a probability in proportion to the share. InputError if the
-    workload has no partitions, more of them than there are sites, or jobs of none.
+    With ``round-robin``, the i-th submitted job gets site i mod S (Streit, section 7.2). With ``partition``, the k-th
+    lowest partition number of the trace becomes the k-th site. With shares by site, each job is drawn independently.
+    InputError if the workload has no partitions, more partitions than sites, or jobs without a partition.
     """
     jobs = len(workload)
     if isinstance(home, dict):
@@ -34,7 +33,7 @@ def assign_homes(
 
 
 def home_of(workload: Workload) -> IntArray:
-    """Return the home of each job, as `assign_homes` gave it.
+    """Return the home site of each job, as assigned by `assign_homes`.
 
     Returns
     -------
@@ -44,7 +43,7 @@ def home_of(workload: Workload) -> IntArray:
 
 
 def overlap(workloads: Sequence[Workload]) -> bool:
-    """Return whether workloads say when they were recorded, and were at one time."""
+    """Whether all workloads have recording dates and a common period."""
     starts = [jobs.start_unix_s for jobs in workloads]
     if None in starts or not all(len(jobs) for jobs in workloads):
         return False
@@ -53,10 +52,10 @@ def overlap(workloads: Sequence[Workload]) -> bool:
 
 
 def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
-    """Return the jobs of several sites, numbered from 0, each with a workload of its own users, as one, numbered anew.
+    """Merge the workloads of several sites, with new job ids in submit order and the site number as home.
 
-    Workloads that `overlap` keep their times; otherwise all of them begin at time 0. Of their columns the one that says
-    when jobs are cancelled is kept, if any has it.
+    Workloads that `overlap` keep their dates; otherwise all of them start at time 0. Of the optional columns only
+    ``cancel_ms`` is kept.
     """
     jobs = [each for _, each in workloads]
     first_s = min(each.start_unix_s or 0 for each in jobs) if overlap(jobs) else None

@@ -1,8 +1,8 @@
-"""What the tasks of a job need of a node: a part of its CPU and of its memory (docs/fractional.md, "Needs").
+"""The needs of a job's tasks: fractions of a node's CPU and memory (docs/fractional.md, "Needs").
 
-The column ``cpu_need`` is the part of a node's CPU with which a task runs at full speed, ``memory_fraction`` that of
-its memory which a task holds. A job's width is then its number of tasks. Where the tasks of a job differ, these are
-of its first group of tasks, which needs the most memory, and `GROUP_COLUMNS` tell of the others.
+The column ``cpu_need`` is the fraction of a node's CPU with which a task runs at full speed; ``memory_fraction`` is the
+fraction of a node's memory that it occupies. The width of such a job is its number of tasks. If tasks differ, these
+columns describe the first group of tasks, which needs the most memory, and `GROUP_COLUMNS` describe the other groups.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NEED_COLUMNS = ("cpu_need", "memory_fraction")
 _OF_GROUPS = frozenset(itertools.chain(*GROUP_COLUMNS))
 
 ANNOTATIONS = ("lublin", "hpc2n", "whole", "lublin-root")
-"""Ways to give needs to jobs of which none are known."""
+"""Methods for assigning needs to jobs without any."""
 
 SEQUENTIAL_NEED = 0.25
-"""CPU need of a task with one thread on a node with four cores."""
+"""CPU need of a single-threaded task on a node with four cores."""
 
 _SMALL_MEMORY, _SMALL_SHARE, _LARGEST = 0.1, 0.55, 10
 _HPC2N_CORES = 2
@@ -35,37 +35,37 @@ _ROOTED_SHARE, _MEMORY_BESIDE_ROOT = 0.5, 0.25
 
 
 def needs_of(workload: Workload) -> NeedsOfTasks:
-    """Return the groups of tasks of all jobs; where nothing is known a task needs all of a node."""
+    """Return the groups of tasks of all jobs; a task without needs takes a whole node."""
     return needs_in_columns(workload.width, workload.columns)
 
 
 def cpu_needs(workload: Workload) -> npt.NDArray[np.float64]:
-    """Return the CPU that all tasks of each job need together, in nodes, shape (n,)."""
+    """Return the total CPU need of each job's tasks, in nodes, shape (n,)."""
     groups = needs_of(workload)
-    found = np.zeros(len(workload))
-    np.add.at(found, groups.row, groups.cpu * groups.tasks)
-    return found
+    needs = np.zeros(len(workload))
+    np.add.at(needs, groups.row, groups.cpu * groups.tasks)
+    return needs
 
 
 def with_groups(workload: Workload, groups: NeedsOfTasks) -> Workload:
-    """Return a workload whose tasks have these needs, and whose widths are how many there are.
+    """Replace the needs and widths of a workload's jobs; a width becomes the number of tasks.
 
     Parameters
     ----------
     groups : NeedsOfTasks
-        By job, and by falling memory within a job: one to `MOST_GROUPS` of each.
+        Groups ordered by job, and by descending memory within a job; at most `MOST_GROUPS` per job, at least one.
     """
     count = np.bincount(groups.row, minlength=len(workload))
-    place = np.arange(len(groups.row)) - (np.cumsum(count) - count)[groups.row]
+    group_index = np.arange(len(groups.row)) - (np.cumsum(count) - count)[groups.row]
     columns = _without_groups(workload)
-    for number, names in enumerate((("", *NEED_COLUMNS), *GROUP_COLUMNS)):
-        chosen = place == number
-        if number and not chosen.any():
+    for group, names in enumerate((("", *NEED_COLUMNS), *GROUP_COLUMNS)):
+        in_group = group_index == group
+        if group and not in_group.any():
             break
         for name, values in zip(names, groups[1:], strict=True):
             if name:
                 columns[name] = np.zeros(len(workload), values.dtype)
-                columns[name][groups.row[chosen]] = values[chosen]
+                columns[name][groups.row[in_group]] = values[in_group]
     width = np.bincount(groups.row, groups.tasks, minlength=len(workload)).astype(np.int64)
     return workload.replace(width=width, columns=columns)
 
@@ -75,12 +75,12 @@ def _without_groups(workload: Workload) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> None:
-    """Check that a workload says what its tasks need.
+    """Check the needs of a workload's tasks.
 
     Raises
     ------
     InputError
-        If a column is missing, or a need is not above 0 and up to 1, or groups have more tasks than their job; with the
+        If a column is missing, a need is not in (0, 1], or the groups of a job have more tasks than the job. Names the
         job and the field.
     """
     for name in columns:
@@ -94,7 +94,7 @@ def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> No
     groups = needs_of(workload)
     if (groups.tasks < 1).any():
         row = int(groups.row[np.argmax(groups.tasks < 1)])
-        problem = f"has {workload.width[row]} tasks, and its groups behind the first leave none of them to that"
+        problem = f"has {workload.width[row]} tasks, and its other groups leave none for the first group"
         raise InputError(f"{workload.name}: job {workload.job_id[row]}: {problem}")
 
 
@@ -104,7 +104,7 @@ def _check_above_zero(workload: Workload, name: str, is_asked: BoolArray) -> Non
 
 
 def _check_group(workload: Workload, tasks: str, cpu: str, memory: str) -> None:
-    """Check the columns of one group behind the first."""
+    """Check the columns of one group after the first."""
     for name in (tasks, cpu, memory):
         if name not in workload.columns:
             raise InputError(f"{workload.name}: has no column {name}; {tasks}, {cpu} and {memory} go together")
@@ -120,17 +120,21 @@ def _check_group(workload: Workload, tasks: str, cpu: str, memory: str) -> None:
 
 
 def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) -> Workload:
-    """Give the tasks of each job a CPU need and a memory requirement: the columns `NEED_COLUMNS`.
+    """Assign CPU and memory needs to the tasks of each job, in the columns `NEED_COLUMNS`.
 
-    Which, the annotation says. "lublin" is for nodes with four cores: a job of one task has one thread, and all others
-    keep their nodes busy; 55% of the jobs need a tenth of the memory, the others 20% to 100%. "lublin-root": the same,
-    but in half of the jobs of several tasks all of these except one, the root, need a quarter of its memory. "hpc2n" is
-    for nodes with two cores, as the trace of HPC2N says in ``memory_kb`` and ``requested_memory_kb``, per processor (-1
-    is unknown): the width becomes tasks, and two processors of a job of an even number of them, with memory for both on
-    one node, are one task of two threads. "whole": all of a node.
+    The annotation selects the method:
 
-    Two numbers are drawn for each job with "lublin", and then another with "lublin-root"; none with the others.
-    OptionError if there is no such annotation, InputError if the workload lacks what it needs.
+    - "lublin" is for nodes with four cores. A job of one task has one thread; the tasks of other jobs use a whole
+      node's CPU. 55% of the jobs need a tenth of a node's memory, the others 20% to 100%.
+    - "lublin-root" is the same, but in half of the jobs with several tasks, all tasks except the root need only a
+      quarter of the root's memory.
+    - "hpc2n" is for nodes with two cores. Memory per processor comes from the columns ``memory_kb`` and
+      ``requested_memory_kb`` of the HPC2N trace (-1: unknown). The width becomes a number of tasks: if the number of
+      processors is even and two of them fit into the memory of a node, they form one task of two threads.
+    - "whole" assigns whole nodes.
+
+    "lublin" draws two numbers per job, "lublin-root" then one more; the others draw none. Raises OptionError if the
+    annotation is unknown, and InputError if the workload lacks a column that the method needs.
     """
     check_known("needs", annotation, ANNOTATIONS)
     if annotation == "hpc2n":
@@ -142,12 +146,12 @@ def with_needs(workload: Workload, annotation: str, rng: np.random.Generator) ->
         large = rng.integers(2, _LARGEST + 1, count) / _LARGEST
         need = np.where(workload.width == 1, SEQUENTIAL_NEED, 1.0)
         memory = np.where(small, _SMALL_MEMORY, large)
-    found = workload.replace(columns={**_without_groups(workload), "cpu_need": need, "memory_fraction": memory})
-    return _with_roots(found, rng) if annotation == "lublin-root" else found
+    annotated = workload.replace(columns={**_without_groups(workload), "cpu_need": need, "memory_fraction": memory})
+    return _with_roots(annotated, rng) if annotation == "lublin-root" else annotated
 
 
 def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
-    """Let all tasks but the first of some jobs need less memory than that."""
+    """Reduce the memory of all tasks but the first in a random half of the jobs with several tasks."""
     has_root = (rng.random(len(workload)) < _ROOTED_SHARE) & (workload.width > 1)
     tasks, cpu, memory = GROUP_COLUMNS[0]
     others = {
@@ -161,7 +165,7 @@ def _with_roots(workload: Workload, rng: np.random.Generator) -> Workload:
 
 
 def with_load(workload: Workload, nodes: int, load: float) -> Workload:
-    """Multiply the times between submissions so that the offered load is as given; the first is at time zero.
+    """Scale the times between submissions to a given offered load; the first job moves to time zero.
 
     Parameters
     ----------
@@ -169,7 +173,7 @@ def with_load(workload: Workload, nodes: int, load: float) -> Workload:
         At least one job.
     nodes : int
     load : float
-        Sum of tasks x run time, over nodes x time from the first submission to the last.
+        Sum of tasks x run time, divided by nodes x time between the first and the last submission.
 
     Raises
     ------
@@ -185,11 +189,11 @@ def with_load(workload: Workload, nodes: int, load: float) -> Workload:
     span_ms = int(since_first.submit_ms[-1])
     if not span_ms:
         raise InputError(f"{workload.name}: all jobs are submitted at once, and no factor changes their load")
-    now = float(workload.width @ workload.run_ms.astype(np.float64)) / (nodes * float(span_ms))
+    current_load = float(workload.width @ workload.run_ms.astype(np.float64)) / (nodes * float(span_ms))
     try:
-        return shrink(since_first, now / load)
+        return shrink(since_first, current_load / load)
     except OptionError:
-        problem = f"is {load:g}, and jobs would come later than {MAX_TIME_MS} ms; give a greater load"
+        problem = f"is {load:g}, so submit times would exceed {MAX_TIME_MS} ms; give a higher load"
         raise OptionError("load", problem) from None
 
 
@@ -198,12 +202,14 @@ HPC2N_NODE_KB = 2 * 1024 * 1024
 
 
 def _as_hpc2n(workload: Workload) -> Workload:
-    known = [workload.columns[name] for name in ("memory_kb", "requested_memory_kb") if name in workload.columns]
-    if not known:
+    memory_columns = [
+        workload.columns[name] for name in ("memory_kb", "requested_memory_kb") if name in workload.columns
+    ]
+    if not memory_columns:
         raise InputError(
-            f"{workload.name}: does not say how much memory its jobs use, which the needs of HPC2N come from"
+            f"{workload.name}: has neither memory_kb nor requested_memory_kb, from which the needs of HPC2N are derived"
         )
-    part = np.max(known, axis=0) / HPC2N_NODE_KB
+    part = np.max(memory_columns, axis=0) / HPC2N_NODE_KB
     memory = np.clip(part, _SMALL_MEMORY, 1.0)
     threaded = (workload.width % _HPC2N_CORES == 0) & (memory <= 1 / _HPC2N_CORES)
     columns = {

@@ -1,7 +1,7 @@
-"""Priorities of the jobs of a workload that has none: by queue, user, group or partition, or drawn by shares.
+"""Job priorities for workloads without any: derived from queue, user, group or partition, or drawn by shares.
 
-Traces in SWF have no priorities, but the queue of each job (field 15, the column ``job_class``), by which most sites
-gave them. Collins and George (2001), sections 5.3 and 5.4, draw them in mixes.
+SWF traces have no priorities, but they have the queue of each job (field 15, the column ``job_class``), from which most
+sites derived them. Collins and George (2001), sections 5.3 and 5.4, draw priorities from mixes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.site.job import MOST_PRIORITY
 
 COLUMNS = ("job_class", "user", "group", "partition")
-"""The columns of a workload that may say what priority a job has."""
+"""Workload columns from which a priority can be derived."""
 
 SHARES = "shares"
 
@@ -25,17 +25,17 @@ FORMS = (
 
 
 def with_priorities(workload: Workload, model: str, rng: np.random.Generator) -> Workload:
-    """Return a workload whose jobs have the priorities that a text says.
+    """Set the priorities of a workload's jobs as a text describes.
 
     Parameters
     ----------
     workload : Workload
     model : str
-        ``keep``: those of the workload, if it has any. ``job_class:3=2,1=1``: jobs of class 3 have priority 2, those of
-        class 1 priority 1, and all others 0; in the same way by ``user``, ``group`` or ``partition``.
-        ``shares:2=0.2,1=0.3,0=0.5``: a fifth of the jobs have priority 2, and so on; shares need not sum to 1.
+        ``keep``: leave the workload as it is. ``job_class:3=2,1=1``: jobs of class 3 get priority 2, jobs of class 1
+        get priority 1, and all others 0; likewise for ``user``, ``group`` and ``partition``.
+        ``shares:2=0.2,1=0.3,0=0.5``: a fifth of the jobs get priority 2, and so on; the shares need not sum to 1.
     rng : numpy.random.Generator
-        For shares: one draw a job.
+        Draws one number per job for shares.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def with_priorities(workload: Workload, model: str, rng: np.random.Generator) ->
     Raises
     ------
     OptionError
-        If the text is none of these, the workload does not have the column, or no job has one of the values.
+        If the text is invalid, the workload lacks the column, or no job has one of the listed values.
 
     Examples
     --------
@@ -56,27 +56,27 @@ def with_priorities(workload: Workload, model: str, rng: np.random.Generator) ->
     """
     if model == "keep":
         return workload
-    by, _, rest = model.partition(":")
-    if by not in (*COLUMNS, SHARES):
+    source, _, rest = model.partition(":")
+    if source not in (*COLUMNS, SHARES):
         raise OptionError("priorities", f"{model!r} is not known; one of {FORMS}")
     pairs = _pairs(model, rest)
-    priority = _drawn(pairs, len(workload), rng) if by == SHARES else _by_column(workload, by, pairs)
+    priority = _drawn(pairs, len(workload), rng) if source == SHARES else _by_column(workload, source, pairs)
     return workload.replace(columns={**workload.columns, "priority": priority})
 
 
 def column_of(model: str) -> str | None:
-    """Return the column of a trace that a model goes by, or None."""
-    by = model.partition(":")[0]
-    return by if by in COLUMNS else None
+    """Return the trace column that a model uses, or None."""
+    source = model.partition(":")[0]
+    return source if source in COLUMNS else None
 
 
 def _pairs(model: str, text: str) -> list[tuple[str, str]]:
-    pairs = [(key.strip(), value.strip()) for key, _, value in (one.partition("=") for one in text.split(","))]
+    pairs = [(key.strip(), value.strip()) for key, _, value in (pair.partition("=") for pair in text.split(","))]
     if not all(key and value for key, value in pairs):
         raise OptionError("priorities", f"{model!r} is not written as VALUE=PRIORITY,...; one of {FORMS}")
     keys = [key for key, _ in pairs]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise OptionError("priorities", f"{model!r} has {twice} twice")
+        raise OptionError("priorities", f"{model!r} lists {twice} twice")
     return pairs
 
 
@@ -88,19 +88,19 @@ def _drawn(pairs: list[tuple[str, str]], jobs: int, rng: np.random.Generator) ->
 
 def _by_column(workload: Workload, column: str, pairs: list[tuple[str, str]]) -> IntArray:
     priority = np.zeros(len(workload), np.int64)
-    known = workload.columns.get(column)
-    if known is None and len(workload):
+    values = workload.columns.get(column)
+    if values is None and len(workload):
         raise OptionError("priorities", f"{workload.name} does not say the {column} of its jobs")
-    is_told = np.zeros(len(workload), np.bool_)
+    is_covered = np.zeros(len(workload), np.bool_)
     for value, level in pairs:
-        number, given = _whole(value, f"a {column}"), _priority(level)
-        rows = np.zeros(0, np.bool_) if known is None else known == number
-        priority[rows] = given
-        is_told |= rows
-    if len(workload) and not is_told.any():
-        there = ", ".join(map(str, np.unique(known if known is not None else [])[:8].tolist()))
+        number, priority_level = _whole(value, f"a {column}"), _priority(level)
+        rows = np.zeros(0, np.bool_) if values is None else values == number
+        priority[rows] = priority_level
+        is_covered |= rows
+    if len(workload) and not is_covered.any():
+        present = ", ".join(map(str, np.unique(values if values is not None else [])[:8].tolist()))
         raise OptionError(
-            "priorities", f"no job of {workload.name} has one of these as its {column}; there are {there}"
+            "priorities", f"no job of {workload.name} has one of the listed values of {column}; there are {present}"
         )
     return priority
 

@@ -1,7 +1,7 @@
-"""Run times as distributions: drawn around those of a trace, or from what is known of a job's class.
+"""Random run times, drawn around the run times of a trace or from measured statistics of a job class.
 
-Source: Collins and George (2001), section 6, name "modeling job execution time as a statistical distribution instead of
-a known quantity" as future work. That it is a lognormal one is a guess: run times are above 0 and have long tails.
+Collins and George (2001), section 6, name "modeling job execution time as a statistical distribution instead of a known
+quantity" as future work. The lognormal distribution is our assumption: run times are positive and have long tails.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, folder: Path | None = None) -> Workload:
-    """Draw the run times of jobs as a text says, with one number per job; they are whole milliseconds from 1 up.
+    """Draw run times from the model that a text names: one random number per job; whole milliseconds, at least 1.
 
-    The text is ``keep`` (those of the workload), ``lognormal:X``: drawn from a lognormal distribution, of which the
-    run time in the workload is the mean and X the standard deviation in parts of that, or ``experience:FILE``: each
-    from one with the mean and the standard deviation that the tables ``[[experience]]`` of the file have of work at
-    speed 1, for the job's class or else for its user; what they do not know keeps its run time. A file is looked for in
-    ``folder`` first. Estimates stay: a job that would run for longer is ended there, and counts as one that overran.
-    OptionError if the text names no model, its number is missing or out of bounds, or the file cannot be used.
+    - ``keep`` leaves the workload as it is.
+    - ``lognormal:X`` draws from a lognormal distribution whose mean is the recorded run time and whose standard
+      deviation is X times the mean.
+    - ``experience:FILE`` draws from a lognormal distribution with the mean and standard deviation that the file's
+      tables ``[[experience]]`` state at speed 1 for the job's class, or else for its user. Jobs of other classes and
+      users keep their run times. The file is looked up in ``folder`` first.
+
+    Estimates stay the same: a longer run time is cut at the estimate, and the job counts as overrun. Raises OptionError
+    if the model is unknown, its number is missing or out of range, or the file cannot be used.
     """
     if model == "keep":
         return workload
@@ -60,42 +63,42 @@ def _spread(model: str) -> float:
 
 
 def _known(workload: Workload, path: str, folder: Path | None) -> tuple[FloatArray, FloatArray]:
-    """Return the mean run time of each job, and its standard deviation in parts of that, as a file knows them."""
-    # What reads the files of grids loads every discipline.
+    """Return each job's mean run time, and its standard deviation relative to the mean, from a file of statistics."""
+    # Import here, because the configuration reader loads every discipline.
     from gridweave.grid.config.known_times import read_known_times
     from gridweave.grid.config.networks import beside
 
     file = beside(folder, path) or Path(path)
     try:
-        known, _ = read_known_times(file)
+        tables, _ = read_known_times(file)
     except GridweaveError as error:
         raise OptionError("run_times", str(error)) from error
-    if problem := _why_unusable(known, file):
+    if problem := _why_unusable(tables, file):
         raise OptionError("run_times", problem)
     mean_ms, spread = workload.run_ms.astype(np.float64), np.zeros(len(workload))
-    is_known = np.zeros(len(workload), np.bool_)
-    # The class goes before the user.
+    has_table = np.zeros(len(workload), np.bool_)
+    # A table for the class overrides one for the user, so it comes last.
     for column, of_class in (("user", False), ("job_class", True)):
         names = workload.columns.get(column)
-        for one in known if names is not None else ():
-            name = one.job_class if of_class else one.user
-            if name is None or one.resource or not str(name).isdecimal():
+        for table in tables if names is not None else ():
+            name = table.job_class if of_class else table.user
+            if name is None or table.resource or not str(name).isdecimal():
                 continue
             rows = names == int(name)
-            mean_ms[rows], spread[rows] = one.mean_ms, one.deviation_ms / one.mean_ms
-            is_known |= rows
-    if len(workload) and not is_known.any():
-        raise OptionError("run_times", f"{file} knows none of the classes and users of these jobs")
+            mean_ms[rows], spread[rows] = table.mean_ms, table.deviation_ms / table.mean_ms
+            has_table |= rows
+    if len(workload) and not has_table.any():
+        raise OptionError("run_times", f"{file} has no table for any class or user of these jobs")
     return mean_ms, spread
 
 
-def _why_unusable(known: Sequence[KnownTimes], file: Path) -> str | None:
-    """Return why no run times can be drawn from what is known, or None."""
-    if not known:
+def _why_unusable(tables: Sequence[KnownTimes], file: Path) -> str | None:
+    """Return why the tables cannot be used for drawing run times, or None."""
+    if not tables:
         return f"{file} has no table [[experience]]; gridweave simulate --out writes one (experience.toml)"
-    plain = {one.key[0] for one in known if not one.resource}
-    bare = sorted({str(one.job_class) for one in known if one.resource and one.key[0] not in plain})
+    plain = {table.key[0] for table in tables if not table.resource}
+    bare = sorted({str(table.job_class) for table in tables if table.resource and table.key[0] not in plain})
     if bare:
-        return f"{file} knows job class {bare[0]} on resources only; add a table without resource: work at speed 1"
-    wild = next((one for one in known if one.deviation_ms > _MOST * one.mean_ms), None)
+        return f"{file} has tables of job class {bare[0]} for resources only; add one without resource, for speed 1"
+    wild = next((table for table in tables if table.deviation_ms > _MOST * table.mean_ms), None)
     return f"{file} has a deviation_ms of more than {_MOST:g} times the mean_ms" if wild is not None else None

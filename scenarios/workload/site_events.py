@@ -1,6 +1,6 @@
-"""What happens at a simulated site besides its jobs: reservations asked for in advance, and nodes that fail.
+"""Site events in simulation other than jobs: requests for advance reservations, and nodes that fail or drain.
 
-Nodes fail, drain and come back as docs/disciplines.md has it, "Nodes that fail".
+docs/disciplines.md, "Nodes that fail", describes how nodes fail, drain and recover.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.messages import ReservationRequested
 
 Request = tuple[int, ReservationRequested]
-"""The instant in ms at which a reservation is requested, and the request."""
+"""The time of a reservation request in ms, and the request."""
 
 
 class ReservationAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site said to a request for a reservation.
+    """A site's answer to a reservation request.
 
     Attributes
     ----------
     reservation_id : int
     requested_ms : int
-        The instant at which it was requested.
+        Time of the request.
     start_ms, length_ms, width : int
-        As they were asked for, and what was reserved if the site accepted.
+        The requested reservation.
     accepted : bool
     earliest_ms : int or None
-        If it was refused: the earliest start, not before the one asked for, at which it would have been accepted then;
-        None if there is none.
+        If refused: the earliest start, no earlier than requested, that would have been accepted; None if there is none.
     reason : str or None
-        If it was refused.
+        Why it was refused.
     """
 
     reservation_id: int
@@ -46,42 +45,43 @@ class ReservationAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_requests(requests: Sequence[Request]) -> None:
-    """Refuse reservations that could not be told apart, or that are requested before time zero.
+    """Reject duplicate reservation ids and requests before time zero.
 
     Raises
     ------
     OptionError
-        With the id of the first that is wrong.
+        Names the first invalid reservation.
     """
-    known: set[int] = set()
+    seen: set[int] = set()
     for when_ms, request in requests:
-        if request.reservation_id in known:
+        if request.reservation_id in seen:
             raise OptionError("reservations", f"id {request.reservation_id} appears twice; ids are unique")
         if when_ms < 0:
             problem = f"{request.reservation_id} is requested at {when_ms} ms; time begins at 0"
             raise OptionError("reservations", problem)
-        known.add(request.reservation_id)
+        seen.add(request.reservation_id)
 
 
 KINDS = ("up", "drain", "down")
-"""What happens to nodes, by the numbers that compiled code has for it."""
+"""Kinds of node events, in the order of their numbers in compiled code."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens to some nodes of a site.
+    """A change of state for some nodes of a site.
 
     Attributes
     ----------
     at_ms : int
     kind : {"down", "drain", "up"}
-        They fail, and what runs on them is lost; they leave when their jobs have ended; they come back.
+        ``down``: the nodes fail and their jobs are lost. ``drain``: they leave service once their jobs have ended.
+        ``up``: they return to service.
     first_node, nodes : int
-        The first of them, from 0, and how many they are.
+        Index of the first node, from 0, and number of nodes.
 
     Raises
     ------
     InputError
-        If a value is impossible.
+        If a value is out of range.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def check_node_events(events: Sequence[NodeEvent], nodes: int) -> None:
-    """Raise InputError if an event is about nodes that a site of so many does not have."""
+    """Raise InputError if an event refers to a node that a site with ``nodes`` nodes does not have."""
     for event in events:
         if event.first_node + event.nodes > nodes:
             last = event.first_node + event.nodes - 1

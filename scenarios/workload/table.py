@@ -1,4 +1,4 @@
-"""The job table: what every simulation starts from, whatever file or generator it came out of."""
+"""The job table, which is the input of every simulation, whether it comes from a file or a generator."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class MadeAnew:
-    """Base of a frozen dataclass whose copies are made from its fields, so that they are checked and frozen too.
+    """Base of frozen dataclasses that are copied and pickled by calling their constructor with plain fields.
 
-    Read-only views of dictionaries cannot be pickled, and arrays forget in a pickle that they are read-only; what makes
-    the object from plain fields sees to both.
+    Read-only dictionary views cannot be pickled, and arrays lose their read-only flag in a pickle. The constructor
+    restores both and repeats the checks.
     """
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how `copy` and `pickle` make the same object again."""
+        """Return the constructor call that `copy` and `pickle` use to rebuild the object."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
         return _made, (type(self), plain)
@@ -47,15 +47,18 @@ BoolArray = npt.NDArray[np.bool_]
 MS_PER_S = 1000
 
 FIXED_COLUMNS = ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran")
-"""What is known of every job."""
+"""Columns that every workload has."""
 
 FRACTION_COLUMNS = (
     *("cpu_fraction", "network_fraction", "disk_fraction", "memory_fraction"),
     *("communication_fraction", "cpu_need"),
     *(name for names in GROUP_COLUMNS for name in names[1:]),
 )
-"""Optional columns of parts of one: of a job's run time on each resource, of a node's memory, of the time on one
-site's own network that goes into communication between its nodes, and of a node's CPU that a task can use."""
+"""Optional columns with values from 0 to 1.
+
+They are fractions of a job's run time on each resource, of a node's memory, of the run time on a single site that is
+spent on communication, and of a node's CPU that a task can use.
+"""
 
 FLOAT_COLUMNS = ("weight", *FRACTION_COLUMNS)
 
@@ -69,14 +72,14 @@ OPTIONAL_COLUMNS = (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Workload(MadeAnew):
-    """Jobs in the order in which they are submitted, one numpy array per property.
+    """Jobs in submit order, with one numpy array per property.
 
     Parameters
     ----------
     job_id : numpy.ndarray of int64, shape (n,)
         Unique ids, all >= 0.
     submit_ms : numpy.ndarray of int64, shape (n,)
-        Submit times, ascending; jobs of one instant stand in ascending order of their id.
+        Submit times, ascending; jobs with the same submit time are in ascending order of their ids.
     width : numpy.ndarray of int64, shape (n,)
         Nodes, >= 1.
     estimate_ms : numpy.ndarray of int64, shape (n,)
@@ -84,22 +87,22 @@ class Workload(MadeAnew):
     run_ms : numpy.ndarray of int64, shape (n,)
         Run times, > 0 and at most the estimate.
     overran : numpy.ndarray of bool, shape (n,), optional
-        Jobs whose run time was longer than their estimate and was cut there: they are killed at their limit.
+        Jobs whose run time exceeded their estimate and was cut there; they are killed at their limit.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
-        Optional properties, under the names of `OPTIONAL_COLUMNS`: int64, or float64 for those of `FLOAT_COLUMNS`.
+        Optional properties with names from `OPTIONAL_COLUMNS`: int64, or float64 for names in `FLOAT_COLUMNS`.
     nodes : int, optional
-        Nodes of the machine that the workload was recorded on.
+        Nodes of the machine on which the workload was recorded.
     name : str
-        What reports call it.
+        Name for reports and messages.
     start_unix_s : int, optional
-        The instant of time zero, in seconds since 1970 (UTC).
+        Date of time zero, in seconds since 1970 (UTC).
     timezone : str, optional
-        IANA name of the zone of the machine, for calendar months and times of day.
+        IANA name of the machine's time zone, for calendar months and times of day.
 
     Raises
     ------
     InputError
-        If a rule above is broken; the message names the job and the field.
+        If a value breaks one of these rules; the message names the job and the field.
 
     Notes
     -----
@@ -135,7 +138,7 @@ class Workload(MadeAnew):
         return len(self.job_id)
 
     def _whole(self, name: str, values: npt.ArrayLike) -> IntArray:
-        """Return whole numbers as int64; InputError for a fraction, which would be cut off, and for text."""
+        """Return values as int64; InputError for text, fractions and values beyond 64 bits."""
         numbers: npt.NDArray[Any] = self._numbers(name, values)
         if numbers.dtype.kind == "f":
             self._refuse_at(name, numbers, ~(np.abs(numbers) < 2**63) | (numbers != np.floor(numbers)))
@@ -203,19 +206,15 @@ class Workload(MadeAnew):
         self.refuse(name, (values < low) | (values > high), f"is not within {low} to {high}")
 
     def refuse(self, name: str, wrong: BoolArray, problem: str) -> None:
-        """Refuse the workload if a column is wrong for some job, with the first of these.
+        """Raise InputError for the first job with a wrong value in a column, if there is one.
 
         Parameters
         ----------
         name : str
-            Of the column.
+            Name of the column.
         wrong : numpy.ndarray of bool, shape (n,)
         problem : str
-            What is wrong with the value, which stands before it.
-
-        Raises
-        ------
-        InputError
+            What is wrong with the value; the message puts it after the value.
         """
         if wrong.any():
             row = int(np.argmax(wrong))
@@ -223,22 +222,22 @@ class Workload(MadeAnew):
             raise InputError(f"{self.name}: job {self.job_id[row]}: {name} {value} {problem}")
 
     def take(self, rows: npt.NDArray[np.integer] | BoolArray, **changes: object) -> Workload:
-        """Return the jobs of these rows as a workload of its own, with the rest unchanged.
+        """Return a workload of the given rows.
 
         Parameters
         ----------
         rows : numpy.ndarray
-            Row numbers, or a mask of shape (n,). Rows may repeat or change places if the changes give the jobs ids and
-            submit times that are in order again.
+            Row numbers, or a mask of shape (n,). Rows may repeat or be reordered if the changes restore unique ids and
+            the submit order.
         **changes
-            Fields of this class and their new values, those of columns for these rows.
+            Fields of this class and their new values for the chosen rows.
         """
         taken = {column: getattr(self, column)[rows] for column in FIXED_COLUMNS}
         columns = {column: values[rows] for column, values in self.columns.items()}
         return self.replace(**{**taken, "columns": columns, **changes})
 
     def replace(self, **changes: object) -> Workload:
-        """Return a copy with the named fields changed, checked anew.
+        """Return a copy with some fields changed; the copy is checked again.
 
         Parameters
         ----------
@@ -249,7 +248,7 @@ class Workload(MadeAnew):
 
 
 def repeated_id(job_id: IntArray) -> int | None:
-    """Return the smallest id that stands twice or more.
+    """Return the smallest id that occurs more than once.
 
     Parameters
     ----------
@@ -259,17 +258,17 @@ def repeated_id(job_id: IntArray) -> int | None:
     Returns
     -------
     int or None
-        None if every id stands once.
+        None if all ids are unique.
     """
-    if (job_id[1:] > job_id[:-1]).all():  # as in nearly every trace
+    if (job_id[1:] > job_id[:-1]).all():  # true for almost every trace
         return None
-    ordered = np.sort(job_id)  # not numpy.unique, whose table of hashes is several times as large
+    ordered = np.sort(job_id)  # numpy.unique would use several times as much memory for its hash table
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     return int(repeated[0]) if len(repeated) else None
 
 
 def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return the array in one piece and read-only: workloads are shared between simulations."""
+    """Return a contiguous, read-only view; workloads are shared between simulations."""
     values = np.ascontiguousarray(values)
     view = values.view()
     view.flags.writeable = False
@@ -277,12 +276,12 @@ def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def data_frame(columns: Mapping[str, Any], *, extra: str = "pandas") -> pandas.DataFrame:
-    """Return columns as a table of pandas.
+    """Convert columns to a pandas DataFrame.
 
     Parameters
     ----------
     extra : str, optional
-        The extra of gridweave that brings pandas to whoever lacks it.
+        The gridweave extra that installs pandas, for the error message.
 
     Raises
     ------

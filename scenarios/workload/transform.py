@@ -1,7 +1,7 @@
-"""Workloads made from workloads: more load, a part of it, or wide jobs in parts. All functions here are pure.
+"""Pure functions that change a workload's load, cut out a part of it, or split wide jobs.
 
-Rounding: a time times a factor is rounded to whole milliseconds, a half to the even one. Rounding keeps the order of
-times, so a run time stays within its estimate; submit times that become equal are put in order of their job ids.
+A time multiplied by a factor is rounded to whole milliseconds, half to even. Rounding is monotonic, so a run time stays
+within its estimate; jobs whose submit times become equal are ordered by id.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MAX_PARTS = 10**7
 def shrink(workload: Workload, factor: float) -> Workload:
     """Multiply every submit time by a factor (thesis section 3.7, shrinking factor).
 
-    The jobs stay as they are; a factor below 1 raises the load. Submit times count from time zero of the workload, so
-    the first job moves too if it is not submitted there.
+    Jobs are unchanged otherwise; a factor below 1 raises the load. Submit times count from the workload's time zero, so
+    the first job moves too, unless it is submitted at time zero.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def shrink(workload: Workload, factor: float) -> Workload:
     Raises
     ------
     OptionError
-        If the factor cannot be used, or a submit time would become too large.
+        If the factor is invalid, or a submit time would become too large.
     """
     submit_ms = _scaled(workload.submit_ms, factor)
     order = np.lexsort((workload.job_id, submit_ms))
@@ -43,7 +43,7 @@ def shrink(workload: Workload, factor: float) -> Workload:
 def stretch(workload: Workload, factor: float) -> Workload:
     """Multiply every run time and every estimate by a factor (thesis section 3.7, run time extension).
 
-    The arrivals stay as they are; a factor above 1 raises the load. No time becomes less than 1 ms.
+    Submit times are unchanged; a factor above 1 raises the load. Times are at least 1 ms.
 
     Parameters
     ----------
@@ -55,14 +55,14 @@ def stretch(workload: Workload, factor: float) -> Workload:
     Raises
     ------
     OptionError
-        If the factor cannot be used, or a time would become too large.
+        If the factor is invalid, or a time would become too large.
     """
     run_ms, estimate_ms = (np.maximum(_scaled(times, factor), 1) for times in (workload.run_ms, workload.estimate_ms))
     return workload.replace(run_ms=run_ms, estimate_ms=estimate_ms)
 
 
 def _scaled(times_ms: IntArray, factor: float) -> IntArray:
-    """Return the times multiplied by the factor and rounded."""
+    """Return times multiplied by a factor and rounded; OptionError if the result is out of range."""
     if not (math.isfinite(factor) and factor > 0):
         raise OptionError("factor", f"{factor} cannot be used; give a number greater than 0")
     longest = int(times_ms.max(initial=0))
@@ -80,25 +80,25 @@ def cut(
     start_ms: int | None = None,
     end_ms: int | None = None,
 ) -> Workload:
-    """Cut a piece out of a workload, by job number or by time.
+    """Cut out a range of jobs, by job number or by submit time.
 
-    Time zero moves to the whole second in which the first job of the piece is submitted, and `Workload.start_unix_s`
-    with it: every job keeps its date and time of day to the millisecond.
+    Time zero and `Workload.start_unix_s` move to the whole second in which the first of these jobs is submitted, so
+    every job keeps its date and time of day to the millisecond.
 
     Parameters
     ----------
     workload : Workload
         The jobs.
     first, last : int, optional
-        Job numbers, both within the piece: positions in the order of submission, the first job being 1. If one is left
-        out, the piece begins with the first job or ends with the last. A `last` beyond the last job means the last.
+        Numbers of the first and last job in submit order, counting from 1; both are included. They default to the first
+        and the last job of the workload. A larger `last` means the last job.
     start_ms, end_ms : int, optional
-        Submit times: the piece has the jobs with ``start_ms <= submit_ms < end_ms``. Not together with job numbers.
+        Keep the jobs with ``start_ms <= submit_ms < end_ms``. Cannot be combined with job numbers.
 
     Raises
     ------
     OptionError
-        If the limits contradict each other, or the piece would be empty.
+        If the limits contradict each other, or no job is left.
     """
     by_number = first is not None or last is not None
     if by_number and (start_ms is not None or end_ms is not None):
@@ -107,15 +107,15 @@ def cut(
         rows = _rows_by_number(len(workload), 1 if first is None else first, len(workload) if last is None else last)
     else:
         rows = _rows_by_time(workload, 0 if start_ms is None else start_ms, end_ms)
-    piece = workload.take(np.arange(len(workload))[rows])
-    shift_s = int(piece.submit_ms[0]) // MS_PER_S
+    part = workload.take(np.arange(len(workload))[rows])
+    shift_s = int(part.submit_ms[0]) // MS_PER_S
     start_unix_s = None if workload.start_unix_s is None else workload.start_unix_s + shift_s
-    moved = piece.replace(submit_ms=piece.submit_ms - shift_s * MS_PER_S, start_unix_s=start_unix_s)
+    moved = part.replace(submit_ms=part.submit_ms - shift_s * MS_PER_S, start_unix_s=start_unix_s)
     return with_cancels_moved(moved, -shift_s * MS_PER_S)
 
 
 def with_cancels_moved(workload: Workload, by_ms: IntArray | int) -> Workload:
-    """Return jobs whose submissions were moved by so much, with the instants at which they are cancelled moved, too."""
+    """Shift the cancel times of jobs by ``by_ms``, to follow a shift of their submit times."""
     if "cancel_ms" not in workload.columns:
         return workload
     cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
@@ -136,7 +136,7 @@ def _rows_by_number(n: int, first: int, last: int) -> slice:
 def _rows_by_time(workload: Workload, start_ms: int, end_ms: int | None) -> slice:
     if end_ms is not None and end_ms <= start_ms:
         raise OptionError("end_ms", f"{end_ms / 1000:,g} s is not after the start, {start_ms / 1000:,g} s")
-    beyond = MAX_TIME_MS + 1  # keeps any whole number that is given within int64
+    beyond = MAX_TIME_MS + 1  # keeps every argument within int64
     begin = int(np.searchsorted(workload.submit_ms, max(0, min(start_ms, beyond))))
     end = len(workload) if end_ms is None else int(np.searchsorted(workload.submit_ms, max(0, min(end_ms, beyond))))
     if begin >= end:
@@ -148,26 +148,26 @@ def _rows_by_time(workload: Workload, start_ms: int, end_ms: int | None) -> slic
 
 
 def split(workload: Workload, max_width: int | IntArray) -> Workload:
-    """Cut jobs that are too wide into parts with the same total area (thesis section 7.2).
+    """Split jobs that are too wide into parts with the same total area (thesis section 7.2).
 
-    A job of width w becomes ceil(w / max_width) jobs: as many of full width as fit, and the rest. Every part is
-    submitted with the job and has its run time, estimate and optional columns; the parts do not depend on each other.
+    A job of width w becomes ceil(w / max_width) jobs: as many of the maximum width as fit, and one for the rest. Each
+    part has the submit time, run time, estimate and optional columns of the job; parts are independent of each other.
 
-    Ids are new: part k = 0, 1, ... of job i is ``i * split_stride(workload, max_width) + k``, also for a job that stays
-    whole. So ``id // stride`` is the job that a part comes from, and the order of jobs is kept. The stride is a power
-    of ten, and the last digits of an id are the part.
+    All jobs get new ids: part k = 0, 1, ... of job i gets ``i * split_stride(workload, max_width) + k``. So ``id //
+    stride`` is the original id, and the job order is kept. The stride is a power of ten, so the last digits of an id
+    are the part number.
 
     Parameters
     ----------
     workload : Workload
         The jobs.
     max_width : int or numpy.ndarray of int64, shape (n,)
-        Width of the widest job that may remain, >= 1; an array has one for each job, such as the size of its home.
+        Maximum width of a job, >= 1; an array has one value per job, e.g. the size of its home site.
 
     Returns
     -------
     Workload
-        The same workload if no job is wider.
+        The same object if no job is too wide.
 
     Raises
     ------
@@ -194,19 +194,19 @@ def split(workload: Workload, max_width: int | IntArray) -> Workload:
 
 
 def split_stride(workload: Workload, max_width: int | IntArray) -> int:
-    """Return by what `split` multiplies the ids of the jobs.
+    """Return the factor by which `split` multiplies job ids.
 
     Parameters
     ----------
     workload : Workload
         The jobs.
     max_width : int or numpy.ndarray of int64, shape (n,)
-        As for `split`.
+        As in `split`.
 
     Returns
     -------
     int
-        The smallest power of ten that is no less than the parts of the widest job; 1 if no job is split.
+        The smallest power of ten that is at least the number of parts of the widest job; 1 if no job is split.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def split_stride(workload: Workload, max_width: int | IntArray) -> int:
 
 
 def _parts(workload: Workload, max_width: int | IntArray) -> IntArray:
-    """Return into how many parts each job is cut."""
+    """Return the number of parts of each job."""
     widest = min(max_width, MAX_WIDTH) if isinstance(max_width, int) else max_width  # no job is wider than that
     if np.min(widest, initial=MAX_WIDTH) < 1:
         raise OptionError("max_width", f"{np.min(widest)} is not a width; give 1 or more")

@@ -1,1 +1,1 @@
-"""Kernels that read traces."""
+"""Compiled kernels that read traces."""

@@ -1,4 +1,4 @@
-"""A table of plain numbers in a text, read in one pass."""
+"""Parse a table of plain decimal numbers in a single pass."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from gridweave.jit import Floats, Int, kernel
 Bytes = npt.NDArray[np.uint8]
 
 NOT_PLAIN = -1
-"""Returned for a text that is not lines of so many plain numbers."""
+"""Returned if the text is not a table of plain numbers with the right number of columns."""
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _MINUS, _POINT, _ZERO, _NINE = 0x09, 0x0A, 0x0D, 0x20, 0x2D, 0x2E, 0x30, 0x39
 
-# A number of up to 15 digits is held exactly by a double, and so is a power of ten up to 22: their quotient is rounded
-# once, and is the double nearest to what is written.
+# A double holds integers of up to 15 digits and powers of ten up to 10^22 exactly, so their quotient is rounded only
+# once and is the double nearest to the written number.
 _MOST_DIGITS = 15
 
 
 @kernel
 def read_plain(text: Bytes, table: Floats) -> Int:
-    """Read lines of numbers with blanks between, such as ``-1`` or ``12.50``; lines of blanks are left out.
+    """Parse lines of numbers separated by blanks, such as ``-1`` or ``12.50``; blank lines are skipped.
 
     Parameters
     ----------
     text : numpy.ndarray of uint8, shape (n,)
-        ASCII. The last line need not end.
+        ASCII. The last line may lack a newline.
     table : numpy.ndarray of float64, shape (rows, fields)
-        Written: a row a line. It has as many rows as the text has lines, or more.
+        Output: one row per line. Must have at least as many rows as the text has lines.
 
     Returns
     -------
     int
-        Rows written; `NOT_PLAIN` if a line has another number of fields, or holds anything but numbers of up to 15
-        digits without an exponent. What was written then means nothing.
+        Number of rows written; `NOT_PLAIN` if a line has a wrong number of fields, or anything but numbers of up to 15
+        digits without exponent. The table is then undefined.
     """
     place: Int = 0
     row: Int = 0
     field, fields, end = 0, table.shape[1], len(text)
     while place <= end:
-        # What follows the last line is as good as the end of one.
+        # Treat the end of the text as a newline.
         byte = text[place] if place < end else np.uint8(_NEWLINE)
         if byte in (_SPACE, _TAB, _RETURN):
             place += 1
@@ -61,7 +61,7 @@ def read_plain(text: Bytes, table: Floats) -> Int:
 
 @kernel
 def _number(text: Bytes, place: Int) -> tuple[Int, float]:
-    """Return where the number that begins here ends, and the number; `NOT_PLAIN` if it is no plain one."""
+    """Return the end and the value of the number that starts at ``place``; `NOT_PLAIN` if it is not a plain number."""
     minus = text[place] == _MINUS
     place += minus
     whole: Int = 0

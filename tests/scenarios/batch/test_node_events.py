@@ -168,7 +168,7 @@ def test_a_file_of_node_events(tmp_path: Path) -> None:
         NodeEvent(at_ms=400, kind="up", first_node=1, nodes=2),
     ]
     for text, problem in (
-        ("", "begins with ''; it begins with at_ms,kind,first_node,nodes"),
+        ("", "begins with ''; expected at_ms,kind,first_node,nodes"),
         ("at_ms,kind,first_node,nodes\n50,down,1\n", "line 2: has 3 values; it needs 4"),
         ("at_ms,kind,first_node,nodes\n50,down,1,none\n", "line 2: Expected `int`"),
         ("at_ms,kind,first_node,nodes\n50,up,1,1\n-1,up,1,1\n", "line 3: at_ms is -1; from 0 to"),

@@ -161,7 +161,7 @@ def test_the_report_reads_well_and_counts_for_machines() -> None:
         "trace: 2 of 3 records kept, on 16 nodes",
         "  dropped 1: wider than the machine",
         "  changed 1: run time cut at the estimate",
-        "  changed 1: estimate missing, run time taken",
+        "  changed 1: estimate missing, run time used",
     ]
     assert report.to_dict() == {
         "name": "trace",

@@ -97,9 +97,7 @@ def test_a_wrong_file_that_is_there_is_replaced(server: Server, tmp_path: Path) 
 def test_what_is_not_the_pinned_trace_is_refused(server: Server, tmp_path: Path, body: bytes) -> None:
     """Another content, a damaged one or a web page is refused, and nothing is kept."""
     server.body = body
-    with pytest.raises(
-        UnavailableError, match="is not the trace that is known by its SHA-256; nothing was kept"
-    ) as caught:
+    with pytest.raises(UnavailableError, match="does not have the expected SHA-256; nothing was kept") as caught:
         fetch(NAME, folder=tmp_path)
     assert caught.value.exit_status == 3
     assert not list(tmp_path.iterdir())

@@ -79,11 +79,11 @@ ALEA += "application\tqueue\tpartition\tprecjob\tthinktime\tDAG\ttask\n1" + "\t1
     [
         ('{"nb_res": 4, "jobs": []}', "is JSON, as workloads of Batsim are"),
         ("\n[1, 2]\n", "is JSON, as workloads of Batsim are"),
-        (ALEA, "is Alea's form of SWF with 20 fields"),
-        (ALEA.partition("\n")[2], "is Alea's form of SWF with 20 fields"),
+        (ALEA, "is Alea's variant of SWF with 20 fields"),
+        (ALEA.partition("\n")[2], "is Alea's variant of SWF with 20 fields"),
         ("# JobID SubmitTime\n" + "1 " * 29 + "\n", "is GWF, the Grid Workload Format with 29 fields"),
         ("<platform/>", "is XML"),
-        ("JobID|JobIDRaw|Submit\n1|1|2023-03-01T08:00:00\n", "is what sacct prints; use trace convert --from sacct"),
+        ("JobID|JobIDRaw|Submit\n1|1|2023-03-01T08:00:00\n", "is output of sacct; use trace convert --from sacct"),
         ("job_id,submit_ms,start_ms\n1,2,3\n", "is CSV"),
     ],
 )

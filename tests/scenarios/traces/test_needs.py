@@ -59,7 +59,7 @@ HEADER = "job_id,tasks,cpu_need,memory_fraction\n"
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("job_id,cpu_need,memory_fraction\n3,1,1\n3,1,0.5\n", "3 is there twice; groups of tasks that differ need"),
+        ("job_id,cpu_need,memory_fraction\n3,1,1\n3,1,0.5\n", "3 appears twice; groups of tasks that differ need"),
         (HEADER + "3,0,1,1\n", "'0' is not a whole number of tasks, from 1"),
         (HEADER + "3,1,0,1\n", "'0' is not a number above 0 and up to 1"),
         (HEADER + "5,1,1,1\n", "5 is not a job of workload"),

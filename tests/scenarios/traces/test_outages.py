@@ -90,17 +90,17 @@ def test_outages_of_a_node_that_touch() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", ":1: has other headings than the logs that are read"),
-        ("a,b\n", ":1: has other headings than the logs that are read"),
-        (LOS_ALAMOS, "has the systems 2, 20; say which"),
+        ("", ":1: has an unknown header; supported logs"),
+        ("a,b\n", ":1: has an unknown header; supported logs"),
+        (LOS_ALAMOS, "has the systems 2, 20; choose one"),
         ("NodeName|TimeStart|TimeEnd|State\nn1|soon|Unknown|DOWN\n", ":2: TimeStart: 'soon' is not a date and time"),
         (
             "NodeName|TimeStart|TimeEnd|State\nn1|2026-01-02T00:00:00|2026-01-01T00:00:00|DOWN\n",
             ":2: is not an outage: it ends at 2026-01-01T00:00:00 and starts at 2026-01-02T00:00:00",
         ),
         ("System,nodenumz,Prob Started,Prob Fixed\n2,x,6/21/2005 10:54,\n", ":2: 'x' is not the number of a node"),
-        ("System,Prob Started,Prob Fixed,nodenumz\n2,6/21/2005 10:54,\n", ":2: has 3 values; the headings are 4"),
-        ("System,nodenumz,Prob Started,Prob Fixed\n2,1,06/05/2003 10:00\n", ":2: has 3 values; the headings are 4"),
+        ("System,Prob Started,Prob Fixed,nodenumz\n2,6/21/2005 10:54,\n", ":2: has 3 values; the header has 4"),
+        ("System,nodenumz,Prob Started,Prob Fixed\n2,1,06/05/2003 10:00\n", ":2: has 3 values; the header has 4"),
         (f"System,nodenumz,Prob Started,Prob Fixed\n2,{'x' * 200_000}\n", ":2: is not a line of CSV: field larger"),
     ],
 )

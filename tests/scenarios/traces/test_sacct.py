@@ -97,14 +97,17 @@ def without(text: str, *columns: str) -> str:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (SHARED, "at least 3 jobs shared nodes (jobs 1 and 2 ran on n1 at one time); convert it by cores (--by-cores)"),
+        (
+            SHARED,
+            "at least 3 jobs shared nodes (jobs 1 and 2 ran on n1 at the same time); convert it by cores (--by-cores)",
+        ),
         (
             without(SHARED.replace("|n1|8|8", "|n1|4|4"), "NodeList"),
-            "jobs had 4 to 8 cores of a node, so they may have shared nodes; the column NodeList would tell",
+            "jobs had 4 to 8 cores per node, so they may have shared nodes; export the column NodeList",
         ),
         (
             without(SHARED, "NodeList", "AllocCPUS", "ReqCPUS"),
-            "its jobs had 4 nodes at one time, and the machine has 2",
+            "its jobs used 4 nodes at the same time, but the machine has 2",
         ),
     ],
 )
@@ -139,11 +142,11 @@ def test_by_cores_a_log_of_shared_nodes_is_a_trace(tmp_path: Path) -> None:
 
 WRONG = {
     "": "has no jobs",
-    HEADINGS: "has no job that has ended",
+    HEADINGS: "contains no job that has ended",
     HEADINGS.replace(
         "NNodes", "Nodes"
-    ): f"1: has no column NNodes; make it with: sacct --parsable2 --format=JobID,{NEEDED[0]}",
-    NEW.replace("|n3", ""): "5: has 8 values; the headings are 9",
+    ): f"1: has no column NNodes; export it with: sacct --parsable2 --format=JobID,{NEEDED[0]}",
+    NEW.replace("|n3", ""): "5: has 8 values; the header has 9",
     NEW.replace("|00:30:00|", "|soon|"): "5: Timelimit: 'soon' is not a time limit, such as 1-02:00:00",
     NEW.replace("2026-01-05T08:02:00", "yesterday"): "5: Submit: 'yesterday' is not a date and time, such as",
     NEW.replace("00:30:00|1|", "00:30:00|x|"): "5: NNodes: 'x' is not a whole number",
@@ -219,6 +222,6 @@ def test_bars_in_two_columns_cannot_be_told_apart(tmp_path: Path) -> None:
     """The line is named, and what to leave out."""
     text = REQUEUED.replace("JobName", "JobName|Comment")
     with pytest.raises(
-        TraceError, match=r"log\.txt:4: has 12 values; the headings are 10; leave out columns that users"
+        TraceError, match=r"log\.txt:4: has 12 values; the header has 10; leave out columns with user text"
     ):
         read_sacct(written(tmp_path, text.replace("|batch\n", "|batch|\n")), nodes=2048)

@@ -126,10 +126,10 @@ def test_what_a_site_has_learned_is_drawn_again(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("", "has no table"),
-        ("[[experience]]\njob_class = 4\nruns = 1\nmean_ms = 5\n", "knows none of the classes and users of these jobs"),
+        ("[[experience]]\njob_class = 4\nruns = 1\nmean_ms = 5\n", "has no table for any class or user of these jobs"),
         (
             "[[experience]]\njob_class = 3\nresource = 'fast'\nruns = 1\nmean_ms = 5\n",
-            "knows job class 3 on resources only; add a table without resource",
+            "has tables of job class 3 for resources only; add one without resource",
         ),
         ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 0\n", "a mean_ms above 0"),
         ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 5\ndeviation_ms = 51\n", "more than 10 times the mean_ms"),

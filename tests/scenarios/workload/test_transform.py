@@ -237,7 +237,7 @@ def test_a_load_moves_what_belongs_to_a_submission() -> None:
     assert loaded.job_id.tolist() == [1, 2, 3]
     assert loaded.submit_ms.tolist() == [0, 0, 400]
     assert loaded.columns["cancel_ms"].tolist() == [99, -1, -1]
-    with pytest.raises(OptionError, match=r"^load: is 1e-20, and jobs would come later than"):
+    with pytest.raises(OptionError, match=r"^load: is 1e-20, so submit times would exceed"):
         with_load(workload, 1, 1e-20)
 
 

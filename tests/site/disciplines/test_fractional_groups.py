@@ -216,7 +216,7 @@ def test_root_tasks_are_drawn_for_half_of_the_jobs_with_several_tasks() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"tasks_2": [4]}, "job 1: has 4 tasks, and its groups behind the first leave none of them to that"),
+        ({"tasks_2": [4]}, "job 1: has 4 tasks, and its other groups leave none for the first group"),
         ({"tasks_2": [-1]}, "job 1: tasks_2 -1 is not a number of tasks"),
         ({"cpu_need_2": [0.0]}, r"job 1: cpu_need_2 0\.0 is not above 0 and up to 1"),
         ({"memory_fraction_2": [0.7]}, "memory_fraction_2 is above memory_fraction; the first group of tasks is the"),
