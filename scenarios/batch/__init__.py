@@ -1,1 +1,1 @@
-"""Batch simulation: a whole workload through one compiled loop."""
+"""Batch simulation: a whole workload in one compiled loop."""

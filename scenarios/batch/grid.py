@@ -1,4 +1,4 @@
-"""A grid under full control in simulation: what is checked beforehand, and what comes out."""
+"""Simulate a grid under full control: checks of the arguments, and conversion of the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def play_grid(
     """Simulate a grid under full control; see `gridweave.scenarios.batch.simulate.simulate`."""
     sites = checked_sites(nodes)
     if policy.tuning is not None:
-        raise OptionError("tuning", "of the queue is played in the simulated world; run a scenario")
+        raise OptionError("tuning", "of the queue needs the simulated world; run a scenario")
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     if net is not None:
         net.check(sites, policy)
@@ -69,10 +69,10 @@ def _result_of(
     *,
     with_net: bool,
 ) -> SimulationResult:
-    """Return what was played of these rows as a schedule of all jobs."""
+    """Convert the outcome for ``rows`` to a schedule of all jobs."""
 
-    def of_all(values: npt.NDArray[Any], other: float) -> Any:
-        spread = np.full(len(workload), other, values.dtype)
+    def of_all(values: npt.NDArray[Any], default: float) -> Any:
+        spread = np.full(len(workload), default, values.dtype)
         spread[rows] = values
         return spread
 
@@ -108,17 +108,17 @@ def grid_result(
     refused: Mapping[int, str],
     **more: Any,
 ) -> SimulationResult:
-    """Return the schedule of a grid as a result.
+    """Build the result of a grid simulation.
 
     Parameters
     ----------
     sites : numpy.ndarray of int64, shape (sites,)
-        Nodes of each.
+        Nodes of each site.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
     refused : mapping from int to str
-        Why jobs could never run, by their ids.
+        Reasons why jobs could never run, by job id.
     **more
-        Further fields.
+        Other fields of `SimulationResult`.
     """
     ran = start_ms != NEVER
     return SimulationResult(
@@ -137,37 +137,39 @@ def grid_result(
 
 
 def checked_sites(nodes: Any) -> IntArray:
-    """Return the nodes of each site of a grid."""
+    """Return the nodes of each site as an array; OptionError if they are invalid."""
     try:
         counts = [operator.index(count) for count in nodes]
-    except TypeError:  # one number, or none, or parts of nodes
+    except TypeError:  # a single number, None, or fractions
         counts = []
     if not counts or min(counts) < 1 or sum(counts) > MAX_WIDTH:
         shown = list(nodes) if isinstance(nodes, Iterable) else nodes
-        raise OptionError("nodes", f"is {shown}; one number per site, each at least 1, {MAX_WIDTH} at most in all")
+        raise OptionError(
+            "nodes", f"is {shown}; expected one number per site, each at least 1, with a sum of at most {MAX_WIDTH}"
+        )
     return np.array(counts, np.int64)
 
 
 def checked_home(home: npt.ArrayLike | None, jobs: int, sites: int) -> IntArray:
-    """Return the site of the user of each job: round robin in the order of submission, if it is left open."""
+    """Return the home site of each job; defaults to round robin in submit order. OptionError if invalid."""
     homes = np.arange(jobs) % sites if home is None else _array_of(home, np.int64)
     if homes.shape != (jobs,) or (jobs and not 0 <= homes.min() <= homes.max() < sites):
-        raise OptionError("home", f"names one of the sites 0 to {sites - 1} for each of the {jobs} jobs")
+        raise OptionError("home", f"must be a site from 0 to {sites - 1} for each of the {jobs} jobs")
     return homes
 
 
 def checked_sensitivity(sensitivity: npt.ArrayLike | None, jobs: int) -> npt.NDArray[np.float64]:
-    """Return the sensitivity of each job to overhead."""
+    """Return the sensitivity of each job to overhead; defaults to 1. OptionError if invalid."""
     if sensitivity is None:
         return np.ones(jobs)
     checked = _array_of(sensitivity, np.float64)
     if checked.shape != (jobs,) or not (np.isfinite(checked) & (checked >= 0)).all():
-        raise OptionError("sensitivity", f"is one number for each of the {jobs} jobs, from 0 up; 1 is as all others")
+        raise OptionError("sensitivity", f"must be a number >= 0 for each of the {jobs} jobs; the default is 1")
     return checked
 
 
 def _array_of(values: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number]:
-    """Return values as an array; one without shape if they are no numbers."""
+    """Convert values to an array; return an array without dimensions if they are not numbers."""
     try:
         return np.asarray(values, kind)
     except (TypeError, ValueError, OverflowError):
@@ -175,7 +177,7 @@ def _array_of(values: npt.ArrayLike, kind: type[_Number]) -> npt.NDArray[_Number
 
 
 def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None:
-    """Refuse jobs whose splits could take longer than a job may, or all together than int64 can name."""
+    """Raise InputError if a split job could exceed the maximum run time, or all jobs together the range of int64."""
     longest = np.empty(len(run_ms))
     longest_ms(state, codes, run_ms, longest)
     if longest.max() > MAX_TIME_MS:
@@ -183,13 +185,13 @@ def _check_lengths(state: GridState, codes: GridCodes, run_ms: IntArray) -> None
         raise InputError(f"job {job_id} could take {longest.max():.3g} ms if it is split; at most {MAX_TIME_MS:.0e} ms")
     last_ms = state.jobs["submit_ms"].max() + longest.sum()
     if last_ms > _LAST_MS:
-        raise InputError(f"the jobs could take until {last_ms:.3g} ms; there is room for {_LAST_MS:.3g}")
+        raise InputError(f"the jobs could take until {last_ms:.3g} ms; the limit is {_LAST_MS:.3g}")
 
 
 def _fill(
     state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, rng: np.random.Generator | None
 ) -> None:
-    """Enter jobs into the grid's table, one slot each, in the order of submission."""
+    """Fill the grid's job table, one slot per job in submit order, and draw random numbers if needed."""
     fill_jobs(state.jobs, workload, rows, policy.order)
     if policy.selection == "random":
         if rng is None:
@@ -200,7 +202,7 @@ def _fill(
 def _play_local(
     workload: Workload, sites: IntArray, policy: GridPolicy, home: npt.ArrayLike | None
 ) -> SimulationResult:
-    """Simulate each site by itself, with the jobs of its own users."""
+    """Simulate each site separately, with the jobs of its own users."""
     homes = checked_home(home, len(workload), len(sites))
     fits = workload.width <= sites[homes]
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
@@ -221,14 +223,14 @@ def _play_local(
 
 
 def placement_of(parts: Sequence[Sequence[tuple[int, int]]]) -> Placement:
-    """Return the placement of jobs, each of which ran on these sites with so many nodes; on none, if it did not run."""
-    counts = np.array([len(each) for each in parts], np.int64)
-    fragments = np.array([part for each in parts for part in each], FRAGMENT)
+    """Build the placement from (site, nodes) pairs per job; a job without pairs did not run."""
+    counts = np.array([len(pairs) for pairs in parts], np.int64)
+    fragments = np.array([pair for pairs in parts for pair in pairs], FRAGMENT)
     return Placement(fragments, np.where(counts > 0, np.cumsum(counts) - counts, 0), counts)
 
 
 def at_home(workload: Workload, home: IntArray, ran: BoolArray) -> Placement:
-    """Return the placement of jobs each of which ran on one site, its home, if it ran."""
+    """Build the placement of jobs that ran, each entirely on its home site."""
     fragments = np.zeros(int(ran.sum()), FRAGMENT)
     fragments["site"], fragments["width"] = home[ran], workload.width[ran]
     return Placement(fragments, np.where(ran, np.cumsum(ran) - 1, 0), ran.astype(np.int64))

@@ -1,6 +1,6 @@
-"""A network between the sites of a simulated grid: what jobs send over it, and what it does to them.
+"""The network between the sites of a simulated grid: traffic of jobs, and its effect on them.
 
-The compiled loop is played period after period of the links.
+The compiled loop runs once for each period between changes of the links.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ STAGINGS = {"none": NO_DATA, "blocking": BLOCKING, "prefetch": PREFETCH}
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GridNet:
-    """A network between the sites of a grid (docs/grid.md, "With a network").
+    """The network between the sites of a grid, and how jobs use it (docs/grid.md, "With a network").
 
     Parameters
     ----------
     model : NetworkModel
-        Its sites are those of the grid, in their order.
+        Its sites must be those of the grid, in the same order.
     timetable : Timetable, optional
-        How its links change in time; its first period is the topology of the model.
+        Changes of the links over time; its first period is the topology of the model.
     contention : str
-        What jobs do to each other on the same links: ``none``, ``static`` or ``dynamic``.
+        How jobs on the same links slow each other down: ``none``, ``static`` or ``dynamic``.
     split : str
-        Where a job is split: over the ``fewest`` sites, as in the thesis, or for the ``earliest-end``.
+        How a job is split: over the ``fewest`` sites, as in the thesis, or for the ``earliest-end``.
     data : str
-        Whether jobs have data to move, and when: ``none``, ``blocking`` or ``prefetch``.
+        Whether and when data of jobs is transferred: ``none``, ``blocking`` or ``prefetch``.
     exact_up_to : int
-        For ``earliest-end``: if a job can be placed in no more ways than this, all are looked at.
+        For ``earliest-end``: try all placements of a job if there are at most this many.
     max_split_factor : float
-        A split that makes a job longer by a larger factor is not made; 1 to 10,001.
+        Maximum factor by which a split may lengthen a job; from 1 to 10,001.
 
     Raises
     ------
     OptionError
-        If a name is unknown, a number makes no sense, or the timetable is of another topology.
+        If a name is unknown, a number is out of range, or the timetable has another topology.
     """
 
     model: NetworkModel
@@ -87,10 +87,10 @@ class GridNet:
             raise OptionError("exact_up_to", f"is {self.exact_up_to}; placements, from 0 up")
         check_max_split_factor(self.max_split_factor)
         if self.timetable is not None and self.timetable.topology is not self.model.topology:
-            raise OptionError("timetable", "is of another topology than the model")
+            raise OptionError("timetable", "has another topology than the model")
 
     def periods(self) -> Iterator[tuple[int, NetworkModel]]:
-        """Yield the instants at which links change, and the network from then on; first that of the beginning, at 0."""
+        """Yield the start of each period between changes of the links, with its network; the first starts at 0."""
         if self.timetable is None:
             yield 0, self.model
             return
@@ -98,7 +98,7 @@ class GridNet:
             yield int(at_ms), self.model.with_cables(self.timetable.factors[period])
 
     def check(self, nodes: IntArray, policy: GridPolicy) -> None:
-        """Check that the network goes with a grid and its policy.
+        """Check that the network matches a grid and its policy.
 
         Parameters
         ----------
@@ -107,23 +107,23 @@ class GridNet:
         Raises
         ------
         OptionError
-            If it is of other sites, or the policy cannot have what it asks for.
+            If it has other sites, or the policy does not support its options.
         """
         sites = self.model.topology.sites
         if len(sites) != len(nodes):
             raise OptionError("net", f"has {len(sites)} sites and the grid has {len(nodes)}")
         if self.data != "none" and policy.backfill == "conservative":
-            raise OptionError("data", "is not moved for reserved starts; backfill 'easy' or 'none', or data 'none'")
+            raise OptionError("data", "cannot be moved for reserved starts; use backfill easy or none, or data none")
         if self.data != "none" and policy.mode == "local":
-            raise OptionError("data", "is not moved in mode local, where each site is by itself")
+            raise OptionError("data", "cannot be moved in mode local, where sites are separate")
 
 
 def communication_of(workload: Workload) -> npt.NDArray[np.void]:
-    """Return how the jobs of a workload communicate, as kernels read it: a `COMMUNICATION` each.
+    """Return a `COMMUNICATION` record for each job of a workload.
 
-    Where one of the columns ``pattern`` (places in `gridweave.netmodel.communication.PATTERNS`),
-    ``communication_fraction`` and ``message_bytes`` is missing, no job communicates. InputError if there is no such
-    pattern, or the size of a message makes no sense.
+    If one of the columns ``pattern`` (indices into `gridweave.netmodel.communication.PATTERNS`),
+    ``communication_fraction`` and ``message_bytes`` is missing, no job communicates. InputError if a pattern or a
+    message size is invalid.
     """
     records = np.zeros(len(workload), COMMUNICATION)
     records["width"] = records["columns"] = workload.width
@@ -146,10 +146,10 @@ def communication_of(workload: Workload) -> npt.NDArray[np.void]:
 
 
 def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
-    """Return what the jobs of a workload read and write, as kernels read it: a `JOB_DATA` each.
+    """Return a `JOB_DATA` record for each job of a workload.
 
-    Where one of the columns ``input_bytes`` and ``input_site``, or ``output_bytes`` and ``output_site``, is missing,
-    there is no input, or no output. InputError if there is no such site, or a size makes no sense.
+    There is no input unless the columns ``input_bytes`` and ``input_site`` both exist; likewise for output. InputError
+    if a site or a size is invalid.
     """
     records = np.zeros(len(workload), JOB_DATA)
     for what in ("input", "output"):
@@ -164,18 +164,18 @@ def data_of(workload: Workload, sites: int) -> npt.NDArray[np.void]:
 
 
 def network_of(net: GridNet) -> GridNetwork:
-    """Return the network as a grid queue knows it."""
+    """Convert the network to the form that the grid queue uses."""
     earliest_end = net.split == "earliest-end"
     return GridNetwork(net.model, earliest_end, STAGINGS[net.data], net.exact_up_to, net.max_split_factor)
 
 
 def links_of(net: GridNet, workload: Workload, rows: IntArray) -> GridLinks:
-    """Return what the grid queue knows of a network, at the beginning.
+    """Return the grid queue's view of the links in the first period.
 
     Parameters
     ----------
     rows : numpy.ndarray of int64
-        The jobs that have a slot, one after the other.
+        Rows of the jobs that have a slot, in slot order.
     """
     widest = int(workload.width[rows].max(initial=1))
     links = new_links(network_of(net), slots=len(rows), widest=widest)._replace(
@@ -186,39 +186,36 @@ def links_of(net: GridNet, workload: Workload, rows: IntArray) -> GridLinks:
 
 
 _FEW_JOBS = 256
-"""Room in a plan at first: it is made larger as the queue needs it."""
+"""Initial capacity of a plan; it grows with the queue."""
 
 _FIRST_MOVES = 1024
-"""Room for input and output on their way, at first."""
+"""Initial capacity for transfers of input and output."""
 
 WHY_HOPELESS = (
-    "it could be placed on no sites: the links between them leave its parts, or its data, without a path, or would "
-    "make it take longer than grid.max_split_factor allows"
+    "it cannot be placed: there is no path between the sites for its messages or its data, or every split would "
+    "exceed grid.max_split_factor"
 )
 
 
 def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
-    """Return why a simulation is refused in which a job stands still for ever.
+    """Return why a simulation is refused in which a job is paused forever.
 
     Parameters
     ----------
     job_id, since_ms : int
-        The job, and from when on.
+        The job, and the time since when it is paused.
     of_data : bool
-        Whether it waits for its data; otherwise for what its parts send each other.
+        Whether it waits for its data; otherwise for messages between its parts.
     """
     if of_data:
         what, contentions = "waits for its input or output, which", "contention none"
     else:
         what, contentions = "runs on several sites and", "contention none or static"
-    return (
-        f"job {job_id} {what} gets nothing over the links from {since_ms} ms on, for ever; "
-        f"let them come back, or choose the {contentions}"
-    )
+    return f"job {job_id} {what} has no bandwidth from {since_ms} ms on; restore the links, or choose {contentions}"
 
 
 class GridPlayed(NamedTuple):
-    """What a simulation of a grid comes to.
+    """The outcome of a grid simulation.
 
     Attributes
     ----------
@@ -226,13 +223,13 @@ class GridPlayed(NamedTuple):
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         `NEVER` for jobs that are not placed.
     factor : numpy.ndarray of float64, shape (n,)
-        By which each job grew on idle links.
+        Growth of each job's run time on idle links.
     slowdown : numpy.ndarray of float64, shape (n,)
-        By what else was on them, on average over its time.
+        Average slowdown of each job by other traffic.
     transfer_ms : numpy.ndarray of int64, shape (n,)
-        How long its data moved while it held its nodes.
+        How long each job's data was transferred while it held nodes.
     hopeless : numpy.ndarray of bool, shape (n,)
-        Jobs that the links keep from being placed.
+        Jobs that cannot be placed because of the links.
     """
 
     state: GridState
@@ -245,12 +242,12 @@ class GridPlayed(NamedTuple):
 
 
 class GridLoop:
-    """The arrays of one simulation of a grid, and the loop over them, which are made larger as they fill.
+    """The arrays of one grid simulation and the loop over them; full arrays are enlarged.
 
     Parameters
     ----------
     state : GridState
-        Of the idle grid; its table of jobs holds those of the rows.
+        The idle grid; its job table holds the jobs of ``rows``.
     rows : numpy.ndarray of int64
     net : GridNet, optional
     """
@@ -274,12 +271,12 @@ class GridLoop:
         self._links = _new_contention(state, codes, net, len(rows)) if net is not None and contends else None
 
     def play(self) -> GridPlayed:
-        """Run the loop to its end, period after period of the links.
+        """Run the simulation to its end, one period of the links after the other.
 
         Raises
         ------
         InputError
-            If a job runs over links that fail and never come back.
+            If a job runs over links that fail and never recover.
         """
         changes = iter(()) if self._net is None else itertools.islice(self._net.periods(), 1, None)
         for at_ms, model in changes:
@@ -292,7 +289,7 @@ class GridLoop:
         return self._outcome()
 
     def _play_until(self, change_ms: int) -> bool:
-        """Play up to an instant at which links change; return whether nothing is left to come."""
+        """Run up to a change of the links; return whether no events are left."""
         while True:
             own = self._state, self._work, None, None, self._grid, self._links, self._cancels, None, None
             arguments = *own, self._run, np.int64(len(self._run.run_ms)), np.int64(change_ms)
@@ -315,7 +312,7 @@ class GridLoop:
         return bool(all_submitted and not counters["n_waiting"] and not counters["n_running"])
 
     def _change_links(self, at_ms: int, model: NetworkModel) -> None:
-        """Let links be as they are from now on; jobs that cannot be placed any more leave the queue."""
+        """Switch to the links of the next period; drop waiting jobs that can no longer be placed."""
         grid = self._grid
         assert grid.codes.net is not None
         self._grid = grid = grid._replace(codes=grid.codes._replace(net=with_paths(grid.codes.net, model.arrays)))
@@ -328,7 +325,7 @@ class GridLoop:
             grid.plan.counters["stale"] = REPLAN
 
     def _make_room_for_moves(self) -> None:
-        """Make room for twice as many moves."""
+        """Double the capacity for transfers."""
         links = self._links
         assert links is not None
         more = len(links.moves.row)
@@ -367,7 +364,7 @@ class GridLoop:
         )
 
     def _hopeless(self) -> BoolArray:
-        """Return the jobs that were never placed, and not cancelled before there was no hope for them."""
+        """Return the jobs that were never placed and not cancelled before they became unplaceable."""
         hopeless: BoolArray = self._run.start_ms == NEVER
         if self._cancels is not None:
             at_ms, rows = self._cancels
@@ -376,15 +373,15 @@ class GridLoop:
 
 
 def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int) -> Contention:
-    """Return the links with nothing on them."""
-    # All fragments of running jobs are no more than the nodes, and each has a flow to each other of its job, and back.
+    """Allocate the contention state, with no traffic on the links."""
+    # Running jobs have at most one fragment per node, and each fragment has a flow to every other one of its job.
     most = min(len(state.nodes), int(state.jobs["width"].max(initial=1)))
     room = int(state.nodes.sum()) * max(most - 1, 1)
     moves_data = net.data != "none"
-    anywhere = np.zeros(jobs, np.bool_)
-    find_splittable(state, codes._replace(net=None), anywhere)
+    splittable = np.zeros(jobs, np.bool_)
+    find_splittable(state, codes._replace(net=None), splittable)
     moving = _FIRST_MOVES if moves_data else 0
-    spare_ms, moved_ms = np.zeros((2, jobs), np.int64)
+    surplus_ms, moved_ms = np.zeros((2, jobs), np.int64)
     return Contention(
         dynamic=net.contention == "dynamic",
         flows=new_flows(room + moving),
@@ -392,17 +389,18 @@ def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int)
         slowdown=np.ones(jobs + moving),
         moves=new_moves(jobs if moves_data else 0, moving),
         moves_data=moves_data,
-        anywhere=anywhere,
-        spare_ms=spare_ms,
+        anywhere=splittable,
+        spare_ms=surplus_ms,
         moved_ms=moved_ms,
     )
 
 
 def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
-    """Return for each slot from when on its job could not be placed on the idle grid, whatever becomes of the links.
+    """Return for each slot the time from which its job can no longer be placed, even on the idle grid.
 
-    0 if it never could be, `NEVER_MS` if it always can be again. The state is that of the idle grid, with the jobs in
-    its table; the codes have the links at the beginning.
+    All later changes of the links are considered. The time is 0 if the job can never be placed, and `NEVER_MS` if it
+    can still be placed in the last period. ``state`` is the idle grid with the jobs in its table; ``codes`` have the
+    links of the first period.
     """
     hopeless_ms = np.zeros(len(state.jobs), np.int64)
     possible, ever = np.zeros((2, len(state.jobs)), np.bool_)
@@ -421,11 +419,11 @@ def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
 
 
 COLUMNS = ("factor", "slowdown", "transfer_ms")
-"""Of ``jobs.csv``, where there is a network."""
+"""Columns of ``jobs.csv`` for runs with a network."""
 
 
 def network_use(result: SimulationResult, net: GridNet) -> NetworkUse:
-    """Return what a network did to the jobs of a run with it."""
+    """Summarize the effect of the network on the jobs of a run."""
     topology, several = net.model.topology, result.multi_site
     factor, slowdown, transfer_ms = (result.columns[name] for name in COLUMNS)
     width = result.workload.width.astype(np.float64)
@@ -448,7 +446,7 @@ def network_use(result: SimulationResult, net: GridNet) -> NetworkUse:
 
 
 def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
-    """Return what tables and plots call a policy: with a network there is no p."""
+    """Return the label of a policy for tables and plots; with a network, it omits p."""
     if net is None:
         return policy.label
     parts = [msgspec.structs.replace(policy, overhead=0.0).label.replace(" p=0%", " over the network")]
@@ -461,7 +459,7 @@ def policy_label(policy: GridPolicy, net: GridNet | None) -> str:
 
 
 def _mean(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64] | None = None) -> float | None:
-    """Return a mean; None if there is nothing to take it of."""
+    """Return a mean; None if there are no values or no weights."""
     if not len(values) or (weights is not None and not weights.sum() > 0):
         return None
     mean = float(np.average(values, weights=weights))

@@ -1,4 +1,4 @@
-"""One site in simulation: what is known and checked beforehand, and a workload in the compiled loop."""
+"""Simulate one site: checks of the arguments, and the run of a workload in the compiled loop."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Progress = Callable[[int, int], None]
 
 DRIVERS = ("batch", "core")
 
-# Jobs that are played before progress is reported, where that is not left to the discipline.
+# Jobs to simulate between progress reports; None leaves it to the discipline.
 _PIECE: int | None = None
 
-# Half of what int64 can hold: what lies beyond is left for reservations and closed windows.
+# Half the range of int64; the other half is left for reservations and closed windows.
 _LAST_MS = 2**62
 
 _YEARS_AHEAD = 5
-"""So long after the last submission clocks are moved for summer time; then they stay as they are."""
+"""Time after the last submission for which changes to daylight saving time are computed."""
 
 
 def play_site(
@@ -86,7 +86,7 @@ def play_site(
 
 
 def _identity(workload: Workload, nodes: int, policy: Policy, node_events: Sequence[NodeEvent]) -> str:
-    """Return what tells this simulation from another."""
+    """Return a hash that identifies this simulation."""
     times = workload.job_id, workload.submit_ms, workload.width, workload.estimate_ms, workload.run_ms
     columns = [thing for name in sorted(workload.columns) for thing in (name, workload.columns[name])]
     when = workload.start_unix_s, workload.timezone
@@ -96,7 +96,7 @@ def _identity(workload: Workload, nodes: int, policy: Policy, node_events: Seque
 def _result_of(
     workload: Workload, nodes: int, policy: Policy, told: Stepped, options: Mapping[str, Any]
 ) -> SimulationResult:
-    """Return what became of the jobs as a result."""
+    """Convert the outcome of the jobs to a result."""
     entry = entry_of(policy)
     return SimulationResult(
         workload=workload,
@@ -119,7 +119,7 @@ def _result_of(
 
 
 def _own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
-    """Return the metrics that a discipline has of its own, by name, if any job ran; and how many jobs were lost."""
+    """Return the discipline's own metrics by name, if any job ran, and the number of restarts."""
     restarts = {name: value for name, value in told.totals.items() if name == "restarts"}
     ran = told.start_ms != NEVER
     if entry.metrics is None or not ran.any():
@@ -130,7 +130,7 @@ def _own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) ->
 
 
 def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
-    """Return the metrics by CPU needs, under any discipline; empty if no needs are known, or no job ran."""
+    """Return the metrics based on CPU needs, for any discipline; empty if there are no needs or no job ran."""
     if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
         return {}
     from gridweave.scenarios.results.bound import need_metrics
@@ -139,9 +139,9 @@ def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]
 
 
 def _pieces(jobs: int, piece: int, progress: Progress | None) -> Iterator[int]:
-    """Yield up to how many jobs to play next, and tell after each piece how many of all have been submitted.
+    """Yield the number of jobs up to which to simulate next, and report progress after each piece.
 
-    Without jobs nothing is played, and that is told too.
+    Without jobs, nothing is yielded, but progress is reported once.
     """
     for until in [*range(piece, jobs, piece), jobs]:
         if jobs:
@@ -153,13 +153,13 @@ def _pieces(jobs: int, piece: int, progress: Progress | None) -> Iterator[int]:
 def week_for(workload: Workload, policy: Policy, timezone: str | None = None) -> WeekClock:
     """Return the local time of the week, as `week_clock`, where the policy asks for it.
 
-    Where nothing asks for it, a zone that nobody knows does no harm.
+    An unknown time zone is an error only if the policy uses it.
     """
     return week_clock(workload, timezone) if deciding(policy)[1].week else FROM_MONDAY
 
 
 def _options_of(policy: Policy) -> dict[str, Any]:
-    """Return a policy as plain values; what does not count is None, or left out."""
+    """Return a policy as plain values; an unused slack and infinite numbers become None."""
     options: dict[str, Any] = {"discipline": policy.discipline, **msgspec.to_builtins(policy)}
     if isinstance(policy, SitePolicy):
         options["slack"] = policy.slack if policy.backfill == "slack" else None
@@ -168,11 +168,11 @@ def _options_of(policy: Policy) -> dict[str, Any]:
 
 
 def _without_infinite(value: Any) -> Any:
-    """Return plain values with None for each number that is infinite, which JSON does not know."""
+    """Replace infinite numbers, which JSON lacks, by None in nested plain values."""
     if isinstance(value, dict):
-        return {name: _without_infinite(each) for name, each in value.items()}
+        return {name: _without_infinite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_infinite(each) for each in value]
+        return [_without_infinite(item) for item in value]
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
@@ -183,12 +183,10 @@ def check_driver(
     node_events: Sequence[NodeEvent],
     saving: Saving | None,
 ) -> None:
-    """Check that a driver is known, and that it and the policy know reservations and the like, if there are any."""
+    """Raise OptionError if the driver is unknown, or the driver or the policy does not support another argument."""
     check_known("driver", driver, DRIVERS)
     if saving is not None and (not isinstance(policy, SitePolicy) or driver != "batch" or reservations):
-        raise OptionError(
-            "save", "is for the disciplines queue and planning in the compiled loop, without reservations"
-        )
+        raise OptionError("save", "works with discipline queue or planning, driver batch, and no reservations")
     entry = entry_of(policy)
     if reservations and not entry.traits.reserves:
         raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
@@ -199,11 +197,11 @@ def check_driver(
         known = [name for name, entry in DISCIPLINES.items() if entry.compiled and entry.compiled.nodes_may_fail]
         raise OptionError("node_events", f"are for the disciplines {' and '.join(known)} in the compiled loop")
     if reservations or getattr(policy, "limits", ()):
-        raise OptionError("node_events", "do not go with reservations or limits, which may not be kept then")
+        raise OptionError("node_events", "cannot be combined with reservations or limits, which could not be kept")
 
 
 def _check_workload(workload: Workload, policy: Policy) -> None:
-    if "weight" in workload.columns:  # as a site would at submission, whichever driver there is
+    if "weight" in workload.columns:  # a live site checks this at submission
         weight = np.asarray(workload.columns["weight"], np.float64)
         workload.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not above 0 and finite")
     _check_times(workload)
@@ -214,16 +212,16 @@ def _check_workload(workload: Workload, policy: Policy) -> None:
 
 
 def _check_times(workload: Workload) -> None:
-    """Refuse jobs that, one after the other, would run beyond the last instant that int64 can name."""
+    """Raise InputError if the estimates of all jobs, one after the other, exceed the range of int64."""
     last_ms = workload.submit_ms.max(initial=0) + workload.estimate_ms.sum(dtype=np.float64)
     if last_ms > _LAST_MS:
-        raise InputError(f"{workload.name}: its estimates add up to {last_ms:.3g} ms; there is room for {_LAST_MS:.3g}")
+        raise InputError(f"{workload.name}: its estimates add up to {last_ms:.3g} ms; the limit is {_LAST_MS:.3g}")
 
 
 def _checked_nodes(workload: Workload, nodes: int | None) -> int:
     nodes = workload.nodes if nodes is None else nodes
     if nodes is None:
-        raise OptionError("nodes", f"{workload.name} does not say how many its machine had; give a number")
+        raise OptionError("nodes", f"{workload.name} does not state the size of its machine; give a number")
     try:
         number = operator.index(nodes)
     except TypeError:
@@ -234,7 +232,7 @@ def _checked_nodes(workload: Workload, nodes: int | None) -> int:
 
 
 def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite, nodes: int) -> Outages | None:
-    """Return what happens to nodes as compiled code reads it; None if nothing does."""
+    """Convert node events to arrays for compiled code; None if there are none."""
     if not events:
         return None
     assert site.keys_at is not None, "nodes that fail where none may"
@@ -256,24 +254,24 @@ def _outages(events: Sequence[NodeEvent], workload: Workload, site: CompiledSite
 
 
 class SiteRun:
-    """A workload at a site in the compiled loop, played in as many pieces as one likes.
+    """A simulation of a workload on one site in the compiled loop, which can be run piece by piece.
 
     Parameters
     ----------
     nodes : int
         Nodes of the site.
     policy : Policy
-        Of a discipline whose entry says how it is compiled.
+        Its discipline must be compiled.
     **inputs
-        What was given of what that names.
+        Inputs of the discipline, such as models.
 
     Attributes
     ----------
     site : CompiledSite
     rows : numpy.ndarray of int64
-        The rows of the jobs that are played; none is refused.
+        Rows of the jobs that are simulated; refused jobs are left out.
     start_ms, end_ms : numpy.ndarray of int64, shape (rows,)
-        The starts and ends so far; `NEVER` for jobs that have not started, or ended.
+        Starts and ends so far; `NEVER` for jobs that have not started or ended.
     """
 
     def __init__(
@@ -292,11 +290,14 @@ class SiteRun:
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """All that changes as the run goes on, and more."""
+        """Everything that changes during the run, for saving."""
         return self.site.state, self.site.rules, self._work, self._outages, self._run
 
     def play(self, until: int, stop_ms: int = int(NEVER_MS)) -> None:
-        """Play on until this many jobs have been submitted, or up to an instant; if all are, until nothing is left."""
+        """Continue until ``until`` jobs have been submitted or ``stop_ms`` is reached.
+
+        If ``until`` is the number of all jobs, continue until no events are left.
+        """
         rules: Any = self.site.rules
         site, paced = (None, rules) if self.site.is_paced else (rules, None)
         own = self.site.state, self._work, site, paced, None, None
@@ -305,7 +306,7 @@ class SiteRun:
         prepared(run_batch, *arguments)(*arguments)
 
     def next_instant_ms(self) -> int:
-        """Return the next instant at which anything happens, a decision that is due among it; `NEVER_MS` for none."""
+        """Return the time of the next event or due decision; `NEVER_MS` if there is none."""
         jobs, clock, ends = self.site.state.jobs, self._run.clock[0], self._run.ends
         rules: Any = self.site.rules
         instants = [int(rules.wakeup_ms(self.site.state))]
@@ -316,7 +317,7 @@ class SiteRun:
         return min(instants)
 
     def outcome(self) -> Stepped:
-        """Return what has become of the jobs; InputError if the discipline leaves jobs waiting for ever."""
+        """Return the outcome of the jobs; InputError if the discipline leaves jobs waiting forever."""
         figures, refused = self.site.figures(), dict(self.site.refused)
         columns = {name: self._of_all(values, 0) for name, values in figures.columns.items()}
         totals = dict(figures.totals)
@@ -324,7 +325,7 @@ class SiteRun:
             waiting = self.site.state.waiting[: self.site.state.counters[0]["n_waiting"]]
             totals["restarts"] = int(self._outages.restarts.sum())
             columns["restarts"] = self._of_all(self._outages.restarts, 0)
-            back = f"and of {self._nodes} so many did not come back"
+            back = f"but too many of the {self._nodes} nodes did not return"
             for row in self.rows[waiting].tolist():
                 refused[int(self._workload.job_id[row])] = f"it needs {self._workload.width[row]} nodes, {back}"
         else:
@@ -336,25 +337,23 @@ class SiteRun:
         starts, ends = self._of_all(self.start_ms, NEVER), self._of_all(self.end_ms, NEVER)
         return Stepped(starts, ends, refused, (), columns, totals, figures.own)
 
-    def _of_all(self, values: npt.NDArray[Any], other: int) -> npt.NDArray[Any]:
-        """Return what is known of the played jobs as a column of all jobs."""
-        spread = np.full(len(self._workload), other, values.dtype)
+    def _of_all(self, values: npt.NDArray[Any], default: int) -> npt.NDArray[Any]:
+        """Expand values of the simulated jobs to a column of all jobs, with a default for the others."""
+        spread = np.full(len(self._workload), default, values.dtype)
         spread[self.rows] = values
         return spread
 
 
 def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
-    """Return the local time of the week at a site; `FROM_MONDAY` if the date of the workload is not known.
+    """Return the local time of the week at a site; `FROM_MONDAY` if the workload has no date.
 
-    The time zone is that of the workload's machine if none is given.
-
-    Clocks that are moved for summer time are followed from the first instant to `_YEARS_AHEAD` years after the last
-    submission.
+    The time zone defaults to that of the workload's machine. Daylight saving time is followed from time zero to
+    `_YEARS_AHEAD` years after the last submission.
 
     Raises
     ------
     InputError
-        If the workload's time zone is not known, or its date is beyond the calendar.
+        If the time zone is unknown, or the date is beyond the calendar.
     """
     if workload.start_unix_s is None:
         return FROM_MONDAY
@@ -370,10 +369,10 @@ def week_clock(workload: Workload, timezone: str | None = None) -> WeekClock:
 
 
 def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
-    """Return when the jobs of these rows are cancelled if they still wait; None if none is.
+    """Return when jobs of these rows are cancelled if they still wait; None if none is.
 
-    The column ``cancel_ms`` tells; it is -1 for jobs that nobody cancels. InputError if a job is cancelled before it is
-    submitted, or at that instant.
+    The times come from the column ``cancel_ms``, where -1 means never. InputError if a job is cancelled at or before
+    its submission.
     """
     if "cancel_ms" not in workload.columns:
         return None
@@ -383,20 +382,22 @@ def cancellations(workload: Workload, rows: IntArray) -> Cancellations | None:
         row = int(np.argmax(wrong))
         times = f"cancel_ms {cancel_ms[row]} is not after its submission at {workload.submit_ms[row]} ms"
         raise InputError(f"{workload.name}: job {workload.job_id[row]}: {times}")
-    places = np.flatnonzero(cancel_ms[rows] >= 0)
-    places = places[np.lexsort((workload.job_id[rows][places], cancel_ms[rows][places]))]
-    return Cancellations(cancel_ms[rows][places], places) if len(places) else None
+    rows_of_cancelled = np.flatnonzero(cancel_ms[rows] >= 0)
+    rows_of_cancelled = rows_of_cancelled[
+        np.lexsort((workload.job_id[rows][rows_of_cancelled], cancel_ms[rows][rows_of_cancelled]))
+    ]
+    return Cancellations(cancel_ms[rows][rows_of_cancelled], rows_of_cancelled) if len(rows_of_cancelled) else None
 
 
 def cancelled_in(workload: Workload, start_ms: IntArray, refused: Container[int]) -> BoolArray:
-    """Return which jobs were cancelled while they waited, bool, shape (n,).
+    """Return which jobs were cancelled while waiting, bool, shape (n,).
 
     Parameters
     ----------
     start_ms : numpy.ndarray of int64, shape (n,)
-        `NEVER` for jobs that were not started.
+        `NEVER` for jobs that did not start.
     refused : container of int
-        Ids of those that could never be.
+        Ids of jobs that could never start.
     """
     waited: BoolArray = start_ms == NEVER
     if waited.any():

@@ -1,4 +1,4 @@
-"""A long simulation that is saved as it goes, and taken up where it was (docs/disciplines.md, "Save and resume")."""
+"""Save a long simulation while it runs, and resume it later (docs/disciplines.md, "Save and resume")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridweave.errors import InputError
 from gridweave.scenarios.traces.text import new_file, one_line
 
 VERSION = 1
-"""Of the file. It is raised when the meaning of an array changes; another shape or type is noticed anyway."""
+"""Version of the file. Raise it when the meaning of an array changes; changed shapes and types are detected anyway."""
 
 EVERY_S = 60.0
 
@@ -27,18 +27,18 @@ Arrays = npt.NDArray[Any]
 
 
 class Saving:
-    """Where a simulation is saved, how often, and whether it is taken up from there.
+    """Saves a simulation to a file at intervals, and resumes it from there.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A file of numpy arrays; it is replaced whole or not at all, and removed when the simulation is done.
+        A file of numpy arrays. It is replaced atomically, and removed at the end of the simulation.
     every_s : float, optional
-        How often, in seconds of the computer's time.
+        Interval in seconds of real time.
     resume : bool, optional
-        Whether to go on from what the file holds.
+        Whether to resume from the file.
     clock : callable, optional
-        Returns seconds.
+        Returns the real time in seconds.
     """
 
     def __init__(
@@ -58,81 +58,81 @@ class Saving:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything to save."""
+        """Whether the simulation has started, so that there is something to save."""
         return self._parts is not None
 
     def begin(self, identity: str, parts: object) -> None:
-        """Learn what is played, and put what was saved in its place if the simulation is taken up.
+        """Register the simulation's arrays; if resuming, load their content from the file.
 
         Parameters
         ----------
         identity : str
-            What is simulated, as `identity_of` has it.
+            Identifies the simulation, from `identity_of`.
         parts : object
-            Named tuples of arrays, or None, in any depth: all that changes as the simulation goes on.
+            Nested named tuples of arrays and None: everything that changes during the simulation.
 
         Raises
         ------
         InputError
-            If the file cannot be read, or is of another simulation or another version of gridweave.
+            If the file cannot be read, or belongs to another simulation or another version of gridweave.
         """
         if self.resume:
             self._restore(identity, parts)
         self._identity, self._parts, self._last_s = identity, parts, self._clock()
 
     def after_piece(self) -> None:
-        """Save if the time has come, or somebody has asked."""
+        """Save if the interval has passed or a save was requested."""
         if self._asked.is_set() or self._clock() - self._last_s >= self.every_s:
             self.save()
 
     def save(self) -> None:
         """Write all arrays to the file."""
-        kept = dict(_arrays(self._parts))
+        arrays = dict(_arrays(self._parts))
         about = np.array([str(VERSION), self._identity])
         with new_file(self.path) as (_, raw):
-            np.savez(raw, allow_pickle=False, about=about, **kept)
+            np.savez(raw, allow_pickle=False, about=about, **arrays)
         self._last_s = self._clock()
         self.saved.set()
 
     def ask(self) -> None:
-        """Have the simulation, which runs in another thread, save itself soon."""
+        """Request a save soon, from another thread than the simulation's."""
         self.saved.clear()
         self._asked.set()
 
     def done(self) -> None:
-        """Remove the file: there is nothing to take up."""
+        """Remove the file, since the simulation has ended."""
         self.path.unlink(missing_ok=True)
         self.saved.set()
 
     def _restore(self, identity: str, parts: object) -> None:
         try:
-            # Not numpy.load, which reads a file of one array as well.
-            with self.path.open("rb") as raw, NpzFile(raw, allow_pickle=False) as kept:
-                found = {name: np.asarray(kept[name]) for name in kept.files}
+            # numpy.load would also accept a file with a single array.
+            with self.path.open("rb") as raw, NpzFile(raw, allow_pickle=False) as archive:
+                saved = {name: np.asarray(archive[name]) for name in archive.files}
         except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise InputError(f"{self.path}: cannot be read as a saved simulation: {one_line(error)}") from None
-        about = [*np.ravel(found.pop("about", ())).tolist(), "", ""]
-        wanted = dict(_arrays(parts))
-        alike = found.keys() == wanted.keys() and all(
-            (found[name].shape, found[name].dtype) == (array.shape, array.dtype) for name, array in wanted.items()
+        about = [*np.ravel(saved.pop("about", ())).tolist(), "", ""]
+        arrays = dict(_arrays(parts))
+        alike = saved.keys() == arrays.keys() and all(
+            (saved[name].shape, saved[name].dtype) == (array.shape, array.dtype) for name, array in arrays.items()
         )
         if about[0] != str(VERSION) or (about[1] == identity and not alike):
-            raise InputError(f"{self.path}: was saved by another version of gridweave; start afresh, without --resume")
+            raise InputError(f"{self.path}: was saved by another version of gridweave; start again without --resume")
         if about[1] != identity:
             raise InputError(
-                f"{self.path}: is of another simulation; resume it with the trace and options of its start"
+                f"{self.path}: belongs to another simulation; resume it with its original trace and options"
             )
-        for name, array in wanted.items():
-            array[...] = found[name]
+        for name, array in arrays.items():
+            array[...] = saved[name]
 
 
 def identity_of(*things: object) -> str:
-    """Return what tells simulations apart: a hash of arrays, and of all else as it is written.
+    """Return a hash that identifies a simulation by its inputs.
 
     Parameters
     ----------
     *things
-        Arrays, and values whose ``repr`` says all that counts.
+        Arrays, and values whose ``repr`` contains everything that matters.
     """
     digest = hashlib.sha256()
     for thing in things:
@@ -142,10 +142,10 @@ def identity_of(*things: object) -> str:
 
 
 def _arrays(parts: object, name: str = "part") -> Iterator[tuple[str, Arrays]]:
-    """Yield the arrays of named tuples in any depth that can change, each with its place."""
+    """Yield the writeable arrays in nested named tuples, each with its path."""
     if isinstance(parts, np.ndarray):
         if parts.flags.writeable:
             yield name, parts
     elif isinstance(parts, tuple):
-        for place, part in enumerate(parts):
-            yield from _arrays(part, f"{name}.{place}")
+        for index, part in enumerate(parts):
+            yield from _arrays(part, f"{name}.{index}")

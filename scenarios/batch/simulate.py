@@ -1,4 +1,4 @@
-"""A simulation of one site or of a grid: a workload and a policy in, a schedule out."""
+"""The public function `simulate`: run a workload under a policy on one site or a grid, and return the schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SiteOptions(TypedDict, total=False):
-    """The options of a `SitePolicy`."""
+    """Fields of a `SitePolicy`, as keyword arguments."""
 
     discipline: str
     order: str
@@ -62,49 +62,48 @@ def simulate(
     Parameters
     ----------
     workload : Workload, str or pathlib.Path
-        Jobs, or the file or name of a trace. A job with a ``cancel_ms`` that still waits at that instant leaves the
-        queue; -1 is none.
+        Jobs, or the file or name of a trace. A job that still waits at its ``cancel_ms`` leaves the queue; -1 means
+        never.
     nodes : int, sequence of int, or sequence of NodeKind, optional
-        Nodes of the site; of each site of a grid; or the kinds of nodes that jobs share. Those of the machine that the
-        workload was recorded on if left out.
+        Nodes of the site, nodes of each site of a grid, or the kinds of nodes that jobs share. Defaults to the nodes of
+        the machine on which the workload was recorded.
     policy : Policy, GridPolicy or str, optional
-        How the site or the grid schedules: the policy of any discipline; a name is that of a variant of sharing nodes.
-        If left out, a `gridweave.site.policy.SitePolicy` is made of the ``options``.
+        Scheduling policy of the site or the grid, for any discipline. A string names a variant of node sharing.
+        Defaults to a `gridweave.site.policy.SitePolicy` made from the ``options``.
     reservations : sequence of (int, ReservationRequested)
-        Advance reservations, each with the instant in ms at which it is requested; for planning. One that does not fit
-        when it is requested is refused, and changes nothing; the result's ``reservations`` say which were accepted.
+        Advance reservations with the times in ms of their requests; for planning. A reservation that does not fit when
+        it is requested is refused and has no effect; the result's ``reservations`` hold the answers.
     node_events : sequence of NodeEvent
-        Nodes that fail, drain or come back (docs/disciplines.md, "Nodes that fail"); for the disciplines queue and
-        planning. The result's column ``restarts`` says how often each job was lost and begun anew.
+        Nodes that fail, drain or return (docs/disciplines.md, "Nodes that fail"); for the disciplines queue and
+        planning. The result's column ``restarts`` counts how often each job was lost and restarted.
     driver : {"batch", "core"}
-        Of one site: the compiled loop, or a `SiteCore` stepped event by event. They give the same schedule, the second
-        a hundred times slower. Reservations, and disciplines without kernels, take the second by themselves.
+        For one site: the compiled loop, or a `SiteCore` that processes each event. Both give the same schedule; the
+        second is a hundred times slower. Reservations, and disciplines without kernels, always use the second.
     check : bool
-        Whether the core's invariants are checked after every step (slow).
+        Whether to check the core's invariants after every step (slow).
     home : array_like of int, shape (n,), optional
-        The site at which each job is submitted, for a grid in mode ``local``; round robin in the order of submission if
-        left out.
+        Home site of each job, for a grid in mode ``local``; defaults to round robin in submit order.
     rng : numpy.random.Generator, optional
-        For a grid with the selection ``random``, one draw per job.
+        For a grid with selection ``random``; one draw per job.
     sensitivity : array_like of float, shape (n,), optional
-        By which the overhead of each job is multiplied when it is split, >= 0: more for jobs that communicate more.
-        1 if left out.
+        Factor for the overhead of each job when it is split, >= 0; higher for jobs that communicate more. Defaults to
+        1.
     net : GridNet, optional
-        The links between the sites. The overhead of a split then comes from them and from the columns ``pattern``,
-        ``communication_fraction`` and ``message_bytes`` of the workload, in the place of the policy's own and of the
-        sensitivities; its data from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
+        The links between the sites. They determine the overhead of a split, together with the columns ``pattern``,
+        ``communication_fraction`` and ``message_bytes`` of the workload, in place of the policy's overhead and the
+        sensitivities. Jobs' data comes from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
     model : SlowdownModel, optional
-        By how much jobs slow each other that share nodes: the paper's, with its estimates, if left out. Their workload
-        has the columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
+        Slowdown of jobs that share nodes; defaults to the published model with its estimates. The workload needs the
+        columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
     cores : array_like of int, shape () or (n,), optional
-        On how many cores of each of its nodes a job runs, where jobs share nodes; 1 if left out.
+        Number of cores that a job uses on each of its nodes, if jobs share nodes; defaults to 1.
     rows : array_like of int, shape (n,), optional
-        The row of each job in the model's table of measured slowdowns; found from the columns if left out.
+        Row of each job in the model's table of measured slowdowns; defaults to a match by the columns.
     progress : callable, optional
-        Of one site: called now and then, and at the end, with the number of jobs submitted so far and the number of all
-        that are not refused.
+        For one site: called from time to time, and at the end, with the number of jobs submitted so far and the number
+        of jobs that are not refused.
     saving : Saving, optional
-        Of one site, under the disciplines queue and planning: where the simulation is saved as it goes, and taken up.
+        For one site with the discipline queue or planning: saves the simulation as it runs, and resumes it.
     **options
         ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms`` and ``limits``, as in
         `gridweave.site.policy.SitePolicy`.
@@ -112,13 +111,14 @@ def simulate(
     Returns
     -------
     SimulationResult
-        A job that can never run is refused, with a reason, and does not start.
+        A job that can never run is refused with a reason and does not start.
 
     Raises
     ------
     InputError
-        If the trace cannot be read, an option is unknown, the number of nodes is not known, a column makes no sense, a
-        job could take longer than `gridweave.site.messages.MAX_TIME_MS`, or runs over links that fail for ever.
+        If the trace cannot be read, an option is unknown, the number of nodes is unknown, a column has invalid values,
+        a job could take longer than `gridweave.site.messages.MAX_TIME_MS`, or a job runs over links that fail and never
+        recover.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def simulate(
     >>> gridweave.simulate(jobs, nodes=4, backfill="none").start_ms.tolist()
     [0, 100, 150]
 
-    A grid of two sites, on which the last job is split:
+    A grid of two sites where the last job is split:
 
     >>> from gridweave.grid.policy import GridPolicy
     >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])
@@ -138,8 +138,8 @@ def simulate(
     >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
     ([0, 100], [100, 160], [(0, 4), (1, 2)])
 
-    Jobs that share nodes: one on the CPU and one on the disk, each slowed by the tenth of their time that they both
-    want the CPU (1.4 - 1 of it); the third waits for the first end:
+    Jobs that share nodes: one is bound by the CPU and one by the disk. Both need the CPU for a tenth of their time, in
+    which each is slowed by a factor of 1.4. The third job waits for the first one to end:
 
     >>> jobs = Workload(job_id=[1, 2, 3], submit_ms=[0, 0, 0], width=[1, 1, 1], estimate_ms=[3_600_000] * 3,
     ...                 run_ms=[3_600_000] * 3, columns={"cpu_fraction": [0.9, 0.1, 0.9],
@@ -149,7 +149,7 @@ def simulate(
     [1.04, 1.04, 2.04]
     """
     if policy is not None and options:
-        raise OptionError(next(iter(options)), "is a part of the policy; give it there, or no policy")
+        raise OptionError(next(iter(options)), "is part of the policy; set it there, or give no policy")
     policy = SitePolicy(**options) if policy is None else policy
     known: Any = policy_named(policy) if isinstance(policy, str) else policy
     of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
@@ -169,7 +169,7 @@ def simulate(
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
-    """Return a workload, read from its trace if need be."""
+    """Return the workload, loading it if a file or a name is given."""
     if isinstance(workload, Workload):
         return workload
     machine = nodes if isinstance(nodes, int) else None
@@ -177,7 +177,7 @@ def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
 
 
 def _for_discipline(policy: Policy, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return what was given for the discipline of a policy; refuse what was given and is not for it."""
+    """Return the inputs for a policy's discipline; OptionError if an input is given that it does not use."""
     compiled = entry_of(policy).compiled
     known = () if compiled is None else compiled.inputs
     _refuse({name: value for name, value in given.items() if name not in known}, f"the discipline {policy.discipline}")
@@ -185,7 +185,7 @@ def _for_discipline(policy: Policy, given: Mapping[str, object]) -> dict[str, An
 
 
 def _refuse(unused: Mapping[str, object], what: str) -> None:
-    """Refuse what goes with another policy."""
+    """Raise OptionError for the first option that has a value."""
     for option, value in unused.items():
         if value is not None:
             raise OptionError(option, f"is not used by {what}; leave it out, or give another policy")

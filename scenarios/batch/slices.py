@@ -1,4 +1,4 @@
-"""Who has which nodes in which slice, at a site that shares them in time: the matrix as it is printed and drawn."""
+"""The jobs in each time slice and on each node of a gang-scheduled site, for printing and drawing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gridweave.site.disciplines.gang.policy import GangPolicy
 
 
 class Slice(NamedTuple):
-    """A job in a time slice, or a part of one.
+    """A job in a time slice, or in a part of it.
 
     Attributes
     ----------
     start_ms, end_ms : int
     row : int
-        Of the matrix.
+        Row of the gang matrix.
     job_id : int
     nodes : tuple of (int, int)
-        Half-open intervals.
+        Half-open intervals of nodes.
     """
 
     start_ms: int
@@ -34,8 +34,8 @@ class Slice(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
 
-def _played_to(workload: Workload, nodes: int, policy: GangPolicy, until_ms: int) -> SiteRun:
-    """Return a workload played up to an instant and with it; jobs that are too wide are left out."""
+def _simulated_to(workload: Workload, nodes: int, policy: GangPolicy, until_ms: int) -> SiteRun:
+    """Simulate a workload up to a time, inclusive; jobs that are too wide are left out."""
     run = SiteRun(workload, nodes, policy)
     run.play(len(run.start_ms), until_ms + 1)
     return run
@@ -44,21 +44,21 @@ def _played_to(workload: Workload, nodes: int, policy: GangPolicy, until_ms: int
 def matrix_at(
     workload: Workload, nodes: int, policy: GangPolicy, at_ms: int
 ) -> tuple[list[list[int | None]], int | None]:
-    """Return the matrix at an instant, after its decisions, and the row whose slice goes on then.
+    """Return the gang matrix after the decisions at a time, and the row whose slice is running then.
 
     Parameters
     ----------
     at_ms : int
-        Of the clock of the workload.
+        Time on the workload's clock.
 
     Returns
     -------
     matrix : list of list of int or None, shape (rows, nodes)
-        The id of the job that has each node in each row, None where nobody has it.
+        Id of the job that has each node in each row; None if it is free.
     row : int or None
-        None if nobody is there.
+        None if there are no jobs.
     """
-    state = _played_to(workload, nodes, policy, at_ms).site.state
+    state = _simulated_to(workload, nodes, policy, at_ms).site.state
     counters = state.counters[0]
     if not counters["n_turns"]:
         return matrix_of(state), None
@@ -69,28 +69,28 @@ def matrix_at(
 def slices_between(
     workload: Workload, nodes: int, policy: GangPolicy, from_ms: int, to_ms: int, *, at_most: int = 20_000
 ) -> list[Slice]:
-    """Return who works when and where in a window of time, in the order of time.
+    """Return the time slices of jobs in a period, in time order.
 
     Raises
     ------
     InputError
-        If there are more of them than ``at_most``.
+        If there are more than ``at_most``.
     """
-    run = _played_to(workload, nodes, policy, from_ms)
-    found: list[Slice] = []
+    run = _simulated_to(workload, nodes, policy, from_ms)
+    slices: list[Slice] = []
     now_ms = from_ms
     while now_ms < to_ms:
         until_ms = min(to_ms, run.next_instant_ms())
-        found += _slices_of(run.site.state, policy, now_ms, until_ms)
-        if len(found) > at_most:
-            raise InputError(f"there are more than {at_most:,} slices of jobs in that time; show a shorter one")
+        slices += _slices_of(run.site.state, policy, now_ms, until_ms)
+        if len(slices) > at_most:
+            raise InputError(f"there are more than {at_most:,} slices in this period; choose a shorter one")
         now_ms = until_ms
         run.play(len(run.start_ms), now_ms + 1)
-    return found
+    return slices
 
 
 def _slices_of(state: GangSite, policy: GangPolicy, from_ms: int, to_ms: int) -> Iterator[Slice]:
-    """Yield the slices of a time in which nothing is decided."""
+    """Yield the slices of a period without scheduling decisions."""
     since_ms, n_turns = (int(state.counters[name][0]) for name in ("since_ms", "n_turns"))
     if not n_turns:
         return

@@ -1,6 +1,6 @@
-"""A workload told to a `SiteCore` event by event: the driver for what the compiled loop does not take.
+"""Simulate a site event by event with a `SiteCore`, for cases that the compiled loop does not support.
 
-The jobs of a workload are messages to the core, and their work runs in virtual time (`RunningWork`).
+Jobs become messages to the core, and their work runs in virtual time (`RunningWork`).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _Struct = TypeVar("_Struct")
 
 
 def job_messages(workload: Workload) -> list[Job]:
-    """Return what a user says of each job when it is submitted.
+    """Convert the jobs of a workload to messages that a user would submit.
 
     Returns
     -------
     list of Job
-        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources`, or
-        those of `gridweave.scenarios.workload.needs.with_needs`.
+        With `Resources` if the workload has the columns of `gridweave.scenarios.workload.columns.assign_resources` or
+        of `gridweave.scenarios.workload.needs.with_needs`.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
     fields = {name: getattr(workload, name).tolist() for name in ("job_id", "width", "estimate_ms")}
@@ -65,12 +65,12 @@ def job_messages(workload: Workload) -> list[Job]:
 
 
 def sends_of(workload: Workload) -> list[Sends]:
-    """Return what the user says of each job that it sends over the links between sites; OptionError if it is wrong.
+    """Return what each job sends over the links between sites, from the columns of `communication_of` and `data_of`.
 
-    It is in the columns of `communication_of` and `data_of`; where one is missing, there is no such message or file.
+    Missing columns mean no messages or no data. OptionError if a value is invalid.
     """
     columns = {name: values.tolist() for name, values in workload.columns.items()}
-    talks, moved = [QUIET] * len(workload), [JobData()] * len(workload)
+    communications, data_of_jobs = [QUIET] * len(workload), [JobData()] * len(workload)
     if {"pattern", "communication_fraction", "message_bytes"} <= columns.keys():
         names = list(PATTERNS)
         fields = {
@@ -78,16 +78,16 @@ def sends_of(workload: Workload) -> list[Sends]:
             "message_bytes": [float(n_bytes) for n_bytes in columns["message_bytes"]],
             "pattern": [names[pattern] for pattern in columns["pattern"]],
         }
-        talks = _structs(Communication, fields)
+        communications = _structs(Communication, fields)
     pairs = ((f"{what}_bytes", f"{what}_site") for what in ("input", "output"))
-    known = [name for pair in pairs if columns.keys() >= set(pair) for name in pair]
-    if known:
-        moved = _structs(JobData, {name: columns[name] for name in known})
-    return [Sends(talk, data) for talk, data in zip(talks, moved, strict=True)]
+    names_present = [name for pair in pairs if columns.keys() >= set(pair) for name in pair]
+    if names_present:
+        data_of_jobs = _structs(JobData, {name: columns[name] for name in names_present})
+    return [Sends(communication, data) for communication, data in zip(communications, data_of_jobs, strict=True)]
 
 
 def _structs(kind: Callable[..., _Struct], fields: Mapping[str, Sequence[object]]) -> list[_Struct]:
-    """Return a struct for each job from what is known of all of them, by the names of fields."""
+    """Build a struct for each job from columns named after the fields."""
     return [kind(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
 
 
@@ -102,37 +102,39 @@ def _resources(workload: Workload, columns: dict[str, list[Any]]) -> list[Resour
 
 
 def _needs(workload: Workload) -> list[Resources]:
-    """Return what the tasks of each job need."""
+    """Return the needs of each job's tasks."""
     groups: list[list[TaskGroup]] = [[] for _ in range(len(workload))]
     for row, tasks, cpu, memory in zip(*(column.tolist() for column in needs_of(workload)), strict=True):
         groups[row].append(TaskGroup(tasks=tasks, cpu_need=cpu, memory=memory))
     return [
-        needs_of_groups(told) if len(told) > 1 else Resources(cpu_need=told[0].cpu_need, memory=told[0].memory)
-        for told in groups
+        needs_of_groups(task_groups)
+        if len(task_groups) > 1
+        else Resources(cpu_need=task_groups[0].cpu_need, memory=task_groups[0].memory)
+        for task_groups in groups
     ]
 
 
-# Jobs that are played before progress is reported: about a tenth of a second.
+# Jobs to simulate between progress reports, which takes about a tenth of a second.
 _SLICE = 1_000
 
 
 class Stepped(NamedTuple):
-    """What became of the jobs of a workload.
+    """The outcome of a workload's jobs.
 
     Attributes
     ----------
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         `NEVER` for jobs that did not start.
     refused : mapping from int to str
-        Why jobs could never start, by their ids.
+        Reasons why jobs could never start, by job id.
     answers : tuple of ReservationAnswer
         In the order of the requests.
     columns : mapping from str to numpy.ndarray, shape (n,)
-        What the discipline tells of each job besides; 0 for jobs that did not start.
+        Additional results of the discipline per job; 0 for jobs that did not start.
     totals : mapping from str to float
-        What it has counted.
+        Counters of the discipline.
     own : object
-        What else a discipline tells of a run.
+        Other results of the discipline.
     """
 
     start_ms: IntArray
@@ -154,23 +156,24 @@ def run_core(
     report: Callable[[int, int], None] | None = None,
     check: bool = False,
 ) -> Stepped:
-    """Run a `SiteCore` to which every event is told as it happens.
+    """Simulate a `SiteCore`, passing it every event.
 
     Parameters
     ----------
     nodes : int
         Nodes of the site.
     week : WeekClock
-        The local time of the week.
+        Local time of the week.
     report : callable, optional
-        Called now and then, and at the end, with the number of jobs submitted so far, and of all that are not refused.
+        Called from time to time, and at the end, with the number of jobs submitted so far and the number of jobs that
+        are not refused.
     check : bool
-        Whether the core's invariants are checked after every step.
+        Whether to check the core's invariants after every step.
 
     Raises
     ------
     InputError
-        If the discipline leaves jobs waiting for ever.
+        If the discipline leaves jobs waiting forever.
     """
     site = _SteppedSite(SiteCore(nodes, policy, week=week), workload, policy, reservations)
     reported = 0
@@ -191,7 +194,7 @@ def run_core(
 
 
 class _SteppedSite:
-    """A core, the events that it has still to be told, and what has become of the jobs."""
+    """A core, the events that are still to come, and the outcome of the jobs so far."""
 
     def __init__(self, core: SiteCore, workload: Workload, policy: Policy, reservations: Sequence[Request]) -> None:
         self.core = core
@@ -211,18 +214,18 @@ class _SteppedSite:
 
     @property
     def played(self) -> int:
-        """How many jobs have been submitted and not refused."""
+        """Number of jobs submitted and not refused."""
         return self._submitted - len(self._refused)
 
     def next_instant_ms(self) -> int | None:
-        """Return the next instant at which anything happens; None if nothing will."""
+        """Return the time of the next event; None if there is none."""
         self._pass_over_cancelled()
         instants = [self._running.next_end_ms(), self.core.next_wakeup_ms()]
         instants += [when_ms for when_ms, _ in itertools.islice(self._arrivals, 1)]
         return min((when_ms for when_ms in instants if when_ms is not None), default=None)
 
     def step(self, now_ms: int) -> None:
-        """Tell the core of what happens at an instant, and do what it says."""
+        """Pass the events at a time to the core, and carry out its commands."""
         events: list[Event] = []
         for job_id in self._running.ended(now_ms):
             row = self._row_of[job_id]
@@ -249,7 +252,7 @@ class _SteppedSite:
         return Stepped(self._start_ms, self._end_ms, self._refused, answers, self._columns, totals, own)
 
     def _pass_over_cancelled(self) -> None:
-        """Pass over cancellations of jobs that have started for good, or were refused."""
+        """Skip cancellations of jobs that have started for good or were refused."""
         while self._arrivals and self._is_too_late(event := self._arrivals[0][1]):
             assert isinstance(event, JobCancelled), "too late for what is no cancellation"
             if self.core.traits.evicts and self._end_ms[self._row_of[event.job_id]] == NEVER:
@@ -257,7 +260,7 @@ class _SteppedSite:
             self._arrivals.popleft()
 
     def _is_too_late(self, event: Event) -> bool:
-        """Whether this is the cancellation of a job that has started, or was refused."""
+        """Whether an event is the cancellation of a job that has started or was refused."""
         if not isinstance(event, JobCancelled):
             return False
         return self._start_ms[self._row_of[event.job_id]] != NEVER or event.job_id in self._refused
@@ -298,7 +301,7 @@ def _answer(
 
 
 def _arrivals(workload: Workload, jobs: list[Job], reservations: Sequence[Request]) -> list[tuple[int, Event]]:
-    """Return submissions, requests and cancellations by their instant; at one instant in this order."""
+    """Return submissions, reservation requests and cancellations by time; in this order at the same time."""
     arrivals: list[tuple[int, Event]] = [
         (when_ms, JobSubmitted(job)) for when_ms, job in zip(workload.submit_ms.tolist(), jobs, strict=True)
     ]
@@ -313,7 +316,7 @@ _FIRST_ROOM = 64
 
 
 class RunningWork:
-    """Jobs that run, each at a rate that may change, in virtual time.
+    """Running jobs in virtual time, each with a rate that may change.
 
     Examples
     --------
@@ -333,34 +336,34 @@ class RunningWork:
         self._stop = prepared(stop_work, self._ends, self._work, 0)
 
     def begin(self, now_ms: int, job_id: int, length_ms: int, rate: int = RATE_ONE) -> None:
-        """Let a job begin, which takes so long at rate 1."""
+        """Start a job whose work takes ``length_ms`` at rate 1."""
         if not self._unused:
             self._grow()
         self._rows[job_id] = row = self._unused.pop()
         self._begin(self._ends, self._work, row, job_id, length_ms * RATE_ONE, rate, now_ms)
 
     def change_rate(self, now_ms: int, job_id: int, rate: int) -> None:
-        """Let a running job go on at another rate, 0 to pause it."""
+        """Change the rate of a running job; 0 pauses it."""
         self._change(self._ends, self._work, self._rows[job_id], rate, now_ms)
 
     def left_ms(self, now_ms: int, job_id: int) -> int:
-        """Return how much of a job's work is left, in milliseconds at rate 1, rounded up."""
+        """Return the remaining work of a job in milliseconds at rate 1, rounded up."""
         row = self._work[self._rows[job_id]]
         left = int(row["left"]) - int(row["rate"]) * (now_ms - int(row["since_ms"]))
         return max(0, -(-left // RATE_ONE))
 
     def leave(self, job_id: int) -> None:
-        """Take a job out that has not come to its end."""
+        """Remove a job before its end."""
         row = self._rows.pop(job_id)
         self._stop(self._ends, self._work, row)
         self._unused.append(row)
 
     def next_end_ms(self) -> int | None:
-        """Return the instant at which the next job ends; None if none does."""
+        """Return the time at which the next job ends; None if none does."""
         return int(self._ends.heap[0]["end_ms"]) if self._ends.size[0] else None
 
     def ended(self, now_ms: int) -> list[int]:
-        """Take out the jobs that end at this instant; return their ids, ascending."""
+        """Remove the jobs that end at a time; return their ids in ascending order."""
         ended = []
         while self.next_end_ms() == now_ms:
             ended.append(int(self._ends.heap[0]["job_id"]))
@@ -368,7 +371,7 @@ class RunningWork:
         return ended
 
     def _grow(self) -> None:
-        """Make room for twice as many jobs."""
+        """Double the capacity."""
         room = len(self._work)
         self._unused = list(range(room, 2 * room))
         self._work = np.append(self._work, no_work(room))

@@ -1,1 +1,1 @@
-"""Workload generators: models of whole workloads, learnt from a trace, and the files that hold them."""
+"""Workload generators: models of whole workloads, some of them learnt from traces, and their files."""

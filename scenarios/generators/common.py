@@ -1,4 +1,4 @@
-"""What workload models share: what they remember of a trace, what is asked of them, and how they make a workload."""
+"""Common parts of the workload models: statistics of a trace, generator options, and assembly of a workload."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ FloatArray = npt.NDArray[np.float64]
 
 Width = Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
 
-# A table of this many jobs takes gigabytes; more is a slip of the hand.
+# A table of this many jobs takes gigabytes; a larger number is most likely a typing error.
 MAX_JOBS = 10**8
 
-# What stands in a model file as its name: one line for people.
+# The name of a model in its file: one line of text.
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 
 
 class Moments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Figures of a workload that a generated one can be held against.
+    """Statistics of a workload, for comparison with generated ones.
 
     Parameters
     ----------
     mean_interarrival_ms : float
-        Time from the first submission to the last over the number of gaps between them.
+        Time between the first and the last submission, divided by the number of gaps.
     mean_area_node_ms : float
         Mean of width x run time.
     offered_load : float
-        Total area over nodes x time from the first submission to the last.
+        Total area divided by nodes x time between the first and the last submission.
     at_limit : float
-        Fraction of the jobs that run exactly as long as their estimate (those that overran it included).
+        Fraction of jobs that run exactly as long as their estimate, including jobs that overran it.
     overran : float
-        Fraction of the jobs that were killed at their estimate.
+        Fraction of jobs that were killed at their estimate.
     """
 
     jobs: Annotated[int, msgspec.Meta(ge=2, le=2**53)]
@@ -54,7 +54,7 @@ class Moments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def measure(workload: Workload, nodes: int | None = None) -> Moments:
-    """Return the figures of a workload of at least two jobs, not all submitted at one instant."""
+    """Compute the statistics of a workload; InputError if it spans no time between submissions."""
     nodes = machine_nodes(workload, nodes)
     span_ms = submission_span_ms(workload)
     area = workload.width.astype(np.float64) * workload.run_ms
@@ -72,10 +72,10 @@ def measure(workload: Workload, nodes: int | None = None) -> Moments:
 
 
 def machine_nodes(workload: Workload, nodes: int | None) -> int:
-    """Return the size of the machine: what was given, else what the workload says."""
+    """Return the machine size, from the caller or else from the workload; OptionError if unknown or too small."""
     nodes = workload.nodes if nodes is None else nodes
     if nodes is None:
-        raise OptionError("nodes", f"{workload.name} does not say how many nodes the machine has; give it")
+        raise OptionError("nodes", f"{workload.name} does not state the number of nodes of its machine; give it")
     check_nodes(nodes)
     if len(workload) and int(workload.width.max()) > nodes:
         raise OptionError(
@@ -85,49 +85,50 @@ def machine_nodes(workload: Workload, nodes: int | None) -> int:
 
 
 def check_positive(option: str, value: float) -> None:
-    """Refuse a number that is not finite and above zero; ``option`` is what the user knows it as."""
+    """Raise OptionError unless a number is finite and above zero."""
     if not (math.isfinite(value) and value > 0):
         raise OptionError(option, f"{value} is not a finite number > 0")
 
 
 def submission_span_ms(workload: Workload) -> int:
-    """Return the time from the first submission to the last, > 0: there must be two, at different instants."""
+    """Return the time between the first and the last submission; InputError if it is zero."""
     if len(workload) < 2:
-        raise InputError(f"{workload.name} has {len(workload)} jobs; an arrival process is learnt from two at least")
+        raise InputError(f"{workload.name} has {len(workload)} jobs; learning an arrival process takes at least two")
     span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])
     if span_ms == 0:
         raise InputError(
-            f"{workload.name}: all jobs are submitted at one instant; there is no arrival process to learn"
+            f"{workload.name}: all jobs are submitted at the same time; there is no arrival process to learn"
         )
     return span_ms
 
 
 def resolution_ms(workload: Workload) -> int:
-    """Return the tick of the clock of a workload: a second where all its times are whole seconds, else 1 ms."""
+    """Return the resolution of a workload's times: 1000 ms if all are whole seconds, else 1 ms."""
     times = (workload.submit_ms, workload.estimate_ms, workload.run_ms)
     return MS_PER_S if all(not np.any(time % MS_PER_S) for time in times) else 1
 
 
 def plain_name(name: str) -> str:
-    """Return a name as a model file can hold it: one line, not too long, not empty."""
+    """Convert a name to what a model file can hold: one line of 1 to 200 characters."""
     line = "".join(letter if letter.isprintable() else " " for letter in name)
     return " ".join(line.split())[:200] or "workload"
 
 
 class Scaling(TypedDict, total=False):
-    """How a generated workload shall differ from what its model gives; each may be left out.
+    """Options that scale a generated workload; all are optional.
 
     Attributes
     ----------
     nodes : int or None
-        Size of the machine; that of the model if left out. Jobs that are wider do not occur.
+        Size of the machine; defaults to the model's. Wider jobs are not generated.
     load : float or None
-        Offered load of the generated jobs, > 0, before the two factors: total area over nodes x time from the first
-        submission to the last. All gaps between submissions are multiplied by one number to reach it.
+        Offered load of the generated jobs, > 0, before the two factors apply: total area divided by nodes x time
+        between the first and the last submission. All gaps between submissions are multiplied by the same number to
+        reach it.
     run_factor : float
-        Run times and estimates are multiplied by it, > 0 (Streit, section 3.7: run time extension).
+        Factor for run times and estimates, > 0 (Streit, section 3.7: run time extension).
     interarrival_factor : float
-        Gaps between submissions are multiplied by it, > 0 (Streit, section 3.7: shrinking factor).
+        Factor for the gaps between submissions, > 0 (Streit, section 3.7: shrinking factor).
     """
 
     nodes: int | None
@@ -138,7 +139,7 @@ class Scaling(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a generator, checked: `Scaling`, with what was left out filled in."""
+    """Checked options of a generator: `Scaling` with defaults filled in."""
 
     nodes: int
     load: float | None = None
@@ -147,7 +148,7 @@ class Request:
 
     @classmethod
     def of(cls, jobs: int, model_nodes: int, scaling: Scaling) -> Request:
-        """Return the request; what no generator can do is an `OptionError`."""
+        """Fill in defaults and check the options; OptionError if a value is out of range."""
         nodes = scaling.get("nodes")
         request = cls(
             model_nodes if nodes is None else nodes,
@@ -163,7 +164,7 @@ class Request:
         if request.load is not None:
             check_positive("load", request.load)
             if jobs < 2:
-                raise OptionError("load", "a single job offers no load; ask for two jobs at least")
+                raise OptionError("load", "needs at least two jobs; a single job has no offered load")
         return request
 
 
@@ -178,10 +179,10 @@ def assemble(
     overran: BoolArray | None = None,
     resolution_ms: int,
 ) -> Workload:
-    """Scale drawn jobs, round their times to the clock's tick and number them from 1.
+    """Build a workload from drawn jobs: scale them, round their times to the resolution, and number them from 1.
 
-    The first submission becomes time zero. Run times and estimates are at least one tick. No job overran if that is
-    left out.
+    The first submission moves to time zero. Run times and estimates are at least one tick. ``overran`` defaults to
+    none.
     """
     run, estimate = _rounded(run_ms, resolution_ms), _rounded(estimate_ms, resolution_ms)
     longest_ms = int(estimate.max())
@@ -206,7 +207,7 @@ def assemble(
 
 
 def _submissions(submit_ms: FloatArray, area_node_ms: float, resolution_ms: int, request: Request) -> IntArray:
-    """Return submit times, from zero on, with the gaps that the load and the factor ask for, in whole ticks."""
+    """Return submit times from zero in whole ticks, scaled to the requested load and factor."""
     load, factor, span_ms = request.load, request.interarrival_factor, float(submit_ms[-1])
     if load is not None and span_ms > 0:
         factor *= area_node_ms / (request.nodes * span_ms) / load
@@ -217,18 +218,18 @@ def _submissions(submit_ms: FloatArray, area_node_ms: float, resolution_ms: int,
 
 
 def check_last(option: str, last_ms: float) -> None:
-    """Refuse an option by which the last job is submitted at an instant that no workload holds."""
+    """Raise OptionError if an option makes the last submit time too large for a workload."""
     if not last_ms <= MAX_TIME_MS:
         raise OptionError(option, f"the last job would be submitted later than {MAX_TIME_MS} ms")
 
 
 def check_apart(load: float | None, submit_ms: npt.NDArray[np.number]) -> None:
-    """Refuse a load, if one is asked for, under which jobs in order of submission all come at once."""
+    """Raise OptionError if a requested load would put all submissions, given in order, at the same time."""
     if load is not None and submit_ms[0] == submit_ms[-1]:
-        raise OptionError("load", f"{load} is too much: all jobs would be submitted at one instant")
+        raise OptionError("load", f"{load} is too high: all jobs would be submitted at the same time")
 
 
 def _rounded(times_ms: npt.NDArray[np.floating], resolution_ms: int) -> IntArray:
-    """Round to whole ticks, at least one, at most the greatest time that a workload holds."""
+    """Round times to whole ticks, within one tick and the maximum time of a workload."""
     ticks = np.clip(np.rint(times_ms / resolution_ms), 1, MAX_TIME_MS // resolution_ms)
     return ticks.astype(np.int64) * resolution_ms

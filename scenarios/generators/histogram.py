@@ -1,9 +1,9 @@
 """The workload model of Streit's thesis: Weibull interarrival times and a histogram of width, estimate and run time.
 
 A. Streit, *Self-Tuning Job Scheduling Strategies for the Resource Management of HPC Systems and Computational Grids*
-(below: *Streit*), section 3.6. No distribution fits width, estimate and run time together, so the model keeps the
-frequency of every combination that occurred. Times are put into bins: of one value where they are short, of a constant
-ratio where they are long.
+(below: *Streit*), section 3.6. No distribution fits width, estimate and run time jointly, so the model stores the
+frequency of each combination in the trace. Times are binned: bins hold a single value for short times, and have a
+constant ratio for long times.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from gridweave.scenarios.generators.common import (
 )
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MS_PER_S, BoolArray, IntArray, Workload
 
-# Shapes outside these are no arrival process: below, single gaps of many times the whole trace; above, a metronome.
+# Limits for plausible arrival processes: smaller shapes give gaps longer than the trace, larger ones equal gaps.
 ALPHA_MIN, ALPHA_MAX = 0.1, 20.0
 
 
 class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Interarrival times with the distribution function 1 - exp(-(x / beta)^alpha).
+    """Interarrival times with distribution function 1 - exp(-(x / beta)^alpha).
 
     Parameters
     ----------
     alpha : float
-        Shape, within `ALPHA_MIN` to `ALPHA_MAX`. Below 1 the arrivals come in bursts; at 1 they are a Poisson process.
+        Shape, from `ALPHA_MIN` to `ALPHA_MAX`. Arrivals are bursty below 1 and a Poisson process at 1.
     beta_ms : float
         Scale in milliseconds, > 0 and at most `MAX_TIME_MS`.
 
     Raises
     ------
     InputError
-        If a parameter is out of its bounds.
+        If a parameter is out of range.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class Weibull(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.beta_ms * math.gamma(1 + 1 / self.alpha)
 
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Draw interarrival times, in milliseconds."""
+        """Draw interarrival times in milliseconds."""
         return rng.weibull(self.alpha, size) * self.beta_ms
 
 
@@ -93,11 +93,11 @@ WEIBULL_TABLE = MappingProxyType(
 
 
 def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int) -> Weibull:
-    """Fit the law to observed interarrival times, keeping their mean.
+    """Fit a Weibull distribution to observed interarrival times, preserving their mean.
 
-    Among all Weibull laws whose mean is the observed one, take the one with the greatest likelihood. The mean is kept
-    because it decides the offered load. An observed time x on a clock of `resolution_ms` stands for all times within
-    half a tick of x, so that jobs submitted in the same second (x = 0) count like any other.
+    Among all Weibull distributions with the observed mean, choose the one with maximum likelihood. The mean is
+    preserved because it determines the offered load. An observed time x with a clock resolution of `resolution_ms`
+    stands for all times within half a tick of x, so jobs submitted in the same second (x = 0) need no special case.
     """
     from scipy.optimize import minimize_scalar
 
@@ -116,23 +116,23 @@ def fit_weibull(interarrival_ms: npt.NDArray[np.integer], *, resolution_ms: int)
         beta_ms = mean_ms / math.gamma(1 + 1 / alpha)
         with np.errstate(all="ignore"):
             below = (low / beta_ms) ** alpha
-            # Not the difference of the two powers: it is lost where a tick is short beside the time.
+            # expm1 keeps precision where a tick is short compared with the time; a difference of powers would not.
             between = np.where(at_zero, (high / beta_ms) ** alpha, below * np.expm1(alpha * log_ratio))
             log_mass = -below + np.log(-np.expm1(-between))
             total = -float(np.dot(counts, log_mass))
         return total if math.isfinite(total) else math.inf
 
-    # A coarse grid first: the bounded search alone may stop in the flat part where the cost is infinite.
+    # Start with a coarse grid, because the bounded search alone could stop where the cost is infinite.
     grid = np.linspace(math.log(ALPHA_MIN), math.log(ALPHA_MAX), 64)
     best = int(np.argmin([cost(point) for point in grid]))
     bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-10})
-    alpha = min(max(math.exp(float(found.x)), ALPHA_MIN), ALPHA_MAX)
+    minimum = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-10})
+    alpha = min(max(math.exp(float(minimum.x)), ALPHA_MIN), ALPHA_MAX)
     return Weibull(alpha=alpha, beta_ms=mean_ms / math.gamma(1 + 1 / alpha))
 
 
 def weibull_by_name(text: str) -> Weibull:
-    """Return the published parameters that a text names: ``table:`` and a key of `WEIBULL_TABLE`."""
+    """Return the published parameters for a text such as ``table:KTH``, with a key of `WEIBULL_TABLE`."""
     head, _, name = text.partition(":")
     if head != "table" or name not in WEIBULL_TABLE:
         names = ", ".join(WEIBULL_TABLE)
@@ -140,21 +140,20 @@ def weibull_by_name(text: str) -> Weibull:
     return WEIBULL_TABLE[name]
 
 
-# Eight to an octave: neighbouring bins differ by 9%.
+# Neighbouring bins differ by 9%.
 BINS_PER_OCTAVE = 8
 
 
 @functools.cache
 def bin_edges() -> IntArray:
-    """Return the edges of the bins, in ticks of the clock, from 1 to beyond the longest time that a workload holds.
+    """Return the bin edges in clock ticks, from 1 to beyond the maximum time of a workload.
 
-    Bin b holds the whole numbers t with ``edges[b] <= t < edges[b + 1]``. The edges are the powers of 2^(1 /
-    `BINS_PER_OCTAVE`), rounded up; where these coincide there is one, so that up to a few ticks every number has a bin
-    of its own.
+    Bin b holds the whole numbers t with ``edges[b] <= t < edges[b + 1]``. The edges are the distinct powers of 2^(1 /
+    `BINS_PER_OCTAVE`), rounded up, so small numbers of ticks have a bin each.
     """
     octaves = int(MAX_TIME_MS).bit_length()
     within = np.exp2(np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE)
-    # Scaled by ldexp, which is exact: the powers of two are edges, whatever the last bit of exp2.
+    # ldexp scales exactly, so the powers of two are edges regardless of rounding in exp2.
     powers = np.ldexp(within[None, :], np.arange(octaves + 1)[:, None])
     edges = np.unique(np.ceil(powers).astype(np.int64))
     edges.flags.writeable = False
@@ -162,16 +161,16 @@ def bin_edges() -> IntArray:
 
 
 def bin_of(ticks: IntArray) -> IntArray:
-    """Return the bin of each time, in ticks from 1 up."""
+    """Return the bin of each time, given in ticks, at least 1."""
     return np.searchsorted(bin_edges(), ticks, side="right").astype(np.int64) - 1
 
 
-# Codes of run times that are no bin: exactly the estimate, by itself or killed there.
+# Codes of run times outside the bins: equal to the estimate, or killed at the estimate.
 RUN_IS_ESTIMATE = -1
 RUN_OVERRAN = -2
 
-# Users choose round estimates, a few hundred different ones in a trace of years: each is kept as it is. Where there are
-# more, only those that one job in two thousand has, and two at least, are kept; the others go into bins.
+# Users choose round estimates, a few hundred different ones in a trace of years; these are stored exactly. If there are
+# more, only estimates of at least one job in two thousand, and of at least two jobs, are; the others are binned.
 MAX_EXACT_ESTIMATES = 1024
 COMMON_ONE_IN = 2000
 
@@ -181,29 +180,29 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
 class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workload as a Weibull law and a sparse histogram.
+    """A workload model of a Weibull distribution and a sparse histogram.
 
-    Cell i of the histogram says that ``counts[i]`` jobs had the width ``widths[i]``, an estimate of code
-    ``estimates[i]`` and a run time of code ``runs[i]``. Times are in ticks of `resolution_ms`.
+    Cell i of the histogram counts ``counts[i]`` jobs with width ``widths[i]``, an estimate of code ``estimates[i]`` and
+    a run time of code ``runs[i]``. Times are in ticks of `resolution_ms`.
 
     Parameters
     ----------
     name : str
-        What the model was learnt from.
+        Name of the workload it was learnt from.
     estimate_values : list of int
-        Estimates that are kept exactly, in ticks.
+        Estimates that are stored exactly, in ticks.
     estimates : list of int
-        Estimate of each cell: e >= 0 is ``estimate_values[e]``, e < 0 is bin -1 - e.
+        Estimate of each cell: e >= 0 means ``estimate_values[e]``, e < 0 means bin -1 - e.
     runs : list of int
-        Run time of each cell: a bin, or `RUN_IS_ESTIMATE` or `RUN_OVERRAN`. A run time in a bin is shorter than the
+        Run time of each cell: a bin, `RUN_IS_ESTIMATE` or `RUN_OVERRAN`. A run time in a bin is shorter than the
         estimate.
     moments : Moments
-        Figures of the workload it was learnt from.
+        Statistics of the workload it was learnt from.
 
     Raises
     ------
     InputError
-        If the columns do not agree with each other.
+        If the columns contradict each other.
     """
 
     name: Name
@@ -229,19 +228,19 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"the model has a width of {max(self.widths)}, but its machine has {self.nodes} nodes")
         bins = len(bin_edges()) - 1
         if min(self.estimates) < -bins or max(self.estimates) >= len(self.estimate_values):
-            raise InputError("estimates contains a code for which there is neither a value nor a bin")
+            raise InputError("estimates contains a code without a value or bin")
         if min(self.runs) < RUN_OVERRAN or max(self.runs) >= bins:
-            raise InputError("runs contains a code for which there is no bin")
+            raise InputError("runs contains a code without a bin")
         low, high = self._estimate_bounds(np.arange(cells))
         if np.any(low >= high):
             raise InputError("a cell has run times that are longer than its estimates")
 
     def _estimate_bounds(self, cells: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the least estimate of each cell and the first beyond its greatest, above its least run time."""
+        """Return the smallest estimate of each cell, above its shortest run time, and the largest plus one."""
         edges = bin_edges()
         code = np.asarray(self.estimates, np.int64)[cells]
         run = np.asarray(self.runs, np.int64)[cells]
-        values = np.asarray([*self.estimate_values, 0], np.int64)  # the last is never asked for
+        values = np.asarray([*self.estimate_values, 0], np.int64)  # the last value is a placeholder
         exact = values[np.where(code >= 0, code, len(self.estimate_values))]
         box = np.where(code >= 0, 0, -1 - code)
         low = np.where(code >= 0, exact, edges[box])
@@ -250,10 +249,10 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return np.maximum(low, shortest), high
 
     def draw(self, jobs: int, rng: np.random.Generator, nodes: int) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
-        """Draw jobs of at most ``nodes``: widths, estimates and run times in ticks, and which of them overran.
+        """Draw jobs of at most ``nodes`` nodes: widths, estimates and run times in ticks, and whether each job overran.
 
-        The cell comes first, with a probability in proportion to its count; then an estimate and a run time, uniform
-        over the ticks that the cell allows. A run time is never longer than the estimate.
+        A cell is drawn with probability proportional to its count, then an estimate and a run time uniformly from its
+        ranges. A run time never exceeds the estimate.
         """
         widths = np.asarray(self.widths, np.int64)
         fits = np.flatnonzero(widths <= nodes)
@@ -271,31 +270,31 @@ class HistogramModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _uniform(low: IntArray, high: IntArray, rng: np.random.Generator) -> IntArray:
-    """Draw whole numbers, low <= x < high; low where there is no room."""
+    """Draw whole numbers x with low <= x < high; low if the range is empty."""
     room = np.maximum(high - low, 1)
     step: IntArray = np.minimum(np.floor(rng.random(len(low)) * room).astype(np.int64), room - 1)
     return low + step
 
 
 def learn_histogram(workload: Workload, *, nodes: int | None = None, weibull: str | Weibull = "fit") -> HistogramModel:
-    """Learn the model from a workload.
+    """Learn a histogram model from a workload.
 
     Parameters
     ----------
     workload : Workload
-        At least two jobs, not all submitted at one instant.
+        At least two jobs with different submit times.
     nodes : int, optional
-        Size of the machine; that of the workload if left out.
+        Size of the machine; defaults to the workload's.
     weibull : str or Weibull
-        Interarrival times: ``fit`` (`gridweave.scenarios.generators.histogram.fit_weibull`), ``table:NAME`` for the
-        parameters of Streit, Table 3.7, or the law itself.
+        Distribution of interarrival times: ``fit`` (`gridweave.scenarios.generators.histogram.fit_weibull`),
+        ``table:NAME`` for the parameters in Streit, Table 3.7, or a `Weibull`.
 
     Raises
     ------
     InputError
-        If the workload has too few jobs.
+        If the workload has fewer than two jobs, or all have the same submit time.
     OptionError
-        If the machine size is unknown or too small, or `weibull` names no law.
+        If the machine size is unknown or too small, or `weibull` is invalid.
     """
     nodes = machine_nodes(workload, nodes)
     moments = measure(workload, nodes)
@@ -324,43 +323,43 @@ def learn_histogram(workload: Workload, *, nodes: int | None = None, weibull: st
 
 
 def _estimate_codes(estimate: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the estimates that are kept exactly, ascending, and the code of each job's estimate."""
+    """Return the estimates that are stored exactly, ascending, and the code of each job's estimate."""
     values, counts = np.unique(estimate, return_counts=True)
     if len(values) > MAX_EXACT_ESTIMATES:
         values = values[(counts > 1) & (counts * COMMON_ONE_IN >= len(estimate))]
-    place = np.searchsorted(values, estimate)
+    index = np.searchsorted(values, estimate)
     exact = np.zeros(len(estimate), np.bool_)
     if len(values):
-        exact = values[np.minimum(place, len(values) - 1)] == estimate
-    return values, np.where(exact, place, -1 - bin_of(estimate))
+        exact = values[np.minimum(index, len(values) - 1)] == estimate
+    return values, np.where(exact, index, -1 - bin_of(estimate))
 
 
 def generate_histogram(
     model: HistogramModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]
 ) -> Workload:
-    """Generate a workload.
+    """Generate a workload from a histogram model.
 
-    The first job is submitted at time zero. Interarrival times are drawn from the Weibull law, and width, estimate and
-    run time from the histogram, independent of the arrivals (Streit, section 3.6; there is no daily cycle).
+    The first job is submitted at time zero. Interarrival times come from the Weibull distribution. Width, estimate and
+    run time come from the histogram, independently of the arrivals (Streit, section 3.6; there is no daily cycle).
 
     Parameters
     ----------
     jobs : int
         Number of jobs, >= 1.
     rng : numpy.random.Generator
-        Arrivals and jobs are drawn from two streams spawned from it.
+        Arrivals and jobs are drawn from two spawned streams.
     **scaling
-        As of `Scaling`.
+        See `Scaling`.
 
     Returns
     -------
     Workload
-        With times in whole ticks of the model, and ids from 1.
+        Times are whole ticks of the model, and ids start at 1.
 
     Raises
     ------
     OptionError
-        If an argument is out of its bounds.
+        If an argument is out of range.
     """
     request = Request.of(jobs, model.nodes, scaling)
     arrivals, cells = rng.spawn(2)

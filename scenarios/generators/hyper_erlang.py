@@ -1,14 +1,14 @@
-"""The workload model of Jann et al. and Zhang et al.: hyper-Erlang arrivals and run times, per class of widths.
+"""The workload model of Jann et al. and Zhang et al.: hyper-Erlang arrivals and run times per width class.
 
 Zhang, Franke, Moreira and Sivasubramaniam, *A Comparative Analysis of Space- and Time-Sharing Techniques for Parallel
-Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1. Jobs are grouped by width in classes
-whose upper bounds are powers of two. Each class is a renewal process of its own; its interarrival times and its run
-times have a hyper-Erlang distribution of common order each, fitted to the first three moments.
+Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), section 2.1. Jobs are grouped into width classes whose
+upper bounds are powers of two. Each class is a separate renewal process. Its interarrival times and its run times have
+hyper-Erlang distributions of common order, fitted to the first three moments.
 
-That is a mixture of two Erlang distributions with the same number of phases n: J. Jann, P. Pattnaik, H. Franke,
-F. Wang, J. Skovira and J. Riodan, *Modeling of Workload in MPPs* (JSSPP 1997; below: *Jann*). M. Johnson and M. Taaffe
-(*Matching moments to phase distributions: mixtures of Erlang distributions of common order*, 1989) show which moments
-such a mixture can have; see `fit_sample`.
+Such a distribution is a mixture of two Erlang distributions with the same number of phases n: J. Jann, P. Pattnaik, H.
+Franke, F. Wang, J. Skovira and J. Riodan, *Modeling of Workload in MPPs* (JSSPP 1997; below: *Jann*). M. Johnson and M.
+Taaffe (*Matching moments to phase distributions: mixtures of Erlang distributions of common order*, 1989) show which
+moments such a mixture can have; see `fit_sample`.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from gridweave.scenarios.generators.common import (
 from gridweave.scenarios.traces.convert import check_nodes
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
 
-# With ten thousand phases the coefficient of variation of a branch is 0.01: from there on a branch is a constant.
+# With ten thousand phases the coefficient of variation of a branch is 0.01, which is treated as a constant.
 MAX_ORDER = 10_000
 
-# A branch may be longer than any time that occurs; but not so much longer that its moments leave the range of a float.
+# A branch mean may exceed every time that occurs, but its moments must stay within the range of a float.
 MAX_MEAN_MS = 1e30
 
-# What rounding can do to moments of the size of 1: below it, a difference is none.
+# Rounding errors of moments of magnitude 1; smaller differences count as zero.
 _NOISE = 1e-12
 
 
 class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mixture of one or two Erlang distributions of common order.
 
-    With probability ``probabilities[i]`` the value is Erlang distributed with `order` phases and the mean
-    ``means_ms[i]``; the rate of a phase is order / mean.
+    With probability ``probabilities[i]``, a value is Erlang distributed with `order` phases and mean ``means_ms[i]``;
+    the rate of a phase is order / mean.
 
     Parameters
     ----------
     order : int or None
-        Number of phases n >= 1. None is the limit of many phases: each branch is a constant.
+        Number of phases n >= 1. None is the limit of infinitely many phases, where each branch is a constant.
     probabilities : tuple of float
-        One or two, > 0, summing to 1.
+        One or two values > 0 that sum to 1.
     means_ms : tuple of float
-        Means of the branches in milliseconds, ascending, > 0; of a constant one may be 0.
+        Means of the branches in milliseconds, ascending and > 0; the mean of a constant branch may be 0.
 
     Raises
     ------
     InputError
-        If a parameter is out of its bounds.
+        If a parameter is out of range.
     """
 
     order: Annotated[int, msgspec.Meta(ge=1, le=MAX_ORDER)] | None
@@ -77,7 +77,7 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if len(self.probabilities) != len(self.means_ms):
-            raise InputError("a hyper-Erlang distribution has as many probabilities as means")
+            raise InputError("a hyper-Erlang distribution needs as many probabilities as means")
         if not all(0 < p <= 1 for p in self.probabilities) or abs(sum(self.probabilities) - 1) > 1e-9:
             raise InputError(f"the probabilities {self.probabilities} of a hyper-Erlang distribution must sum to 1")
         if not all(0 <= mean <= MAX_MEAN_MS for mean in self.means_ms) or max(self.means_ms) <= 0:
@@ -85,29 +85,29 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"the means {self.means_ms} of a hyper-Erlang distribution must be within 0 to {MAX_MEAN_MS}"
             )
         if self.order is not None and min(self.means_ms) <= 0:
-            raise InputError(f"a branch of order {self.order} has the mean 0; it must be > 0")
+            raise InputError(f"a branch of order {self.order} has mean 0; it must be > 0")
 
     def moment(self, k: int) -> float:
-        """Return the k-th raw moment, E[X^k], in milliseconds to the power of k."""
+        """Return the k-th raw moment E[X^k], in milliseconds to the power of k."""
         phases = 1.0 if self.order is None else math.prod(1 + j / self.order for j in range(k))
         return phases * math.fsum(p * mean**k for p, mean in zip(self.probabilities, self.means_ms, strict=True))
 
     def sample_ms(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Draw values, in milliseconds."""
+        """Draw values in milliseconds."""
         return self._draw(rng, size, self.probabilities, self.order)
 
     def sample_residual_ms(self, rng: np.random.Generator) -> float:
-        """Draw the time to the next event of a renewal process of this law that has been running for ever.
+        """Draw the time until the next event of a stationary renewal process with this distribution.
 
-        The interval that is under way at a given instant has the law weighted by length, and the instant lies anywhere
-        in it. Weighted by length, Erlang of order n becomes Erlang of order n + 1 with the same rate.
+        The interval that contains a given time has the length-weighted distribution, and the time is uniform within it.
+        Length weighting turns an Erlang distribution of order n into one of order n + 1 with the same rate.
         """
         weights = [p * mean / self.moment(1) for p, mean in zip(self.probabilities, self.means_ms, strict=True)]
         interval = self._draw(rng, 1, weights, None if self.order is None else self.order + 1)[0]
         return float(interval * rng.random())
 
     def _draw(self, rng: np.random.Generator, size: int, weights: Sequence[float], shape: int | None) -> FloatArray:
-        """Draw from the branches with these weights, `shape` phases each of which has the rate of this law."""
+        """Draw values of `shape` phases from the branches, which have the given weights."""
         second = rng.random(size) >= weights[0] if len(weights) == 2 else np.zeros(size, np.bool_)
         mean = np.where(second, self.means_ms[-1], self.means_ms[0])
         if self.order is None or shape is None:
@@ -116,21 +116,22 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
-    """Fit a hyper-Erlang distribution of common order to the first three moments of observed values, none negative.
+    """Fit a hyper-Erlang distribution of common order to the first three moments of non-negative values.
 
-    It is of the lowest order that has them. Values that are all equal give a constant.
+    The order is the lowest possible. If all values are equal, the result is a constant.
 
     Notes
     -----
     The k-th moment of an Erlang distribution of order n and mean a is a^k n (n + 1) ... (n + k - 1) / n^k. Dividing the
-    given moments by these factors leaves the moments t1, t2, t3 of a distribution on the branch means, with two points.
-    With the mean t1, the variance V and the third central moment K of that one, the two means are t1 + d, where d are
-    the roots of d^2 - (K / V) d - V = 0, and the probability of the lesser is d+ / (d+ - d-).
+    observed moments by these factors gives the moments t1, t2, t3 of a two-point distribution of branch means. Let it
+    have mean t1, variance V and third central moment K. Then the two means are t1 + d, where d are the roots of d^2 -
+    (K / V) d
+    - V = 0, and the probability of the smaller one is d+ / (d+ - d-).
 
-    This is possible with positive means if and only if t2 > t1^2 and t1 t3 > t2^2, that is (Johnson and Taaffe, 1989)
-    if n > m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. Both hold for large n whatever the data, unless all
-    values are equal, or all but zeros. Then, and where more than `MAX_ORDER` phases are needed, the branches are
-    constants (order None), which have the same three moments. Where t2 = t1^2 and t3 = t1^3 one branch is enough.
+    This works with positive means if and only if t2 > t1^2 and t1 t3 > t2^2, i.e. (Johnson and Taaffe, 1989) if n >
+    m1^2 / (m2 - m1^2) and (n + 2) / (n + 1) < m1 m3 / m2^2. Both hold for large n for any data, unless all values, or
+    all nonzero values, are equal. In that case, and if more than `MAX_ORDER` phases are needed, the branches are
+    constants (order None) with the same three moments. If t2 = t1^2 and t3 = t1^3, one branch is enough.
     """
     values = np.asarray(values_ms, np.float64)
     if not len(values) or not np.all(np.isfinite(values)) or values.min() < 0 or values.max() == 0:
@@ -142,7 +143,7 @@ def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
 
 
 def _fit(mean: float, variance: float, skew: float) -> HyperErlang:
-    """Fit to the mean and to the second and third central moment in units of the mean."""
+    """Fit to the mean, and to the second and third central moments in units of the mean."""
     if variance <= _NOISE:
         return HyperErlang(order=None, probabilities=(1.0,), means_ms=(mean,))
     order = _lowest_order(variance, skew)
@@ -157,7 +158,7 @@ def _fit(mean: float, variance: float, skew: float) -> HyperErlang:
 
 
 def _lowest_order(variance: float, skew: float) -> int:
-    """Return a lower bound of the order that the two conditions of Johnson and Taaffe allow, tight but for rounding."""
+    """Return a lower bound on the order from the two conditions of Johnson and Taaffe, tight up to rounding."""
     from_variance = 1 / variance
     ratio_above_one = (skew + variance - variance**2) / (1 + variance) ** 2
     from_skew = 1 / ratio_above_one - 1 if ratio_above_one > 0 else math.inf
@@ -165,7 +166,7 @@ def _lowest_order(variance: float, skew: float) -> int:
 
 
 def _branches(order: int, variance: float, skew: float) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return probabilities and means (in units of the mean) of the branches of this order; None if it is too low."""
+    """Return the probabilities and means (in units of the mean) of the branches; None if the order is too low."""
     n = float(order)
     left = (n * variance - 1) / (n + 1)
     third = (n * n * skew - 6 * n * variance + 4) / ((n + 1) * (n + 2))
@@ -178,10 +179,10 @@ def _branches(order: int, variance: float, skew: float) -> tuple[tuple[float, ..
 
 
 def _two_points(variance: float, skew: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the two-point distribution of mean 1 with these central moments: probabilities, points ascending."""
+    """Return the two-point distribution with mean 1 and these central moments: probabilities, and ascending points."""
     slope = skew / variance
     root = math.hypot(slope, 2 * math.sqrt(variance))
-    # The greater deviation by addition, the other from their product -variance: neither loses digits.
+    # Compute the larger deviation by addition and the other from their product -variance, to avoid cancellation.
     if slope >= 0:
         above = (slope + root) / 2
         below = -variance / above
@@ -193,26 +194,26 @@ def _two_points(variance: float, skew: float) -> tuple[tuple[float, float], tupl
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
-# Jobs of a class are drawn so many at a time. Fixed, so that a longer workload begins with the shorter one.
+# Number of jobs of a class drawn at a time; fixed, so that a shorter workload is a prefix of a longer one.
 _CHUNK = 1024
 
 
 class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The jobs of one class of widths.
+    """The jobs of one width class.
 
     Parameters
     ----------
     max_width : int
         Upper bound of the widths.
     widths : list of int
-        The widths that occur, ascending.
+        Widths that occur, ascending.
     interarrival : HyperErlang
-        Time between the submissions of two jobs of this class.
+        Time between consecutive submissions in this class.
 
     Raises
     ------
     InputError
-        If the columns do not agree with each other.
+        If the columns contradict each other.
     """
 
     max_width: Width
@@ -229,26 +230,26 @@ class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def jobs(self) -> int:
-        """Jobs that the class was learnt from."""
+        """Number of jobs from which the class was learnt."""
         return sum(self.counts)
 
     def jobs_per_ms(self, nodes: int) -> float:
-        """Return the rate at which jobs of at most this width arrive."""
+        """Return the arrival rate of jobs of at most ``nodes`` nodes."""
         narrow = sum(count for width, count in zip(self.widths, self.counts, strict=True) if width <= nodes)
         return narrow / self.jobs / self.interarrival.moment(1)
 
     def nodes_in_use(self, nodes: int) -> float:
-        """Return the nodes that jobs of at most this width keep busy on the average: rate x run time x width."""
+        """Return the average number of nodes that jobs of at most ``nodes`` nodes occupy: rate x run time x width."""
         pairs = zip(self.widths, self.counts, strict=True)
         mean_width = sum(width * count for width, count in pairs if width <= nodes) / self.jobs
         return mean_width * self.run.moment(1) / self.interarrival.moment(1)
 
 
 class Stream:
-    """The jobs of one class of at most so many nodes, drawn as far as they are asked for.
+    """The jobs of one class with at most ``nodes`` nodes, drawn on demand.
 
-    The process starts as one that has been running for ever: the first gap is the rest of an interval under way.
-    Arrivals, widths and run times are drawn from three streams of their own.
+    The process starts in its stationary state: the first gap is the rest of an interval in progress. Arrivals, widths
+    and run times are drawn from separate streams.
     """
 
     def __init__(self, group: SizeClass, nodes: int, rng: np.random.Generator) -> None:
@@ -259,13 +260,13 @@ class Stream:
         self._chunks: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
     def jobs_until(self, horizon_ms: float) -> int:
-        """Draw jobs up to a time and return how many there are by then."""
+        """Draw jobs up to a time; return their number."""
         while self._last_ms <= horizon_ms:
             self._draw()
         return sum(int(np.searchsorted(submit_ms, horizon_ms, side="right")) for submit_ms, _, _ in self._chunks)
 
     def columns_until(self, horizon_ms: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return submit times (ascending), widths and run times up to a time, up to which they have been drawn."""
+        """Return the submit times (ascending), widths and run times of jobs up to a time that has been drawn."""
         submit_ms, width, run_ms = (np.concatenate(parts) for parts in zip(*self._chunks, strict=True))
         count = int(np.searchsorted(submit_ms, horizon_ms, side="right"))
         return submit_ms[:count], width[:count], run_ms[:count]
@@ -284,16 +285,16 @@ class Stream:
 
 
 class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workload as one renewal process per class of widths.
+    """A workload model with one renewal process per width class.
 
     Parameters
     ----------
     name : str
-        What the model was learnt from.
+        Name of the workload it was learnt from.
     classes : list of SizeClass
-        In ascending order of their widths.
+        In ascending order of width.
     moments : Moments
-        Figures of the workload it was learnt from.
+        Statistics of the workload it was learnt from.
 
     Raises
     ------
@@ -315,17 +316,17 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"the model has a width of {widest}, but its machine has {self.nodes} nodes")
 
     def offered_load(self, nodes: int | None = None) -> float:
-        """Return the offered load that the means of the model give.
+        """Return the offered load that follows from the means of the model.
 
         Parameters
         ----------
         nodes : int, optional
-            Size of the machine; that of the model if left out. Jobs that are wider do not count.
+            Size of the machine; defaults to the model's. Wider jobs are ignored.
 
         Returns
         -------
         float
-            Busy nodes over nodes. A generated workload comes near to it, the longer it is.
+            Busy nodes divided by nodes. Generated workloads approach it with increasing length.
         """
         nodes = self.nodes if nodes is None else nodes
         check_nodes(nodes)
@@ -333,32 +334,32 @@ class HyperErlangModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def learn_hyper_erlang(workload: Workload, *, nodes: int | None = None) -> HyperErlangModel:
-    """Learn the model from a workload.
+    """Learn a hyper-Erlang model from a workload.
 
     Parameters
     ----------
     workload : Workload
-        At least two jobs, not all submitted at one instant.
+        At least two jobs with different submit times.
     nodes : int, optional
-        Size of the machine; that of the workload if left out.
+        Size of the machine; defaults to the workload's.
 
     Raises
     ------
     InputError
-        If the workload has too few jobs.
+        If the workload has fewer than two jobs, or all have the same submit time.
     OptionError
         If the machine size is unknown or too small.
 
     Notes
     -----
-    The classes are 1, 2, 3-4, 5-8, ... nodes. Zhang leaves open how a width is drawn within a class: here by its
-    frequency, independent of the run time.
+    The classes are 1, 2, 3-4, 5-8, ... nodes. Zhang does not say how a width is drawn within a class; here it is drawn
+    by frequency, independently of the run time.
 
-    A class of k jobs has k interarrival times: the k - 1 between its jobs, and the time from its last job to the end of
-    the trace and from the start of the trace to its first job together, as if the trace were closed to a ring. (The
-    length of the ring is the span of the trace and one mean interarrival time of all jobs.) So the rate of each class,
-    and the offered load, is exactly that of the trace even for a class whose few jobs came close together. A class with
-    one or two jobs is taken as a Poisson process of that rate: three moments of one or two values mean nothing.
+    A class of k jobs has k interarrival times: k - 1 between its jobs, and one that wraps around from its last job to
+    its first, as if the trace were a ring. (The length of the ring is the span of the trace plus the mean interarrival
+    time of all jobs.) The rate of each class and the offered load therefore equal those of the trace, even for a class
+    with a few jobs close together. A class of one or two jobs is modelled as a Poisson process with that rate, because
+    three moments of one or two values are meaningless.
     """
     nodes = machine_nodes(workload, nodes)
     moments = measure(workload, nodes)
@@ -382,12 +383,12 @@ def learn_hyper_erlang(workload: Workload, *, nodes: int | None = None) -> Hyper
 
 
 def _upper_bound(width: IntArray) -> IntArray:
-    """Return the least power of two that is no less than each width."""
+    """Return, for each width, the smallest power of two that is not below it."""
     return np.left_shift(np.int64(1), np.frexp(width - 1)[1].astype(np.int64))
 
 
 def _fit_arrivals(submit_ms: IntArray, ring_ms: float) -> HyperErlang:
-    """Fit to the interarrival times of a class on the ring."""
+    """Fit the interarrival times of a class on the ring."""
     if len(submit_ms) < 3:
         return HyperErlang(order=1, probabilities=(1.0,), means_ms=(ring_ms / len(submit_ms),))
     around = ring_ms - float(submit_ms[-1] - submit_ms[0])
@@ -400,15 +401,15 @@ def rescale(model: HyperErlangModel, *, nodes: int, max_width: int | None = None
     Parameters
     ----------
     nodes : int
-        Nodes of the other machine.
+        Nodes of the new machine.
     max_width : int, optional
-        Widest job there; the whole machine if left out. Wider jobs get this width, with their arrivals and run times as
-        they were.
+        Maximum width there; defaults to the whole machine. Wider jobs get this width and keep their arrivals and run
+        times.
 
     Raises
     ------
     OptionError
-        If `nodes` or `max_width` is out of its bounds.
+        If `nodes` or `max_width` is out of range.
 
     Examples
     --------
@@ -430,19 +431,19 @@ def rescale(model: HyperErlangModel, *, nodes: int, max_width: int | None = None
 
 
 def interarrival_factor_for(model: HyperErlangModel, load: float, *, nodes: int | None = None) -> float:
-    """Return the factor by which interarrival times must be multiplied for the model to offer a load.
+    """Return the factor for interarrival times with which the model offers a given load.
 
     Parameters
     ----------
     load : float
-        Scaling offered load, > 0; Zhang's baseline workload has 0.55.
+        Desired offered load, > 0; the baseline workload of Zhang has 0.55.
     nodes : int, optional
-        Size of the machine; that of the model if left out.
+        Size of the machine; defaults to the model's.
 
     Raises
     ------
     OptionError
-        If `load` or `nodes` is out of its bounds, or no job of the model fits on the machine.
+        If `load` or `nodes` is out of range, or no job of the model fits on the machine.
     """
     check_positive("load", load)
     offered = model.offered_load(nodes)
@@ -454,30 +455,30 @@ def interarrival_factor_for(model: HyperErlangModel, load: float, *, nodes: int 
 def generate_hyper_erlang(
     model: HyperErlangModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]
 ) -> Workload:
-    """Generate a workload: the first jobs of the merged arrival processes of all classes, with perfect estimates.
+    """Generate a workload of the first jobs of the merged arrival processes of all classes, with perfect estimates.
 
-    Each class starts as a process that has been running for ever, so that its rate is the same from the first job on.
-    Apart from the two factors, the drawn numbers do not depend on them: the workloads of one seed differ in nothing
-    else (Zhang, section 2.2: run times times 1.0 to 1.8 at the same arrivals).
+    Each class starts in its stationary state, so that its rate is constant from the beginning. The random numbers do
+    not depend on the two factors: workloads with the same seed differ only by the factors (Zhang, section 2.2: run
+    times multiplied by 1.0 to 1.8 with the same arrivals).
 
     Parameters
     ----------
     jobs : int
         Number of jobs, >= 1.
     rng : numpy.random.Generator
-        Each class draws from streams of its own, spawned from it.
+        Each class draws from its own spawned streams.
     **scaling
-        As of `Scaling`. `interarrival_factor_for` gives the factor for a load on the average instead.
+        See `Scaling`. `interarrival_factor_for` computes a factor that reaches a load on average instead.
 
     Returns
     -------
     Workload
-        The first job is submitted at time zero; ids count from 1; times are whole ticks of the model.
+        The first job is submitted at time zero; ids start at 1; times are whole ticks of the model.
 
     Raises
     ------
     OptionError
-        If an argument is out of its bounds, or no job of the model fits on the machine.
+        If an argument is out of range, or no job of the model fits on the machine.
     """
     request = Request.of(jobs, model.nodes, scaling)
     rate = math.fsum(group.jobs_per_ms(request.nodes) for group in model.classes)

@@ -1,14 +1,14 @@
-"""The workload model of Lublin and Feitelson: rigid jobs on a machine of any size, with a cycle of the day.
+"""The workload model of Lublin and Feitelson: rigid jobs with a daily cycle, for a machine of any size.
 
 U. Lublin and D. G. Feitelson, *The Workload on Parallel Supercomputers: Modeling the Characteristics of Rigid Jobs*,
-Journal of Parallel and Distributed Computing 63(11), 2003. Sizes are two-stage log-uniform with extra serial jobs and
-powers of two, run times hyper-gamma in their logarithm and longer for wider jobs, gaps gamma in their logarithm on a
-clock that goes at the pace of the day. All jobs may be of one type, or interactive and batch jobs may be two types with
-parameters and arrivals of their own. The parameters are those published; docs/generators.md lists them.
+Journal of Parallel and Distributed Computing 63(11), 2003. Sizes are two-stage log-uniform, with extra serial jobs and
+powers of two. Logarithms of run times are hyper-gamma distributed and grow with the width. Logarithms of gaps are gamma
+distributed, on a clock that follows the daily cycle. All jobs can be of one type, or interactive and batch jobs can be
+two types with separate parameters and arrivals. The parameters are the published ones; docs/generators.md lists them.
 
-The gap between two jobs is drawn in *points*. A second in a bucket of the day with weight w is worth w points, so
-points pass quickly in the rush hours and slowly at night. With W(t) the points of the time up to t, job k arrives when
-W(t) is the sum of the first k gaps: the arrivals are a renewal process on a clock that goes at the pace of the day.
+The gap between two jobs is drawn in *points*. A second in a half hour of the day with weight w is worth w points, so
+points pass quickly in rush hours and slowly at night. With W(t) the points up to time t, job k arrives when W(t) is the
+sum of the first k gaps: the arrivals are a renewal process on a clock that follows the daily cycle.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ DAY_S = 86_400.0
 BUCKET_S = DAY_S / BUCKETS
 
 FIRST_BUCKET = 11
-"""The cycle starts here, with buckets counted from 1: bucket 1 is the half hour after midnight."""
+"""First bucket of the cycle; bucket 1 is the half hour after midnight."""
 
 MAX_LOG_GAP = 13.0
-"""Gaps above e^13 points, five days, are drawn again."""
+"""Gaps above e^13 points, about five days, are drawn again."""
 
 CHUNK = 4096
-"""Gaps and jobs are drawn so many at a time. Fixed, so that a longer workload begins with the shorter one."""
+"""Number of gaps or jobs drawn at a time; fixed, so that a shorter workload is a prefix of a longer one."""
 
-# Below this share of the mean a bucket lets in less than one job of a billion; the day could not be turned around.
+# A bucket below this fraction of the mean gets less than one job in a billion; points could not be inverted to time.
 _LEAST_WEIGHT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class DailyCycle:
-    """The points that time is worth: per second in each half hour of a day (mean 1), and from midnight to each edge."""
+    """Points per second in each half hour of a day (mean 1), and points from midnight to each half hour."""
 
     weights: FloatArray
     points: FloatArray
 
     def time_s(self, points: npt.ArrayLike) -> FloatArray:
-        """Return how many seconds after a midnight so many points (>= 0) have passed."""
+        """Return the seconds after midnight at which a number of points (>= 0) has passed."""
         days, rest = np.divmod(np.asarray(points, np.float64), self.points[-1])
         time_s: FloatArray = days * DAY_S + np.interp(rest, self.points, _EDGES_S)
         return time_s
@@ -70,9 +70,10 @@ _EDGES_S = np.arange(BUCKETS + 1) * BUCKET_S
 
 
 def daily_cycle(anum: float, bnum: float) -> DailyCycle:
-    """Return the cycle that a gamma distribution over the half hours of a day makes, by its shape and scale in buckets.
+    """Return the daily cycle of a gamma distribution whose shape and scale are in half hours.
 
-    Bucket i, from 11 to 58 and wrapped around the day, gets the mass between i - 0.5 and i + 0.5.
+    Bucket i, from 11 to 58 and wrapping at midnight, gets the probability between i - 0.5 and i + 0.5. InputError if a
+    half hour would have almost no arrivals.
 
     Examples
     --------
@@ -95,9 +96,9 @@ def daily_cycle(anum: float, bnum: float) -> DailyCycle:
 
 
 def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -> FloatArray:
-    """Draw gaps between arrivals in points, 1 to e^13: seconds of a day in which all hours are alike.
+    """Draw gaps between arrivals in points, from 1 to e^13; with equal hours, a point is a second.
 
-    Their logarithm is gamma distributed, with the shape aarr * arar. Fewer gaps are the first of more.
+    Their logarithm is gamma distributed, with shape aarr * arar. A smaller number of gaps is a prefix of a larger one.
     """
     parts = []
     for _ in range(-(-size // CHUNK)):
@@ -111,20 +112,24 @@ def draw_gaps(shape: float, scale: float, size: int, rng: np.random.Generator) -
 
 
 def factor_for_span(cycles: Sequence[DailyCycle], points: Sequence[FloatArray], span_s: float) -> float:
-    """Return what all gaps must be multiplied by for the jobs of these processes to be submitted over a certain time.
+    """Return the factor for all gaps with which the jobs of these processes are submitted over ``span_s`` seconds.
 
-    The cycle of the day is not stretched with the gaps, so the span is not in proportion to the factor; it goes from
-    nothing to any length without a jump, and one factor that gives this span is found.
+    The daily cycle is not stretched, so the span is not proportional to the factor; but it grows continuously from
+    zero, so a solver finds the factor.
     """
     from scipy.optimize import brentq
 
-    ends = [(cycle, np.array([own[0], own[-1]])) for cycle, own in zip(cycles, points, strict=True) if len(own)]
+    ends = [
+        (cycle, np.array([type_points[0], type_points[-1]]))
+        for cycle, type_points in zip(cycles, points, strict=True)
+        if len(type_points)
+    ]
 
     def excess(log_factor: float) -> float:
-        times = np.array([cycle.time_s(own * np.exp(log_factor)) for cycle, own in ends])
+        times = np.array([cycle.time_s(type_points * np.exp(log_factor)) for cycle, type_points in ends])
         return float(times.max() - times.min()) - span_s
 
-    low = high = float(np.log(span_s / max(own[1] for _, own in ends)))
+    low = high = float(np.log(span_s / max(type_points[1] for _, type_points in ends)))
     while excess(low) > 0:
         low -= 1.0
     while excess(high) < 0:
@@ -135,44 +140,44 @@ def factor_for_span(cycles: Sequence[DailyCycle], points: Sequence[FloatArray], 
 MAX_LOG_RUN = 12.0
 """Run times above e^12 s, about two days, are drawn again."""
 
-# The published values lie well within; a shape far above has no spread left, and is a slip in a model file.
+# Published values are far below; a much larger shape has no spread left and is most likely an error in a model file.
 _MAX_SHAPE = 1e6
 
 
 class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of one type of jobs, under their published names; gamma(a, b) has the mean a * b.
+    """Parameters of one type of jobs, under their published names; gamma(a, b) has mean a * b.
 
     Parameters
     ----------
     serial : float
-        Probability of a job of one node.
+        Probability that a job has one node.
     pow2 : float
-        Probability, of all jobs, of one whose size is made a power of two; serial + pow2 <= 1.
+        Probability, among all jobs, that a job's size is rounded to a power of two; serial + pow2 <= 1.
     low : float
-        Least log2 of the size of a parallel job, before it is rounded.
+        Minimum log2 of the size of a parallel job, before rounding.
     med_offset : float
-        How far the break of the two-stage distribution lies below its top: med = hi - med_offset.
+        Distance between the break of the two-stage distribution and its top: med = hi - med_offset.
     hi_offset : float
-        How far the top lies below the machine: hi = log2(nodes) - hi_offset.
+        Distance between the top and the size of the machine: hi = log2(nodes) - hi_offset.
     prob : float
         Probability of a size between low and med.
     a1, b1, a2, b2 : float
         The two gamma distributions of ln(run time in seconds), > 0, with means of at most 12.
     pa, pb : float
-        A job of n nodes has the first of the two with the probability pa * n + pb, cut to 0 and 1.
+        A job of n nodes uses the first distribution with probability pa * n + pb, limited to [0, 1].
     aarr, barr : float
-        Gamma distribution of ln(gap in points) in the rush hours, > 0. Sodan and Lan's alpha is aarr.
+        Gamma distribution of ln(gap in points) in rush hours, > 0. Sodan and Lan call aarr alpha.
     arar : float
-        Ratio of all hours to the rush hours, > 0: the shape used is aarr * arar, and its mean with barr at most 13.
+        Ratio of all hours to rush hours, > 0: the shape is aarr * arar, whose mean with barr is at most 13.
     anum, bnum : float
-        Gamma distribution of the arrivals over the half hours of the day, > 0.
+        Gamma distribution of arrivals over the half hours of a day, > 0.
     job_class : int, optional
-        What stands in the column ``job_class`` of these jobs: SWF's queue, 0 for interactive and 1 for batch jobs.
+        Value of the column ``job_class`` for these jobs: SWF's queue, 0 for interactive and 1 for batch jobs.
 
     Raises
     ------
     InputError
-        If a parameter is out of its bounds.
+        If a parameter is out of range.
     """
 
     serial: float
@@ -207,8 +212,8 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if not 0 < getattr(self, name) <= _MAX_SHAPE:
                 raise InputError(f"{name} {getattr(self, name)} is not above 0 and up to {_MAX_SHAPE:g}")
         if self.serial + self.pow2 > 1:
-            raise InputError(f"serial {self.serial} and pow2 {self.pow2} are more than 1 together")
-        # At least half of the draws are below the mean, so drawing again comes to an end.
+            raise InputError(f"serial {self.serial} and pow2 {self.pow2} sum to more than 1")
+        # At least half of the draws are below the mean, so rejection sampling terminates.
         for names_of, mean, limit in (
             ("a1 * b1", self.a1 * self.b1, MAX_LOG_RUN),
             ("a2 * b2", self.a2 * self.b2, MAX_LOG_RUN),
@@ -219,19 +224,19 @@ class LublinJobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         daily_cycle(self.anum, self.bnum)
 
     def size_range(self, nodes: int) -> tuple[float, float, float]:
-        """Return low, med and hi in log2 of nodes, ascending. On a small machine med is no less than hi / 2."""
+        """Return low, med and hi in log2 of nodes, ascending. On a small machine, med is at least hi / 2."""
         hi = max(math.log2(nodes) - self.hi_offset, self.low)
         return self.low, min(max(hi - self.med_offset, hi / 2, self.low), hi), hi
 
 
 def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> IntArray:
-    """Draw sizes of jobs, within 1 to ``nodes``: serial, a power of two, or any."""
-    kind, stage, place = rng.random((3, size))
+    """Draw job sizes from 1 to ``nodes``."""
+    kind, stage, position = rng.random((3, size))
     if nodes == 1:
         return np.ones(size, np.int64)
     low, med, hi = jobs.size_range(nodes)
-    exponent = np.where(stage < jobs.prob, low + place * (med - low), med + place * (hi - med))
-    # Rounding up must not lead beyond a machine whose size is no power of two.
+    exponent = np.where(stage < jobs.prob, low + position * (med - low), med + position * (hi - med))
+    # Rounding up must not exceed a machine whose size is not a power of two.
     power = np.minimum(np.floor(exponent + 0.5), nodes.bit_length() - 1)
     exponent = np.where(kind < jobs.serial + jobs.pow2, power, exponent)
     width: IntArray = np.minimum(np.floor(np.exp2(exponent) + 0.5).astype(np.int64), nodes)
@@ -240,11 +245,11 @@ def draw_widths(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generato
 
 
 def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Draw run times, which depend on the widths: whole seconds, 1 to 162754 (e^12, rounded down).
+    """Draw run times, which depend on the widths: whole seconds from 1 to 162754 (e^12, rounded down).
 
     Notes
     -----
-    A value above e^12 is drawn again with the choice between the two distributions.
+    For a value above e^12, the choice between the two distributions is repeated as well.
     """
     first = np.clip(jobs.pa * width + jobs.pb, 0.0, 1.0)
     log_run = np.empty(len(width))
@@ -258,7 +263,7 @@ def draw_run_s(jobs: LublinJobs, width: IntArray, rng: np.random.Generator) -> F
 
 
 def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-    """Draw sizes and run times in seconds; those of fewer jobs are the first of those of more."""
+    """Draw sizes, and run times in seconds; a smaller number of jobs is a prefix of a larger one."""
     for_widths, for_runs = rng.spawn(2)
     chunks = -(-size // CHUNK)
     width = np.empty(chunks * CHUNK, np.int64)
@@ -271,10 +276,10 @@ def draw_jobs(jobs: LublinJobs, nodes: int, size: int, rng: np.random.Generator)
 
 
 PUBLISHED_NODES = 128
-"""The machine that the published values of med and hi are for."""
+"""Machine size of the published values of med and hi."""
 
 INTERACTIVE, BATCH = 0, 1
-"""What the column ``job_class`` of the two types says: the queues that the authors' program writes."""
+"""Values of the column ``job_class`` for the two types: the queues in the output of the authors' program."""
 
 WHOLE_SAMPLE = LublinJobs(
     serial=0.244, pow2=0.576, low=0.8, med_offset=2.5, hi_offset=0.0, prob=0.86,
@@ -295,23 +300,23 @@ INTERACTIVE_JOBS = LublinJobs(
     a1=3.8351, b1=0.6605, a2=7.073, b2=0.6856, pa=-0.0118, pb=0.9156,
     aarr=6.5510, barr=0.6621, anum=8.9186, bnum=3.6680, arar=0.9797, job_class=INTERACTIVE,
 )  # fmt: skip
-"""Parameters of interactive jobs; at 128 nodes the widest has 45."""
+"""Parameters of interactive jobs; with 128 nodes the widest has 45."""
 
 
 class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workload as one type of jobs, or several that arrive independently.
+    """A workload of one type of jobs, or of several types with independent arrivals.
 
     Parameters
     ----------
     name : str
-        What the workload is called after.
+        Name for workloads and messages.
     types : tuple of LublinJobs
-        At least one. Of jobs that come at one instant, those of the earlier type stand first.
+        At least one. If jobs arrive at the same time, those of earlier types come first.
 
     Raises
     ------
     InputError
-        If there is no type of jobs.
+        If there is no type.
     """
 
     name: Name
@@ -329,14 +334,14 @@ def lublin_model(kind: str = "whole", *, nodes: int = PUBLISHED_NODES) -> Lublin
     Parameters
     ----------
     kind : str
-        ``whole`` for all jobs as one type, ``batch`` or ``interactive`` for one of the two types, ``types`` for both,
-        which arrive independently and are merged: what the authors' program does by default. 1,000 jobs on 128 nodes
-        come over 7 to 18 days with ``whole``, over 3 to 10 with ``types``.
+        ``whole``: all jobs are of one type. ``batch`` or ``interactive``: one of the two types. ``types``: both types,
+        with independent arrivals, as in the authors' program by default. 1,000 jobs on 128 nodes arrive over 7 to 18
+        days with ``whole`` and over 3 to 10 days with ``types``.
 
     Raises
     ------
     OptionError
-        If there is no such kind.
+        If the kind is unknown.
 
     Examples
     --------
@@ -357,22 +362,22 @@ _KINDS = {
 
 
 def with_alpha(model: LublinModel, alpha: float) -> LublinModel:
-    """Return the model with other gaps between its jobs: less alpha, more load, and the same cycle of the day.
+    """Return the model with other gaps between jobs but the same daily cycle; a lower alpha gives a higher load.
 
     Parameters
     ----------
     model : LublinModel
-        With one type of jobs.
+        Must have a single type of jobs.
     alpha : float
-        The new aarr, > 0. Sodan and Lan, Table 4, have 10.23, 9.83 and 8.83.
+        New value of aarr, > 0. Sodan and Lan, Table 4, use 10.23, 9.83 and 8.83.
 
     Raises
     ------
     OptionError
-        If alpha is out of its bounds, or the model has several types of jobs, each of which has an aarr.
+        If alpha is out of range, or the model has several types, each with its own aarr.
     """
     if len(model.types) != 1:
-        raise OptionError("alpha", f"{model.name} has {len(model.types)} types of jobs, each with an aarr of its own")
+        raise OptionError("alpha", f"{model.name} has {len(model.types)} types of jobs, each with its own aarr")
     try:
         jobs = msgspec.structs.replace(model.types[0], aarr=alpha)
     except InputError as error:
@@ -381,41 +386,41 @@ def with_alpha(model: LublinModel, alpha: float) -> LublinModel:
 
 
 def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **scaling: Unpack[Scaling]) -> Workload:
-    """Generate a workload: the first jobs to arrive after a midnight, with perfect estimates.
+    """Generate a workload of the first jobs after midnight, with perfect estimates.
 
     Parameters
     ----------
     jobs : int
         Number of jobs, >= 1.
     rng : numpy.random.Generator
-        Sizes, run times and gaps of each type have streams of their own, spawned from it.
+        Spawns separate streams for the sizes and run times and for the gaps of each type.
     **scaling
-        As of `Scaling`. The sizes of the jobs go with the machine; with a load, ``interarrival_factor`` multiplies the
-        time from the first submission to the last.
+        See `Scaling`. Job sizes depend on the machine size. With a load, ``interarrival_factor`` multiplies the time
+        between the first and the last submission.
 
     Returns
     -------
     Workload
-        Time zero is midnight; ids count from 1; times are whole seconds. There is a column ``job_class`` if every type
-        of the model has one.
+        Time zero is midnight, ids start at 1, and times are whole seconds. The column ``job_class`` exists if every
+        type has a class.
 
     Raises
     ------
     OptionError
-        If an argument is out of its bounds.
+        If an argument is out of range.
 
     Notes
     -----
-    Gaps are multiplied in points, before the cycle of the day is laid over them, so the day keeps its 24 hours.
-    Which jobs of each type belong to the workload is decided before the gaps are multiplied.
+    Gaps are multiplied in points, before the cycle of the day is laid over them, so the day keeps its 24 hours. Which
+    jobs of each type belong to the workload is decided before the gaps are multiplied.
     """
     request = Request.of(jobs, model.nodes, scaling)
     cycles = [daily_cycle(kind.anum, kind.bnum) for kind in model.types]
     streams = [source.spawn(2) for source in rng.spawn(len(model.types))]
     points = _first_arrivals(model, cycles, jobs, [for_gaps for _, for_gaps in streams])
     drawn = [
-        draw_jobs(kind, request.nodes, len(own), for_jobs)
-        for kind, own, (for_jobs, _) in zip(model.types, points, streams, strict=True)
+        draw_jobs(kind, request.nodes, len(type_points), for_jobs)
+        for kind, type_points, (for_jobs, _) in zip(model.types, points, streams, strict=True)
     ]
     width, run_s = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     time_s = _submit_s(cycles, points, request, float(np.dot(width.astype(np.float64), run_s)))
@@ -431,44 +436,48 @@ def generate_lublin(model: LublinModel, jobs: int, rng: np.random.Generator, **s
         run_ms=run_s[order] * MS_PER_S,
         resolution_ms=MS_PER_S,
     )
-    # Not from the first job on, as `assemble` counts: the time of day would be lost.
+    # `assemble` moves the first job to time zero, which would lose the time of day.
     since_midnight_ms = workload.submit_ms + np.int64(submit_ms[0])
-    return workload.replace(submit_ms=since_midnight_ms, columns=_columns(model, [len(own) for own in points], order))
+    return workload.replace(
+        submit_ms=since_midnight_ms, columns=_columns(model, [len(type_points) for type_points in points], order)
+    )
 
 
 def _first_arrivals(
     model: LublinModel, cycles: Sequence[DailyCycle], jobs: int, rngs: Sequence[np.random.Generator]
 ) -> list[FloatArray]:
-    """Return the points at which the jobs of each type arrive, of those that are among the first of all."""
+    """Return the arrivals of each type in points, for the first ``jobs`` arrivals of all types."""
     points = [
         np.cumsum(draw_gaps(kind.aarr * kind.arar, kind.barr, jobs, for_gaps))
         for kind, for_gaps in zip(model.types, rngs, strict=True)
     ]
     if len(points) == 1:
         return points
-    time_s = np.concatenate([cycle.time_s(own) for cycle, own in zip(cycles, points, strict=True)])
+    time_s = np.concatenate([cycle.time_s(type_points) for cycle, type_points in zip(cycles, points, strict=True)])
     first = np.argsort(time_s, kind="stable")[:jobs]
     counts = np.bincount(first // jobs, minlength=len(points)).tolist()
-    return [own[:count] for own, count in zip(points, counts, strict=True)]
+    return [type_points[:count] for type_points, count in zip(points, counts, strict=True)]
 
 
 def _submit_s(
     cycles: Sequence[DailyCycle], points: Sequence[FloatArray], request: Request, area_node_s: float
 ) -> FloatArray:
-    """Return when the jobs come, type by type, if their gaps are multiplied by the factor, or to reach the load."""
+    """Return submit times in seconds, type by type, with gaps scaled by the factor or to reach the load."""
     option, factor = "interarrival_factor", request.interarrival_factor
     if request.load is not None:
         option = "load"
         span_s = area_node_s / request.nodes / request.load * factor
         check_last(option, span_s * MS_PER_S)
         factor = factor_for_span(cycles, points, span_s)
-    time_s = np.concatenate([cycle.time_s(own * factor) for cycle, own in zip(cycles, points, strict=True)])
+    time_s = np.concatenate(
+        [cycle.time_s(type_points * factor) for cycle, type_points in zip(cycles, points, strict=True)]
+    )
     check_last(option, float(time_s.max()) * MS_PER_S)
     return time_s
 
 
 def _columns(model: LublinModel, counts: list[int], order: npt.NDArray[np.intp]) -> dict[str, IntArray]:
-    """Return the job class of each job, if every type has one."""
+    """Return the column ``job_class`` if every type has a class."""
     classes = [kind.job_class for kind in model.types if kind.job_class is not None]
     if len(classes) < len(model.types):
         return {}

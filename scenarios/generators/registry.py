@@ -1,6 +1,6 @@
-"""The workload models by name, and learnt ones as small files: JSON, compressed where the name ends with .gz or .xz.
+"""Registry of workload models, and files of learnt models: JSON, compressed if the name ends in .gz or .xz.
 
-Adding a kind of model adds an entry here and touches nothing else.
+To add a kind of model, add an entry to `GENERATORS`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from gridweave.scenarios.workload.table import Workload
 FORMAT = "gridweave-workload-model"
 VERSION = 1
 
-# A model of a year of jobs has some tens of kilobytes; a file that unpacks to more than this is not one.
+# A model of a year of jobs takes tens of kilobytes; a larger file is not a model.
 MAX_BYTES = 1 << 26
 
 _SHIPPED_SUFFIX = ".json.gz"
 
 
 class Model(Protocol):
-    """What is common to all models: a `msgspec.Struct` with these fields."""
+    """Fields that every model, a `msgspec.Struct`, must have."""
 
     @property
     def name(self) -> str:
-        """What it was learnt from, or its own name."""
+        """Name of the workload it was learnt from, or its own name."""
 
     @property
     def nodes(self) -> int:
@@ -47,23 +47,23 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """One kind of workload model.
+    """An entry of the registry: one kind of workload model.
 
     Parameters
     ----------
     model_type : type
-        The model: a frozen `msgspec.Struct` that satisfies `Model`.
+        Class of the model: a frozen `msgspec.Struct` that satisfies `Model`.
     generate : callable
         ``generate(model, jobs, rng, **scaling)`` returns a `Workload`; see
         `gridweave.scenarios.generators.common.Scaling`.
     learn : callable, optional
-        ``learn(workload, *, nodes=None, **options)`` returns a model. None if the model is not learnt from a trace.
+        ``learn(workload, *, nodes=None, **options)`` returns a model. None if models are not learnt from traces.
     learn_options : tuple of str
-        Names of the further options that `learn` takes, all strings.
+        Names of the options of `learn`, all strings.
     default : callable, optional
-        Returns a model that needs no file, known under the name of this entry.
+        Returns a model that needs no file and has the name of this entry.
     settings : mapping from str to callable
-        Parameters that one may set before generating: ``set(model, value)`` returns the model with this value.
+        Parameters that can be set before generating: ``set(model, value)`` returns the changed model.
     """
 
     model_type: type[msgspec.Struct]
@@ -92,7 +92,7 @@ GENERATORS: dict[str, Generator] = {
 
 
 def kind_of(model: Model) -> str:
-    """Return the name of the entry that a model belongs to: the first of those with its type."""
+    """Return the name of the first registry entry for the type of a model."""
     for name, entry in GENERATORS.items():
         if isinstance(model, entry.model_type):
             return name
@@ -100,23 +100,23 @@ def kind_of(model: Model) -> str:
 
 
 def with_settings(model: Model, settings: Mapping[str, float]) -> Model:
-    """Return a model with some of its parameters set.
+    """Return a model with some parameters changed.
 
     Parameters
     ----------
     settings : mapping from str to float
-        Parameters out of the ``settings`` of its kind, and their values.
+        Values of parameters, which must be in the ``settings`` of the model's kind.
 
     Raises
     ------
     OptionError
-        If models of this kind have no such parameter, or the value is out of its bounds.
+        If the model has no such parameter, or a value is out of range.
     """
-    known = GENERATORS[kind_of(model)].settings
+    setters = GENERATORS[kind_of(model)].settings
     for name, value in settings.items():
-        if name not in known:
+        if name not in setters:
             raise OptionError(name, f"a {kind_of(model)} model has no such parameter; leave it out")
-        model = known[name](model, value)
+        model = setters[name](model, value)
     return model
 
 
@@ -128,18 +128,18 @@ def generate(model: Model, jobs: int, rng: np.random.Generator, **scaling: Unpac
     jobs : int
         Number of jobs, >= 1.
     **scaling
-        As of `gridweave.scenarios.generators.common.Scaling`.
+        See `gridweave.scenarios.generators.common.Scaling`.
 
     Raises
     ------
     OptionError
-        If an argument is out of its bounds.
+        If an argument is out of range.
     """
     return GENERATORS[kind_of(model)].generate(model, jobs, rng, **scaling)
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands around every model, whatever its kind."""
+    """The outer structure of a model file, the same for all kinds."""
 
     format: str
     version: int
@@ -148,15 +148,14 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def save_model(model: Model, path: str | Path) -> None:
-    """Write a model to a file, whole or not at all.
+    """Write a model to a file, atomically.
 
     Parameters
     ----------
     model : Model
-        Of one of the kinds in `GENERATORS`.
+        Its kind must be in `GENERATORS`.
     path : str or pathlib.Path
-        The file; one that is there is replaced. The suffixes ``.gz`` and ``.xz`` compress it. Equal models give equal
-        bytes.
+        An existing file is replaced. The suffixes ``.gz`` and ``.xz`` compress it. Equal models give equal bytes.
 
     Raises
     ------
@@ -169,10 +168,10 @@ def save_model(model: Model, path: str | Path) -> None:
 
 
 def load_model(source: str | Path) -> Model:
-    """Load a model: one that comes with gridweave, by its name out of `model_names`, or one that `save_model` wrote.
+    """Load a model, given a name from `model_names` or a file written by `save_model`.
 
-    A `pathlib.Path` is always a file; a text is a name first. InputError if there is no such model, or the file is
-    damaged, of another version, or no model file.
+    A string is tried as a name first; a `pathlib.Path` is always a file. InputError if there is no such model, or the
+    file is damaged, has another version, or is not a model file.
     """
     if isinstance(source, str):
         entry = GENERATORS.get(source)
@@ -187,18 +186,18 @@ def load_model(source: str | Path) -> Model:
     except (OSError, ValueError):
         is_file = False
     if not is_file:
-        known = ", ".join(model_names())
-        raise InputError(f"{source}: there is no such file, and no such model; known models are {known}")
+        names = ", ".join(model_names())
+        raise InputError(f"{source}: there is no such file or model; models are {names}")
     return _read(Path(source))
 
 
 def model_names() -> list[str]:
-    """Return the names, in order, of the models that need no file: they come with gridweave or are not learnt."""
+    """Return the sorted names of models that need no file, because they ship with gridweave or are not learnt."""
     return sorted({*_shipped(), *(name for name, entry in GENERATORS.items() if entry.default is not None)})
 
 
 def _shipped() -> dict[str, Traversable]:
-    """Return the model files of the package by their names."""
+    """Return the model files in the package by name."""
     folder = importlib.resources.files("gridweave.scenarios") / "data"
     return {
         entry.name.removesuffix(_SHIPPED_SUFFIX): entry
@@ -230,5 +229,5 @@ def _read(path: Path) -> Model:
 def _limited(stream: IO[bytes], path: Path) -> bytes:
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: is too large for a model file, which has {MAX_BYTES} bytes at most")
+        raise InputError(f"{path}: is too large for a model file; the limit is {MAX_BYTES} bytes")
     return data

@@ -191,7 +191,7 @@ def _report(
 
 
 def _fill_times(records: Records, run: IntArray, estimate: IntArray, waited: BoolArray) -> BoolArray:
-    """Fill in missing run times of cancelled jobs and missing estimates, in place; return where estimates are missing."""
+    """Fill in missing run times of cancelled jobs and missing estimates; return where estimates were missing."""
     no_estimate: BoolArray = (records.estimate_s == MISSING) | (estimate == 0)
     np.copyto(run, estimate, where=waited)
     np.copyto(estimate, run, where=no_estimate)

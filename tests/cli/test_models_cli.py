@@ -181,7 +181,7 @@ def test_learn_prints_for_machines(tmp_path: Path, trace: Path) -> None:
         (["--run-factor", "inf"], "--run-factor"),
         (["--estimates", "phi:1.5"], "--estimates phi"),
         (["--estimates", "guess"], "--estimates"),
-        (["--model", "none"], "known models are ctc-sp2"),
+        (["--model", "none"], "models are ctc-sp2"),
         (["--to", "csv"], "csv"),
     ],
 )

@@ -501,7 +501,7 @@ def test_saving_from_the_shell(shell: Shell, trace: Path, tmp_path: Path) -> Non
         (("--save", saved, "--resume", saved), "--resume: saves to its file as well; leave --save out"),
         (("--save", saved, "--order", "fcfs,sjf"), "--save: goes with one policy, and these are 2"),
         (("--resume", saved), f"{saved}: cannot be read as a saved simulation"),
-        (("--save", saved, "--discipline", "gang"), "--save: is for the disciplines queue and planning"),
+        (("--save", saved, "--discipline", "gang"), "--save: works with discipline queue or planning"),
     ):
         status, _, err = shell("simulate", trace, *given)
         assert status == 2

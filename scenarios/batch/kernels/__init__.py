@@ -1,1 +1,1 @@
-"""Compiled loops that drive the kernels of sites through whole workloads."""
+"""Compiled loops that run whole workloads through the kernels of sites and grids."""

@@ -1,7 +1,7 @@
-"""What the jobs of a simulated grid do to each other on the links between its sites (docs/netmodel.md, "Contention").
+"""Contention between the jobs of a simulated grid on the links between sites (docs/netmodel.md, "Contention").
 
-A job that runs on several sites, and data on its way, go on at the rate that the links leave them, as running work does
-(`gridweave.site.kernels.work`). While its data moves, a job has all its work, or none, and no end.
+A job on several sites, and data in transfer, progress at the rate that the links allow, like running work
+(`gridweave.site.kernels.work`). While its data is in transfer, a job has all of its work left or none, and no end.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ from gridweave.site.kernels.work import (
 
 
 class Contention(NamedTuple):
-    """What jobs send over the links, and what is left of these.
+    """The traffic of jobs on the links, and its effects.
 
     Attributes
     ----------
     dynamic : bool
-        Whether jobs feel what runs at any instant; otherwise what runs at their start.
+        Whether jobs are affected by all traffic at any time; otherwise only by the traffic at their start.
     flows : Flows
-        Of the running jobs, whose rows are the owners, and of the moves.
+        Flows of running jobs, owned by their rows, and of moves.
     filling : Filling
     slowdown : numpy.ndarray of float64, shape (n + room for moves,)
-        Of each owner of a flow, as of the last sharing.
+        Slowdown of each owner of a flow, as of the last sharing.
     moves : Moves
-        Input and output on their way.
+        Transfers of input and output.
     moves_data : bool
-        Whether these are flows on the links; otherwise jobs have no data.
+        Whether these transfers use the links; otherwise jobs have no data.
     anywhere : numpy.ndarray of bool, shape (n,)
-        Whether each job might be split.
+        Whether each job may be split.
     spare_ms : numpy.ndarray of int64, shape (n,)
-        How much less the work of a job is than by its estimate.
+        Estimated minus actual work of each job.
     moved_ms : numpy.ndarray of int64, shape (n,)
-        Filled in: how long the data of each job moved while it held its nodes.
+        Output: how long each job's data was in transfer while the job held nodes.
     """
 
     dynamic: bool
@@ -95,14 +95,14 @@ def next_data_ms(links: Contention) -> Int:
 
 @kernel_part
 def moves_fit(state: GridState, links: Contention, new: Int) -> bool:
-    """Whether there is room for what so many new jobs, and those that start on all nodes, might move."""
+    """Whether there is capacity for the moves of ``new`` submitted jobs and of jobs that may start."""
     most = links.moves.counts[IN_USE] + new * len(state.nodes) + 2 * state.counters[0].nodes
     return most <= len(links.moves.row)
 
 
 @kernel_part
 def fetch_for(state: GridState, net: GridLinks, links: Contention, row: Int, now_ms: Int) -> None:
-    """Let the input of a job that is submitted set out, if it does before the job starts."""
+    """Start transferring the input of a submitted job, if it is prefetched."""
     if links.moves_data and net.staging == PREFETCH:
         job = net.data[row], row, state.jobs[row].width
         fetch_ahead(net.paths, links.moves, links.flows, *job, state.nodes, links.anywhere[row], now_ms)
@@ -121,14 +121,14 @@ def begin_job(
     length_ms: Int,
     now_ms: Int,
 ) -> None:
-    """Let a job run that the pass has started, or its input come.
+    """Begin a job that the scheduling pass started, or the transfer of its input.
 
     Parameters
     ----------
     clock : record
-        Of the run; ``stirred`` is set if flows begin.
+        Clock of the run; ``stirred`` is set if flows begin.
     run_ms, length_ms : int
-        How long it takes on one site, and on idle links where it is placed, its data included.
+        Run time on a single site; and on idle links with this placement, including data transfers.
     """
     links.spare_ms[row] = state.end_ms[row] - now_ms - length_ms
     work[row].job_id = state.jobs[row].job_id
@@ -137,7 +137,7 @@ def begin_job(
         recall_taken(state, row)
         parts = state.taken, state.counters[0].n_taken
         if fetch(net.paths, links.moves, links.flows, net.data[row], row, *parts, now_ms):
-            _stand_still(work, ends, row, work[row].left, now_ms)
+            _pause(work, ends, row, work[row].left, now_ms)
             return
     begin_to_work(state, work, net, links, clock, ends, row, now_ms)
 
@@ -146,7 +146,7 @@ def begin_job(
 def begin_to_work(
     state: GridState, work: WorkTable, net: GridLinks, links: Contention, clock: Any, ends: Ends, row: Int, now_ms: Int
 ) -> None:
-    """Let a job work that has its input, at rate 1 so far."""
+    """Start the work of a job whose input has arrived, at rate 1 until links are shared."""
     begin_work(ends, work, row, work[row].job_id, work[row].left, RATE_ONE, now_ms)
     if state.n_fragments[row] > 1:
         recall_taken(state, row)
@@ -156,8 +156,8 @@ def begin_to_work(
 
 
 @kernel_part
-def _stand_still(work: WorkTable, ends: Ends, row: Int, left: Int, now_ms: Int) -> None:
-    """Let a job wait for its data, with this work left."""
+def _pause(work: WorkTable, ends: Ends, row: Int, left: Int, now_ms: Int) -> None:
+    """Pause a job for the transfer of its data, with this work left."""
     job = work[row]
     job.left = left
     job.rate = 0
@@ -170,12 +170,12 @@ def _stand_still(work: WorkTable, ends: Ends, row: Int, left: Int, now_ms: Int) 
 def delivers_output(
     state: GridState, work: WorkTable, links: Contention, clock: Any, ends: Ends, row: Int, now_ms: Int
 ) -> bool:
-    """Let the flows of a job end whose work is done, and its output set out; return whether there is any."""
+    """End the flows of a job whose work is done, and transfer its output; return whether it has any."""
     if state.n_fragments[row] > 1 and drop_flows(links.flows, row) > 0 and links.dynamic:
-        # Those that run are not slowed less under static contention.
+        # Under static contention, the other jobs keep their slowdown.
         clock.stirred = 1
     if links.moves_data and deliver(links.moves, links.flows, row, now_ms):
-        _stand_still(work, ends, row, 0, now_ms)
+        _pause(work, ends, row, 0, now_ms)
         return True
     return False
 
@@ -184,7 +184,7 @@ def delivers_output(
 def expect_late_ends(
     state: GridState, work: WorkTable, plan: ReservedStarts | None, links: Contention, now_ms: Int
 ) -> None:
-    """Expect jobs that run past their end by estimate to go on at the rate that they have; if that is 0, at rate 1."""
+    """Update the expected ends of jobs that exceed their estimate from their current rates; rate 0 counts as 1."""
     while state.counters[0].n_running > 0:
         ending = state.running[row_at(state, FIRST_PLACE)]
         if ending.end_ms > now_ms:
@@ -200,7 +200,7 @@ def expect_late_ends(
 
 @kernel_part
 def _left_by_estimate(work: WorkTable, links: Contention, row: Int, now_ms: Int) -> tuple[Int, Int]:
-    """Return what is left of a running job by its estimate, and the rate at which it goes on now."""
+    """Return the remaining work of a running job by its estimate, and its current rate."""
     job = work[row]
     left = work_left(job.left, job.rate, job.since_ms, now_ms) + work_of(links.spare_ms[row])
     if not links.moves_data:
@@ -218,20 +218,20 @@ def _left_by_estimate(work: WorkTable, links: Contention, row: Int, now_ms: Int)
 
 @kernel_part
 def is_to_share(links: Contention, clock: Any) -> bool:
-    """Whether flows have begun or ended, or links changed, since links were shared last."""
+    """Whether flows began or ended, or links changed, since the last sharing."""
     return clock.stirred == 1 or links.moves.counts[STIRRED] == 1
 
 
 @kernel
 def share_anew(work: WorkTable, net: GridLinks, links: Contention, clock: Any, ends: Ends, now_ms: Int) -> None:
-    """Share the links anew; under static contention this counts for what has just begun alone, or stands still."""
+    """Share the links and apply the new rates; under static contention only to new or stalled jobs and moves."""
     clock.stirred = 0
     share_links(net.paths, links.flows, links.filling)
     all_slowdowns(links.flows, links.slowdown)
     last = np.int64(-1)
     for place in range(links.flows.n_flows[0]):
         row = links.flows.owner[place]
-        # The flows of a job stand together; those of moves have owners behind the jobs.
+        # The flows of a job are adjacent; the owner numbers of moves follow those of jobs.
         if row != last and row < len(work) and _feels(work[row], links, now_ms):
             rate = 0 if links.slowdown[row] == np.inf else rate_of(links.slowdown[row])
             if rate != work[row].rate:
@@ -243,5 +243,5 @@ def share_anew(work: WorkTable, net: GridLinks, links: Contention, clock: Any, e
 
 @kernel_part
 def _feels(job: Any, links: Contention, now_ms: Int) -> bool:
-    """Whether what has just been shared counts for a job that works."""
+    """Whether a new sharing applies to a running job."""
     return links.dynamic or job.since_ms == now_ms or job.rate == 0

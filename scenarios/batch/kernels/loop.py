@@ -1,9 +1,8 @@
-"""Driver 1: a whole workload through one compiled loop that calls the kernels of a site, or of a grid of sites.
+"""Driver 1: run a whole workload in one compiled loop over the kernels of a site or a grid of sites.
 
-The loop is a discrete event simulation. At each instant come the jobs that end (by job id), those that are cancelled,
-the nodes that fail or come back, the jobs that are submitted, and then one pass. What a simulation does without is
-None, and numba leaves the code for it out: rates that change, a site of its own, shared nodes, a grid, links that slow
-what runs, cancellations, nodes that fail, evictions.
+The loop is a discrete event simulation. At each time it handles ending jobs (by job id), cancellations, node events and
+submissions, and then runs one scheduling pass. Features that a simulation does not use are None, and numba omits their
+code: changing rates, a site's rules, shared nodes, a grid, link contention, cancellations, node failures and evictions.
 """
 
 from __future__ import annotations
@@ -53,22 +52,22 @@ from gridweave.site.kernels.work import (
 # mypy: disable-error-code="no-any-return, arg-type, union-attr"
 
 DONE, LINKS_CHANGE, NO_ROOM, NO_ROOM_FOR_MOVES = 0, 1, 2, 3
-"""Why the loop returns."""
+"""Reasons why the loop returns."""
 
 
 class OnGrid(NamedTuple):
-    """What a grid works with.
+    """The state of a grid apart from its job table.
 
     Attributes
     ----------
     codes : GridCodes
-        With the links between the sites, or None.
+        Includes the links between the sites, or None.
     plan : ReservedStarts or None
-        What is reserved, under conservative backfilling.
+        Reserved starts, for conservative backfilling.
     hopeless_ms : numpy.ndarray of int64, shape (n,)
-        From when on no job like this could be placed, whatever becomes free.
+        Time from which each job can never be placed.
     length_ms : numpy.ndarray of int64, shape (n,)
-        Filled in: how long each job takes on idle links, where it is placed.
+        Output: run time of each job on idle links with its placement.
     """
 
     codes: GridCodes
@@ -78,20 +77,20 @@ class OnGrid(NamedTuple):
 
 
 class Cancellations(NamedTuple):
-    """Jobs that are cancelled if they still wait.
+    """Jobs to cancel if they still wait.
 
     Attributes
     ----------
     at_ms, row : numpy.ndarray of int64, shape (k,)
-        When, and which; ascending (instant, job id).
+        Time and row of each cancellation, sorted by time and job id.
     """
 
     at_ms: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
 
 
-# What a simulation does without is None. Numba leaves a branch out where what it asks for is None, and only there: so
-# what only one kind of state has stands behind "is not None".
+# Features that a simulation does not use are None. Numba removes a branch only if its condition tests for None, so code
+# for one kind of state must be inside "is not None".
 _Work = WorkTable | None
 _Site = SiteRules | None
 _Paced = RateRules | None
@@ -117,32 +116,32 @@ def run_batch(
     until: Int,
     stop_ms: Int,
 ) -> int:
-    """Simulate a workload from where the last call left off.
+    """Simulate a workload, continuing where the last call stopped.
 
     Parameters
     ----------
     state : SiteState, GridState, or that of a discipline under which rates change
-        Idle at first; its table of jobs holds the workload, in the order of submission.
+        Idle at the first call; its job table holds the workload in submit order.
     work : numpy.ndarray of WORK, shape (n,), or None
-        The running jobs, if rates change.
+        The running jobs, if rates can change.
     site, paced, grid : SiteRules, RateRules, OnGrid or None
-        What goes with the state; the other two are None.
+        The rules for this kind of state; the other two are None.
     links : Contention or None
-        What jobs of a grid do to each other on the links.
+        Contention between jobs of a grid on the links.
     outages : Outages or None
-        Of a site; it needs ``work``, in which no rate changes then.
+        Node events of a site; they need ``work``, with constant rates.
     evictions : Evictions or None
-        What passes of a site evict; they need ``work`` as well.
+        Evictions by the passes of a site; they need ``work`` as well.
     until : int
-        How many jobs are to be submitted in all when the call returns. When it is all of them, the call returns when
-        nothing is to come that could change anything.
+        Return when this many jobs in total have been submitted. If it is the number of all jobs, return when no event
+        is left.
     stop_ms : int
-        The call returns before this instant, at which links change; `NEVER_MS` if they do no more.
+        Return before this time, at which links change; `NEVER_MS` if they do not change again.
 
     Returns
     -------
     int
-        LINKS_CHANGE; NO_ROOM for more fragments, or in the plan; NO_ROOM_FOR_MOVES; otherwise DONE.
+        LINKS_CHANGE; NO_ROOM for more fragments or in the plan; NO_ROOM_FOR_MOVES; otherwise DONE.
     """
     clock = run.clock[0]
     while clock.submitted < until or clock.submitted == len(state.jobs):
@@ -183,7 +182,7 @@ def _next_instant(
     evictions: _Evictions,
     run: RunArrays,
 ) -> Int:
-    """Return the next instant at which anything happens."""
+    """Return the time of the next event."""
     clock = run.clock[0]
     now_ms = min(clock.woken_ms, first_end_ms(run.ends))
     if clock.submitted < len(state.jobs):
@@ -199,7 +198,7 @@ def _next_instant(
     if outages is not None:
         now_ms = min(now_ms, next_change_ms(outages, run))
     if cancels is not None:
-        if outages is None and evictions is None:  # else a job that runs may wait again
+        if outages is None and evictions is None:  # otherwise a running job may wait again
             while clock.cancelled < len(cancels.row) and run.start_ms[cancels.row[clock.cancelled]] != NOT_YET:
                 clock.cancelled += 1
         if clock.cancelled < len(cancels.row):
@@ -209,13 +208,13 @@ def _next_instant(
 
 @kernel_part
 def _next_reserved_ms(plan: ReservedStarts | None) -> Int:
-    """Return the next start that is reserved on a grid."""
+    """Return the next reserved start on a grid."""
     return NEVER_MS if plan is None else plan.counters[0].next_start_ms
 
 
 @kernel_part
 def _lacking_room(state: GridState, plan: ReservedStarts | None, links: _Links, run: RunArrays, now_ms: Int) -> int:
-    """Return what there is no room for at this instant; DONE if there is for all."""
+    """Return which arrays are too small for the events at this time; DONE if none is."""
     if is_full(state):
         return NO_ROOM
     if plan is not None and not has_room(state, plan, _count_new(state, run, now_ms)):
@@ -227,7 +226,7 @@ def _lacking_room(state: GridState, plan: ReservedStarts | None, links: _Links, 
 
 @kernel_part
 def _count_new(state: GridState, run: RunArrays, now_ms: Int) -> Int:
-    """Return how many jobs are submitted at this instant."""
+    """Return the number of jobs submitted at this time."""
     row = run.clock[0].submitted
     new = row
     while new < len(state.jobs) and state.jobs[new].submit_ms == now_ms:
@@ -237,13 +236,13 @@ def _count_new(state: GridState, run: RunArrays, now_ms: Int) -> Int:
 
 @kernel_part
 def _is_woken(links: _Links, run: RunArrays, now_ms: Int) -> bool:
-    """Whether there is to be a pass even if no job ends or is submitted; links that have changed are shared anew."""
+    """Whether a pass is due even if no job ends or is submitted; if links changed, request a new sharing."""
     clock = run.clock[0]
     if clock.woken_ms == now_ms:
         clock.woken_ms = NEVER_MS
         clock.stirred = 1
         return True
-    # Nothing is decided at an instant at which only data comes, or is sent.
+    # Arrivals or departures of data alone do not require a pass.
     return links is None or not links.moves_data
 
 
@@ -251,7 +250,7 @@ def _is_woken(links: _Links, run: RunArrays, now_ms: Int) -> bool:
 def _serve_jobs(
     state: GridState, work: WorkTable, grid: OnGrid, links: Contention, run: RunArrays, now_ms: Int
 ) -> bool:
-    """End the moves that are over; let jobs work that have their input. Return whether a job has ended with that."""
+    """End completed moves and start the work of jobs whose input has arrived; return whether a job ended."""
     ended_any = False
     if links.moves_data:
         row = next_job_served(links.moves, links.flows, now_ms)
@@ -270,7 +269,7 @@ def _serve_jobs(
 def _end_jobs(
     state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
-    """Take out the jobs that end now; the output of those that have any sets out. Return whether any has ended."""
+    """End the jobs whose work is done, or transfer their output; return whether a job ended."""
     ended_any = False
     while first_end_ms(run.ends) == now_ms:
         row = pop_end(run.ends, work)
@@ -284,7 +283,7 @@ def _end_jobs(
 def end_job(
     state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, run: RunArrays, row: Int, now_ms: Int
 ) -> None:
-    """Take a running job off its nodes."""
+    """Record the end of a job and release its nodes."""
     run.end_ms[row] = now_ms
     if work is not None:
         stop_work(run.ends, work, row)
@@ -318,7 +317,7 @@ def _cancel_jobs(
     run: RunArrays,
     now_ms: Int,
 ) -> bool:
-    """Take the jobs out of the queue that are cancelled now and wait; return whether there is any."""
+    """Remove the waiting jobs that are cancelled at this time; return whether there were any."""
     clock = run.clock[0]
     left_any = False
     while clock.cancelled < len(cancels.row) and cancels.at_ms[clock.cancelled] == now_ms:
@@ -340,7 +339,7 @@ def _leave_if_waiting(
     row: Int,
     now_ms: Int,
 ) -> bool:
-    """Take the job of a row out of the queue; return whether it waited."""
+    """Remove a job from the queue; return whether it was waiting."""
     waits = False
     if paced is not None:
         waits = paced.withdrawn(state, work, run, row, now_ms)
@@ -353,7 +352,7 @@ def _leave_if_waiting(
 
 @kernel
 def _leave_queue_of(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int) -> bool:
-    """Take the job of a row out of the queue of a site or a grid; return whether it waited."""
+    """Remove a job from the queue of a site or a grid; return whether it was waiting."""
     for place in range(state.counters[0].n_waiting):
         if state.waiting[place] == row:
             leave_queue(state, site, grid, links, row, place)
@@ -363,11 +362,11 @@ def _leave_queue_of(state: Any, site: _Site, grid: _Grid, links: _Links, row: In
 
 @kernel
 def leave_queue(state: Any, site: _Site, grid: _Grid, links: _Links, row: Int, place: Int) -> None:
-    """Take the job of a row, which waits at this place, out of the queue."""
+    """Remove the waiting job at an index of the queue."""
     if site is not None:
         job_withdrawn(state, site, place)
         if state.counters[0].n_waiting == 0:
-            # There is no pass then that would note that nobody starts at a promised instant.
+            # An empty queue gets no pass, which would otherwise clear the promised start.
             state.counters[0].next_start_ms = NEVER_MS
     if grid is not None:
         _leave_grid_queue(state, grid.plan, place)
@@ -387,7 +386,7 @@ def _leave_grid_queue(state: GridState, plan: ReservedStarts | None, place: Int)
 def _submit_jobs(
     state: Any, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
-    """Put the jobs into the queue that are submitted now; return whether there is any."""
+    """Submit the jobs of this time; return whether there were any."""
     clock = run.clock[0]
     first = clock.submitted
     while clock.submitted < len(state.jobs) and state.jobs[clock.submitted].submit_ms == now_ms:
@@ -417,10 +416,10 @@ def _pass_and_begin(
     run: RunArrays,
     now_ms: Int,
 ) -> None:
-    """Run the pass of this instant, and let the jobs run that it starts."""
+    """Run the scheduling pass of this time and begin the jobs that it starts."""
     counters = state.counters[0]
     if site is not None and counters.n_waiting > 0:
-        # Nothing waits at half of all instants on a machine with little load.
+        # With a low load, the queue is empty at half of all times.
         site.run_pass(state, now_ms)
         if evictions is not None:
             _take_off_evicted(evictions, work, run, now_ms)
@@ -444,7 +443,7 @@ def _pass_and_begin(
 
 @kernel_part
 def _take_off_evicted(evictions: Evictions, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Have the jobs that the pass has evicted run no more; one that keeps its work has that much less to run."""
+    """Stop the jobs that the pass evicted; a job that keeps its work has less left to run."""
     for i in range(evictions.counts[0]):
         row = evictions.slots[i]
         if evictions.keeps_work[i]:
@@ -472,14 +471,14 @@ def _begin_on_grid(
     row: Int,
     now_ms: Int,
 ) -> None:
-    """Let a job run that the pass has started, or its input come."""
+    """Begin a job that the pass started on a grid, or the transfer of its input."""
     if net is None:
         recall_taken(state, row)
         grid.length_ms[row] = split_length_ms(state, grid.codes, row, run.run_ms[row])
     else:
         grid.length_ms[row] = net.data_ms[row] + grown_ms(run.run_ms[row], net.factor[row])
     if links is None:
-        # On idle links its data is a part of its work, and it goes on at rate 1.
+        # On idle links the transfers count as part of its work, at rate 1.
         push_end(run.ends, work, now_ms + grid.length_ms[row], state.jobs[row].job_id, row)
     else:
         begin_job(state, work, net, links, run.clock[0], run.ends, row, run.run_ms[row], grid.length_ms[row], now_ms)
@@ -489,7 +488,7 @@ def _begin_on_grid(
 def longest_ms(
     state: GridState, codes: GridCodes, run_ms: npt.NDArray[np.int64], longest: npt.NDArray[np.float64]
 ) -> None:
-    """Write what no job takes longer than, however it is placed, into ``longest``: float64, shape (n,)."""
+    """Write an upper bound of each job's run time, for any placement, to ``longest``: float64, shape (n,)."""
     for row in range(len(state.jobs)):
         longest[row] = max(state.jobs[row].estimate_ms, run_ms[row])
         if may_split(state, codes, row):

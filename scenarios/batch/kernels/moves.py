@@ -1,7 +1,7 @@
 """Transfers of input and output as flows on the links (docs/grid.md, "Transfers under contention").
 
-A *move* is one transfer: the input of a job to one of its sites, or its output from one. Each has a flow while it is
-under way, and goes on at a rate as running jobs do (`gridweave.site.kernels.work`). Those of a job are chained.
+A *move* is one transfer: the input of a job to one of its sites, or its output from one. During the transfer it has a
+flow and a rate, like running work (`gridweave.site.kernels.work`). The moves of a job form a linked list.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ from gridweave.site.kernels.work import (
 NO_MOVE = np.int64(-1)
 
 AHEAD, ARRIVED, FETCHED, PENDING, DELIVERED = np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4)
-"""Input that is on its way while its job waits, or has come; input of a job that has started; output that is to set out
-when the work is done, and output on its way."""
+"""Kinds of moves.
+
+Before the job starts: input in transfer, or arrived. After it has started: its input; output that waits for the end of
+the job's work; output in transfer.
+"""
 
 FREE, HIGH, IN_USE, STIRRED = 0, 1, 2, 3
-"""Places in the counts of moves."""
+"""Indices into `Moves.counts`."""
 
 _MOST_WORK = np.int64(2**63 - 1 - RATE_ONE)
 
@@ -49,22 +52,22 @@ class Moves(NamedTuple):
     Attributes
     ----------
     first : numpy.ndarray of int64, shape (jobs,)
-        One move of each job; `NO_MOVE` if there is none.
+        First move of each job's list; `NO_MOVE` if it is empty.
     under_way : numpy.ndarray of int64, shape (jobs,)
-        Of a job that has started: how many moves are on their way.
+        Number of moves in transfer of a started job.
     following : numpy.ndarray of int64, shape (room,)
-        The next move of the same job; of one that is not in use, the next such one.
+        Next move of the same job; for an unused row, the next unused row.
     row, site, kind, path : numpy.ndarray of int64, shape (room,)
-        The job, the one of its sites, what is moved, and over which path.
+        Job, site, kind and path of each move.
     demand : numpy.ndarray of float64, shape (room,)
-        Bits per millisecond on idle links.
+        Rate on idle links, in bits per millisecond.
     work : numpy.ndarray of WORK, shape (room,)
-        How much is still to come; what is not under way has no end.
+        Remaining work; a move that is not in transfer has no end.
     ends : Ends
-        When those come that are under way.
+        Ends of the moves in transfer.
     counts : numpy.ndarray of int64, shape (4,)
-        The first row that came free again; up to where rows have been in use; how many are; whether a flow has begun or
-        ended since the last sharing.
+        First row that was released; number of rows ever used; number of rows in use; whether a flow began or ended
+        since the last sharing.
     """
 
     first: npt.NDArray[np.int64]
@@ -81,7 +84,7 @@ class Moves(NamedTuple):
 
 
 def new_moves(jobs: int, room: int) -> Moves:
-    """Return room for so many moves, with none in it."""
+    """Allocate an empty set of moves with capacity ``room``."""
     following, row, site, kind, path = np.zeros((5, room), np.int64)
     return Moves(
         first=np.full(jobs, NO_MOVE),
@@ -99,7 +102,7 @@ def new_moves(jobs: int, room: int) -> Moves:
 
 
 def more_moves(moves: Moves, room: int) -> Moves:
-    """Return moves with more room."""
+    """Copy the moves to a set with capacity ``room``."""
     larger = new_moves(len(moves.first), room)
     for new, old in zip(_arrays_of(larger), _arrays_of(moves), strict=True):
         new[: len(old)] = old
@@ -112,7 +115,7 @@ def _arrays_of(moves: Moves) -> list[npt.NDArray[Any]]:
 
 @kernel_part
 def owner_of(moves: Moves, move: Int) -> Int:
-    """Return the owner of the flow of a move: they come behind the jobs."""
+    """Return the owner number of a move's flow; these follow the numbers of jobs."""
     return len(moves.first) + move
 
 
@@ -120,7 +123,7 @@ def owner_of(moves: Moves, move: Int) -> Int:
 def _new_move(
     net: NetArrays, moves: Moves, row: Int, site: Int, kind: Int, origin: Int, target: Int, time_ms: Int
 ) -> Int:
-    """Add a move of a job, which takes so long on idle links; return it."""
+    """Add a move that takes ``time_ms`` on idle links to a job's list; return it."""
     move = moves.counts[FREE]
     if move == NO_MOVE:
         move = moves.counts[HIGH]
@@ -141,7 +144,7 @@ def _new_move(
 
 @kernel
 def _set_out(moves: Moves, flows: Flows, move: Int, now_ms: Int) -> None:
-    """Let a move begin, at rate 1 so far."""
+    """Start a move, at rate 1 until links are shared."""
     add_flow(flows, owner_of(moves, move), moves.path[move], moves.demand[move])
     begin_work(moves.ends, moves.work, move, move, moves.work[move].left, RATE_ONE, now_ms)
     moves.counts[STIRRED] = 1
@@ -149,7 +152,7 @@ def _set_out(moves: Moves, flows: Flows, move: Int, now_ms: Int) -> None:
 
 @kernel
 def _release(moves: Moves, flows: Flows, move: Int) -> None:
-    """Free the row of a move that is in no chain; its flow, if it has one, ends."""
+    """Free the row of a move that was removed from its list, and end its flow if it has one."""
     if moves.kind[move] != ARRIVED and moves.kind[move] != PENDING:
         drop_flows(flows, owner_of(moves, move))
         moves.counts[STIRRED] = 1
@@ -161,7 +164,7 @@ def _release(moves: Moves, flows: Flows, move: Int) -> None:
 
 @kernel
 def drop_moves(moves: Moves, flows: Flows, row: Int) -> None:
-    """Give up all moves of a job."""
+    """Remove all moves of a job."""
     move = moves.first[row]
     while move != NO_MOVE:
         following = moves.following[move]
@@ -183,20 +186,20 @@ def fetch_ahead(
     anywhere: bool | np.bool_,
     now_ms: Int,
 ) -> None:
-    """Let the input of a job that is submitted set out to each site on which it might be placed.
+    """Start transferring the input of a submitted job to each site where it may be placed.
 
     Parameters
     ----------
     net : NetArrays
     moves : Moves
-        With room for as many more as there are sites.
+        With capacity for another move per site.
     flows : Flows
     data : JOB_DATA
     row, width : int
-        Of the job.
+        Row and width of the job.
     nodes : numpy.ndarray of int64, shape (sites,)
     anywhere : bool
-        Whether it might be split, and so be on any site; otherwise those where all of it has room count.
+        Whether the job may be split, and so use any site; otherwise only sites with enough nodes for all of it count.
     now_ms : int
     """
     for site in range(len(nodes)):
@@ -218,14 +221,14 @@ def fetch(
     n_parts: Int,
     now_ms: Int,
 ) -> bool:
-    """Let the input of a job that starts come to its sites, and to no others; note what its output will take.
+    """Transfer the input of a starting job to its sites only; prepare the moves of its output.
 
     Parameters
     ----------
     net : NetArrays
-        The links by which it was placed.
+        The links with which it was placed.
     moves : Moves
-        With room for two more for each part.
+        With capacity for two more moves per part.
     flows : Flows
     data : JOB_DATA
     row : int
@@ -236,7 +239,7 @@ def fetch(
     Returns
     -------
     bool
-        Whether there is input to wait for.
+        Whether the job must wait for input.
     """
     for k in range(n_parts):
         site = parts[k].site
@@ -271,7 +274,7 @@ def fetch(
 
 @kernel
 def deliver(moves: Moves, flows: Flows, row: Int, now_ms: Int) -> bool:
-    """Let the output of a job set out whose work is done; return whether there is any."""
+    """Start transferring the output of a job whose work is done; return whether it has any."""
     move = moves.first[row]
     while move != NO_MOVE:
         if moves.kind[move] == PENDING:
@@ -284,7 +287,7 @@ def deliver(moves: Moves, flows: Flows, row: Int, now_ms: Int) -> bool:
 
 @kernel
 def next_job_served(moves: Moves, flows: Flows, now_ms: Int) -> Int:
-    """End the moves that are over now, up to one that its job has waited for; return that job, or `NO_MOVE`."""
+    """End the moves that are complete until one completes a job's transfers; return that job, or `NO_MOVE`."""
     while first_end_ms(moves.ends) <= now_ms:
         move = moves.ends.heap[0].row
         if moves.kind[move] == AHEAD:
@@ -304,7 +307,7 @@ def next_job_served(moves: Moves, flows: Flows, now_ms: Int) -> Int:
 
 @kernel
 def _unchain(moves: Moves, row: Int, move: Int) -> None:
-    """Take a move out of the chain of its job."""
+    """Remove a move from its job's list."""
     if moves.first[row] == move:
         moves.first[row] = moves.following[move]
         return
@@ -316,14 +319,14 @@ def _unchain(moves: Moves, row: Int, move: Int) -> None:
 
 @kernel
 def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64], dynamic: bool, now_ms: Int) -> None:
-    """Let moves go on as the links were shared; under static contention those that have just set out, or stood still.
+    """Set the rates of moves after sharing the links; under static contention only of new or stalled moves.
 
     Parameters
     ----------
     moves : Moves
     flows : Flows
     slowdown : numpy.ndarray of float64, shape (jobs + room,)
-        Of each owner of a flow.
+        Slowdown of each owner of a flow.
     dynamic : bool
     now_ms : int
     """
@@ -339,7 +342,7 @@ def set_move_rates(moves: Moves, flows: Flows, slowdown: npt.NDArray[np.float64]
 
 @kernel
 def last_move(moves: Moves, row: Int) -> Int:
-    """Return the move under way that a job which has started waits for longest; of several that of the first site."""
+    """Return the last of a started job's moves in transfer to end, or `NO_MOVE`; ties: the lowest site."""
     last = NO_MOVE
     move = moves.first[row]
     while move != NO_MOVE:
@@ -355,7 +358,7 @@ def last_move(moves: Moves, row: Int) -> Int:
 
 @kernel
 def output_work(moves: Moves, row: Int) -> Int:
-    """Return the work of the longest output of a job that has not set out, on idle links."""
+    """Return the work, on idle links, of the longest pending output of a job."""
     longest = np.int64(0)
     move = moves.first[row]
     while move != NO_MOVE:
@@ -367,5 +370,5 @@ def output_work(moves: Moves, row: Int) -> Int:
 
 @kernel_part
 def added_work(one: Int, other: Int) -> Int:
-    """Return the sum of two amounts of work, which no more than fits into a number."""
+    """Return the sum of two amounts of work, limited to the largest integer."""
     return one + min(other, _MOST_WORK - one)

@@ -1,7 +1,7 @@
-"""Nodes of a site that fail, drain and come back in the compiled loop (docs/disciplines.md, "Nodes that fail").
+"""Node failures, draining and recovery in the compiled loop (docs/disciplines.md, "Nodes that fail").
 
-Kernels of sites count nodes. So that a node which is out is counted nowhere, a running job that sits on some has its
-width less those: what it gives back when it ends is what is left for others.
+Site kernels count nodes. To keep unavailable nodes out of all counts, the width of a running job is reduced by the
+number of its nodes that are unavailable; when the job ends, it releases only the others.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from gridweave.site.kernels.work import NOT_YET, RunArrays, WorkTable, take_end
 # mypy: disable-error-code="no-any-return"
 
 UP, DRAIN, DOWN = 0, 1, 2
-"""What happens to a node: it comes back; it leaves when its job has ended; it fails."""
+"""Kinds of node events: the node recovers, leaves once its job has ended, or fails."""
 
 NOBODY = np.int64(-1)
-"""The holder of a node that no job has held."""
+"""Holder of a node that no job has used."""
 
 
 class Outages(NamedTuple):
-    """What happens to nodes, and who holds them.
+    """Node events, and the holders of nodes.
 
     Attributes
     ----------
     at_ms, kind, first, end : numpy.ndarray of int64, shape (k,)
-        When, what (`UP`, `DRAIN`, `DOWN`), and to which nodes, ``end`` excluded; ascending instants.
+        Time, kind (`UP`, `DRAIN`, `DOWN`) and nodes of each event, ``end`` excluded; times ascend.
     holder : numpy.ndarray of int64, shape (nodes,)
-        The row of the job that had each node last; it has it still if it runs.
+        Row of the last job on each node; the job still holds the node if it runs.
     is_out : numpy.ndarray of bool, shape (nodes,)
-        Whether no job may start on it.
+        Whether the node is unavailable for new jobs.
     width : numpy.ndarray of int64, shape (n,)
-        Of each job.
+        Width of each job.
     new_key : numpy.ndarray of float64, shape (n,)
-        What each job would be sorted by if it were submitted at instant 0.
+        Sort key of each job if it were submitted at time 0.
     ages : bool
-        Whether what jobs are sorted by grows with the instant of submission.
+        Whether sort keys grow with the submit time.
     restarts : numpy.ndarray of int64, shape (n,)
-        Filled in: how often each job was lost, and begun anew.
+        Output: how often each job was lost and restarted.
     """
 
     at_ms: npt.NDArray[np.int64]
@@ -61,21 +61,21 @@ class Outages(NamedTuple):
 
 @kernel_part
 def next_change_ms(outages: Outages, run: RunArrays) -> Int:
-    """Return when something happens to nodes next."""
+    """Return the time of the next node event."""
     changed = run.clock[0].changed
     return outages.at_ms[changed] if changed < len(outages.at_ms) else NEVER_MS
 
 
 @kernel_part
 def _holds(outages: Outages, run: RunArrays, node: Int) -> bool:
-    """Whether a job that runs holds the node."""
+    """Whether a running job holds the node."""
     row = outages.holder[node]
     return row != NOBODY and run.start_ms[row] != NOT_YET and run.end_ms[row] == NOT_YET
 
 
 @kernel
 def take_nodes(outages: Outages, run: RunArrays, row: Int) -> None:
-    """Give a job that starts the free nodes with the lowest numbers."""
+    """Assign the lowest-numbered free nodes to a starting job."""
     left = outages.width[row]
     node = 0
     while left > 0:
@@ -89,13 +89,13 @@ def take_nodes(outages: Outages, run: RunArrays, row: Int) -> None:
 def change_nodes(
     state: SiteState, work: WorkTable, site: SiteRules, outages: Outages, run: RunArrays, now_ms: Int
 ) -> bool:
-    """Let nodes fail, drain and come back that do so now; return whether there are any.
+    """Apply the node events at a time; return whether there were any.
 
     Parameters
     ----------
     state : SiteState
     work : numpy.ndarray of WORK, shape (n,)
-        By which the ends of jobs that are lost are found.
+        Used to find the ends of lost jobs.
     site : SiteRules
     outages : Outages
     run : RunArrays
@@ -122,7 +122,7 @@ def change_nodes(
 
 @kernel_part
 def _count(state: SiteState, site: SiteRules, outages: Outages, run: RunArrays, node: Int, by: Int) -> None:
-    """Count a node that has come back, or is out, where it stands."""
+    """Add ``by`` to the width of the job on a node, or to the free nodes."""
     if _holds(outages, run, node):
         state.jobs[outages.holder[node]].width += by
     else:
@@ -140,7 +140,7 @@ def _lose(
     row: Int,
     now_ms: Int,
 ) -> None:
-    """Take a job off its nodes that has lost one, and submit it anew."""
+    """Stop a job that has lost a node, and submit it again."""
     job = state.jobs[row]
     finish(state, running_place(state, run.start_ms[row] + job.estimate_ms, job.job_id))
     take_end(run.ends, work, work[row].place)

@@ -137,7 +137,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
             GridPolicy(tuning=GridTuning(), **options)
     with pytest.raises(OptionError, match="preferred: 'saf' is not a candidate; one of fcfs, sjf"):
         GridTuning(policies=("fcfs", "sjf"), decider="preferred", preferred="saf")
-    with pytest.raises(OptionError, match="tuning: of the queue is played in the simulated world"):
+    with pytest.raises(OptionError, match="tuning: of the queue needs the simulated world"):
         simulate(to_workload(random_jobs(np.random.default_rng(1), 5, 4)), [8], tuned("fcfs"))
     file = tmp_path / "tuned.toml"
     file.write_text(FILE)

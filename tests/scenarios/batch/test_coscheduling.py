@@ -416,7 +416,7 @@ def test_bad_sites_are_refused() -> None:
     """An unknown variant, no number of nodes, no kind of nodes, no nodes, and nodes that not all jobs may plan for."""
     with pytest.raises(InputError, match=r"policy 'L-X' is not known; one of PSS"):
         shared(_jobs(), 1, "L-X")
-    with pytest.raises(InputError, match="does not say how many its machine had"):
+    with pytest.raises(InputError, match="does not state the size of its machine"):
         shared(_jobs())
     with pytest.raises(InputError, match="at least one kind"):
         shared(_jobs(), [])

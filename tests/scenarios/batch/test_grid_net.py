@@ -185,7 +185,7 @@ def test_prefetched_data_moves_while_a_job_waits() -> None:
         ({"split": "many"}, "split: 'many' is not known"),
         ({"data": "later"}, "data: 'later' is not known"),
         ({"exact_up_to": -1}, "exact_up_to: is -1"),
-        ({"timetable": Timetable.of(row_of_sites(2).topology, [])}, "timetable: is of another topology"),
+        ({"timetable": Timetable.of(row_of_sites(2).topology, [])}, "timetable: has another topology"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -141,7 +141,7 @@ def test_jobs_end_before_nodes_fail() -> None:
 def test_jobs_that_need_what_does_not_come_back_are_refused() -> None:
     """A job that is wider than what is left at the end never runs, and says why."""
     result = simulate(three(width=[2, 4, 1]), 4, node_events=[NodeEvent(at_ms=0, kind="drain", first_node=3)])
-    assert result.refused == ((2, "it needs 4 nodes, and of 4 so many did not come back"),)
+    assert result.refused == ((2, "it needs 4 nodes, but too many of the 4 nodes did not return"),)
     assert result.start_ms.tolist() == [0, -1, 1]
 
 

@@ -120,7 +120,7 @@ def test_what_cannot_be_taken_up_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "saved"
     broken_off(jobs(3), Saving(path, every_s=0), 2)
     for workload, options in ((jobs(4), {}), (jobs(3), {"backfill": "none"})):
-        with pytest.raises(InputError, match="saved: is of another simulation; resume it with the trace and options"):
+        with pytest.raises(InputError, match="saved: belongs to another simulation; resume it with its original trace"):
             simulate(workload, NODES, saving=Saving(path, resume=True), **options)
     with np.load(path, allow_pickle=False) as kept:
         arrays = {name: kept[name] for name in kept.files}
@@ -138,12 +138,12 @@ def test_what_cannot_be_taken_up_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         np.save(file, np.zeros(3))
     with (tmp_path / "other").open("wb") as file:
         np.savez(file, about=np.array("1"))
-    with pytest.raises(InputError, match="other: is of another simulation"):
+    with pytest.raises(InputError, match="other: belongs to another simulation"):
         simulate(jobs(3), NODES, saving=Saving(tmp_path / "other", resume=True))
     for name in ("none", "text", "array", "locked"):
         with pytest.raises(InputError, match=f"{name}: cannot be read as a saved simulation"):
             simulate(jobs(3), NODES, saving=Saving(tmp_path / name, resume=True))
     with pytest.raises(OptionError, match="save: is not used by a grid"):
         simulate(jobs(3), [8, 8], GridPolicy(), saving=Saving(path))
-    with pytest.raises(OptionError, match="save: is for the disciplines queue and planning"):
+    with pytest.raises(OptionError, match="save: works with discipline queue or planning"):
         simulate(jobs(3), NODES, driver="core", saving=Saving(path))

@@ -186,7 +186,7 @@ def test_unknown_interarrival_laws_are_refused(weibull: str) -> None:
 
 def test_a_workload_without_arrivals_teaches_nothing() -> None:
     """One job, or jobs of one instant, or a machine of unknown or too small size are refused."""
-    with pytest.raises(InputError, match="two at least"):
+    with pytest.raises(InputError, match="takes at least two"):
         learn_histogram(workload_of_gaps([(1, 1, 10, 5)]))
     with pytest.raises(InputError, match="one instant"):
         learn_histogram(workload_of_gaps([(0, 1, 10, 5)] * 3))

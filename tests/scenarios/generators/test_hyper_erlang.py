@@ -105,7 +105,7 @@ def test_one_or_two_jobs_are_a_poisson_process() -> None:
 
 def test_a_workload_without_arrivals_teaches_nothing() -> None:
     """One job, jobs of one instant, and a machine of unknown or too small size are refused."""
-    with pytest.raises(InputError, match="two at least"):
+    with pytest.raises(InputError, match="takes at least two"):
         learn_hyper_erlang(workload_of([0], [1], [5]))
     with pytest.raises(InputError, match="one instant"):
         learn_hyper_erlang(workload_of([3, 3], [1, 1], [5, 5]))

@@ -213,7 +213,7 @@ def test_models_survive_the_file(tmp_path: Path, kind: str) -> None:
     ("name", "value", "words"),
     [
         ("serial", -0.1, "serial"),
-        ("pow2", 0.8, "together"),
+        ("pow2", 0.8, "sum to more than 1"),
         ("prob", math.nan, "prob"),
         ("low", 30.0, "low"),
         ("hi_offset", -1.0, "hi_offset"),

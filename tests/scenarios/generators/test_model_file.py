@@ -130,7 +130,7 @@ def test_unknown_models_are_named_with_the_known_ones(tmp_path: Path) -> None:
     """A name that is neither a model nor a file gives the names that are; a path is never taken as a name."""
     assert "ctc-sp2" in model_names()
     for source in ("ctc", tmp_path, tmp_path / "none.json", Path("ctc-sp2"), "a\0b"):
-        with pytest.raises(InputError, match="known models are ctc-sp2"):
+        with pytest.raises(InputError, match="models are ctc-sp2"):
             load_model(source)
 
 

@@ -209,7 +209,7 @@ def test_a_job_stands_still_while_its_link_is_down() -> None:
 def test_a_job_whose_link_never_comes_back_is_named() -> None:
     """Where a job would stand still for ever the run is refused with its name, as in the batch driver."""
     net = row_net(changes=(CableChange(5_000, "link", (0,), 0.0),), contention="dynamic")
-    with pytest.raises(InputError, match="job 1 runs on several sites and gets nothing over the links from 5000 ms on"):
+    with pytest.raises(InputError, match="job 1 runs on several sites and has no bandwidth from 5000 ms on"):
         simulate_world(ring_jobs((0, 4, 10_000)), [2, 2, 1], GridPolicy(mode="multi-site"), net=net)
 
 
