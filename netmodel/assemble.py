@@ -106,13 +106,13 @@ def assemble(
 
 def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
     """Report invalid nodes; return all nodes by name."""
-    known: dict[str, NodeRow] = {}
+    nodes: dict[str, NodeRow] = {}
     for row in rows.nodes:
         if not row.name:
             report.add(row.path, "a node has no name")
-        if row.name in known:
-            report.add(row.path, f"{row.name!r} is also the name of another node; each needs its own")
-        known.setdefault(row.name, row)
+        if row.name in nodes:
+            report.add(row.path, f"{row.name!r} is also the name of another node; names must be unique")
+        nodes.setdefault(row.name, row)
         for what, value, most in (("latitude", row.latitude, 90.0), ("longitude", row.longitude, 180.0)):
             if value is not None and not abs(value) <= most:
                 report.add(row.path, f"node {row.name}: {what} is {value}; degrees from -{most:g} to {most:g}")
@@ -120,7 +120,7 @@ def _check_nodes(rows: WrittenNetwork, report: Reporter) -> dict[str, NodeRow]:
             report.add(row.path, f"node {row.name}: has only one of latitude and longitude; give both or neither")
     if not rows.nodes:
         report.add((), "has no nodes; a network has at least one")
-    return known
+    return nodes
 
 
 def _ends_are_sound(row: LinkRow, nodes: Mapping[str, NodeRow], report: Reporter) -> bool:
@@ -131,7 +131,7 @@ def _ends_are_sound(row: LinkRow, nodes: Mapping[str, NodeRow], report: Reporter
     for end in unknown:
         report.add(row.path, f"link {row.label}: there is no node {end!r}; there are {named(list(nodes))}")
     if row.origin == row.target:
-        report.add(row.path, f"link {row.label}: leads from a node to itself; leave it out")
+        report.add(row.path, f"link {row.label}: connects a node to itself; remove it")
     return not unknown and row.origin != row.target
 
 
@@ -152,7 +152,7 @@ def _fill_bandwidth(rows: WrittenNetwork, report: Reporter) -> None:
     missing = [row for row in rows.links if row.bandwidth_bps is None]
     if not missing:
         if rows.bandwidth_bps is not None and rows.links:
-            rows.remarks.append("net.bandwidth has no effect: every link has a bandwidth of its own")
+            rows.remarks.append("net.bandwidth has no effect: every link has its own bandwidth")
         return
     common = Counter(row.bandwidth_bps for row in rows.links if row.bandwidth_bps is not None)
     value = rows.bandwidth_bps
@@ -317,8 +317,8 @@ def _topology(rows: WrittenNetwork, sites: Sequence[str], at: Sequence[str]) -> 
     for number, row in enumerate(rows.links):
         figures = {name: getattr(row, name) for name in FIGURES}
         graph.add_edge(row.origin, row.target, number, **figures, cable=row.cable, name=row.name, up=row.is_up)
-    for site, place in zip(sites, at, strict=True):
-        graph.nodes[place]["sites"] = (*graph.nodes[place].get("sites", ()), site)
+    for site, node_name in zip(sites, at, strict=True):
+        graph.nodes[node_name]["sites"] = (*graph.nodes[node_name].get("sites", ()), site)
     number_of = {node: number for number, node in enumerate(graph)}
     return Topology(
         name=rows.name,

@@ -52,7 +52,9 @@ def written_changes(tables: Sequence[ChangeTable], topology: Topology, report: R
         if change.cause != "link" and change.factor == 0:
             partitions.add(change.cause)
         elif change.cause != "link" and change.cause not in partitions:
-            report.add(("changes",), f"at {change.at_ms} ms heals the {change.cause}, which was not made before")
+            report.add(
+                ("changes",), f"at {change.at_ms} ms heals the {change.cause}, which does not exist at that time"
+            )
     return changes
 
 
@@ -72,11 +74,11 @@ def _change(table: ChangeTable, topology: Topology) -> CableChange:
         return CableChange(table.at_ms, cause, cables, 0.0 if table.action == "partition" else 1.0)
     if table.nodes or len(table.link) not in (2, 3):
         raise OptionError(
-            "link", f"is needed to {table.action}: its two ends, and its name if it has one; and no nodes"
+            "link", f"is needed to {table.action}: give its two ends (and its name, if it has one) and no nodes"
         )
     if table.action == "slow" and not 0 < table.factor < 1:
         raise OptionError(
-            "factor", f"is {table.factor:g}; which part of its bandwidth a link has left, between 0 and 1"
+            "factor", f"is {table.factor:g}; expected the fraction of its bandwidth that a link keeps, between 0 and 1"
         )
     name = table.link[2] if len(table.link) == 3 else None
     cables = tuple(topology.cables_between(table.link[0], table.link[1], name))
@@ -127,7 +129,7 @@ def random_changes(
     check_number("mean_up_ms", mean_up_ms, 0.0, "milliseconds, above 0", above=True)
     check_number("mean_down_ms", mean_down_ms, 0.0, "milliseconds, above 0", above=True)
     if not 0 <= factor < 1:
-        raise OptionError("factor", f"is {factor:g}; a part of the bandwidth, from 0 to below 1")
+        raise OptionError("factor", f"is {factor:g}; expected a fraction of the bandwidth, from 0 to below 1")
     changes: list[CableChange] = []
     for cable in sorted({int(cable) for cable in topology.cable} if cables is None else set(cables)):
         now_ms = math.ceil(rng.exponential(mean_up_ms))

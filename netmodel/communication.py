@@ -64,7 +64,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_known("pattern", self.pattern, PATTERNS)
         if not 0 <= self.fraction <= 1:
-            raise OptionError("fraction", f"is {self.fraction:g}; a part of the run time, from 0 to 1")
+            raise OptionError("fraction", f"is {self.fraction:g}; expected a fraction of the run time, from 0 to 1")
         if not 0 <= self.message_bytes < math.inf:
             raise OptionError("message_bytes", f"is {self.message_bytes:g}; bytes, from 0 up")
 
@@ -82,8 +82,8 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         records["width"] = widths
         shapes = {width: self._shape(width) for width in sorted({int(width) for width in widths})}
         rows = np.array([shapes[int(width)] for width in widths], np.int64).reshape(-1, 4)
-        for place, name in enumerate(("messages", "planes", "rows", "columns")):
-            records[name] = rows[:, place]
+        for column, name in enumerate(("messages", "planes", "rows", "columns")):
+            records[name] = rows[:, column]
         return records
 
     def _shape(self, width: int) -> tuple[int, int, int, int]:

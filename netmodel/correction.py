@@ -226,7 +226,7 @@ def _check_ends(origin: str, target: str) -> None:
 
 def _insert(rows: list[_Row], row: _Row, window: int) -> None:
     """Insert a row by time, unless the same time is already recorded; keep only the newest rows."""
-    index = bisect_left(rows, row.at_ms, key=lambda other: other.at_ms)
+    index = bisect_left(rows, row.at_ms, key=lambda existing: existing.at_ms)
     if index == len(rows) or rows[index].at_ms != row.at_ms:
         rows.insert(index, row)
     del rows[:-window]
@@ -277,7 +277,7 @@ def correct(model: NetworkModel, measured: Sequence[PairMeasured], *, tolerance:
     OptionError
         If the tolerance is negative or not finite.
     """
-    check_number("tolerance", tolerance, 0.0, "a part, from 0 up")
+    check_number("tolerance", tolerance, 0.0, "expected a fraction >= 0")
     index = {site: number for number, site in enumerate(model.topology.sites)}
     measured_pairs = {
         (index[pair.origin], index[pair.target]): pair
@@ -435,7 +435,7 @@ def measured_model(
         If a number is out of range, or the exchange is unknown.
     """
     if not sites or len(set(sites)) < len(sites):
-        raise InputError(f"sites {', '.join(sites)}: name at least one, and each once")
+        raise InputError(f"sites {', '.join(sites)}: expected at least one, without repetition")
     if bandwidth_bps is not None:
         check_number("bandwidth_bps", bandwidth_bps, 0.0, "bits per second, above 0", above=True)
     index = {site: number for number, site in enumerate(sites)}

@@ -63,17 +63,21 @@ def _count(topology: Topology) -> str:
 
 def _map_positions(topology: Topology) -> FloatArray:
     """Return longitude and latitude; a node without a position is put next to its neighbours."""
-    places = topology.positions[:, ::-1].copy()
-    known = np.array([bool(np.isfinite(place).all()) for place in places])
-    spread = np.ptp(places[known], axis=0).max() or 1.0
+    positions = topology.positions[:, ::-1].copy()
+    has_position = np.array([bool(np.isfinite(position).all()) for position in positions])
+    spread = np.ptp(positions[has_position], axis=0).max() or 1.0
     angle = 0.0
-    for node in np.flatnonzero(~known):
+    for node in np.flatnonzero(~has_position):
         at = topology.source == node
-        near = [other for other in topology.target[at] if known[other]]
-        middle = places[near].mean(axis=0) if near else np.array([places[known, 0].max(), places[known, 1].min()])
+        near = [neighbour for neighbour in topology.target[at] if has_position[neighbour]]
+        middle = (
+            positions[near].mean(axis=0)
+            if near
+            else np.array([positions[has_position, 0].max(), positions[has_position, 1].min()])
+        )
         angle += 2.4  # the golden angle separates nodes around the same neighbour
-        places[node] = middle + 0.06 * spread * np.array([np.cos(angle), 0.7 * np.sin(angle)])
-    return places
+        positions[node] = middle + 0.06 * spread * np.array([np.cos(angle), 0.7 * np.sin(angle)])
+    return positions
 
 
 def _layout_positions(topology: Topology) -> FloatArray:
@@ -83,10 +87,10 @@ def _layout_positions(topology: Topology) -> FloatArray:
     graph: nx.Graph[str] = nx.Graph(topology.graph)
     if len(graph) <= 300:
         # Kamada-Kawai starts from a circle, so the layout is deterministic.
-        places = nx.kamada_kawai_layout(graph, weight=None) if len(graph) > 1 else dict.fromkeys(graph, np.zeros(2))
+        positions = nx.kamada_kawai_layout(graph, weight=None) if len(graph) > 1 else dict.fromkeys(graph, np.zeros(2))
     else:
-        places = nx.spring_layout(graph, seed=1)
-    return np.array([places[node] for node in graph])
+        positions = nx.spring_layout(graph, seed=1)
+    return np.array([positions[node] for node in graph])
 
 
 def _draw_links(axes: Axes, topology: Topology, positions: FloatArray) -> list[Line2D]:
@@ -179,13 +183,13 @@ def _name_nodes(figure: Figure, axes: Axes, topology: Topology, positions: Float
         [starts[link] + along * (ends[link] - starts[link]) for link in range(len(starts))] + [points]
     )
     halo: list[AbstractPathEffect] = [withStroke(linewidth=2.0, foreground="white")]
-    taken: list[FloatArray] = []
+    label_boxes: list[FloatArray] = []
     for node, name in enumerate(texts):
         box, offset, ha, va = min(
             (_label_box(points[node], len(name), *side) for side in _SIDES),
-            key=lambda label: _hidden(label[0], lines, points, taken),
+            key=lambda label: _hidden(label[0], lines, points, label_boxes),
         )
-        taken.append(box)
+        label_boxes.append(box)
         axes.annotate(
             name,
             tuple(positions[node]),
@@ -226,9 +230,9 @@ def _label_box(point: FloatArray, letters: int, ha: str, va: str) -> tuple[Float
     return np.array([[x, y], [x + wide, y + high]]), offset, ha, va
 
 
-def _hidden(box: FloatArray, lines: FloatArray, points: FloatArray, taken: list[FloatArray]) -> float:
+def _hidden(box: FloatArray, lines: FloatArray, points: FloatArray, label_boxes: list[FloatArray]) -> float:
     """Return a score for what a label would hide: other labels weigh most, then nodes, then links."""
-    labels = sum(bool((box[0] < other[1]).all() and (other[0] < box[1]).all()) for other in taken)
+    labels = sum(bool((box[0] < label_box[1]).all() and (label_box[0] < box[1]).all()) for label_box in label_boxes)
     nodes = int(((points > box[0] - 6) & (points < box[1] + 6)).all(axis=1).sum())
     return 100.0 * labels + 20.0 * nodes + int(((lines > box[0]) & (lines < box[1])).all(axis=1).sum())
 

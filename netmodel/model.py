@@ -186,7 +186,9 @@ class NetworkModel:
         """
         parts, cables = np.asarray(factors, np.float64), self.topology.n_cables
         if parts.shape != (cables,) or not ((parts >= 0) & (parts <= 1)).all():
-            raise InputError(f"factors are {len(factors)} numbers; one from 0 to 1 for each of the {cables} cables")
+            raise InputError(
+                f"factors are {len(factors)} numbers; expected one from 0 to 1 for each of the {cables} cables"
+            )
         if (parts == 1).all():
             return self
         key = parts.tobytes()
@@ -269,7 +271,7 @@ class NetworkModel:
         sites = len(self.topology.sites)
         for what, values in (("free", available), ("delay_ms", waits)):
             if values.shape != (sites,):
-                raise InputError(f"{what} has shape {values.shape}; there are {sites} sites, and each needs a number")
+                raise InputError(f"{what} has shape {values.shape}; expected one number for each of the {sites} sites")
         if width < 1 or available.min(initial=0) < 0:
             raise InputError(
                 f"width is {width}, free {available.tolist()}; a job has at least 1 node, a site 0 or more"
@@ -296,8 +298,8 @@ def _outgoing(paths: Paths, bits_per_ms: FloatArray) -> FloatArray:
     sites = len(paths.latency_ms)
     outgoing = np.full(sites, np.inf)
     has_links = (paths.first[1:] > paths.first[:-1]).reshape(sites, sites)
-    beside = ~has_links & np.isfinite(paths.latency_ms) & ~np.eye(sites, dtype=np.bool_)
-    for site in np.flatnonzero(~beside.any(axis=1)):
+    without_links = ~has_links & np.isfinite(paths.latency_ms) & ~np.eye(sites, dtype=np.bool_)
+    for site in np.flatnonzero(~without_links.any(axis=1)):
         crossed = site * sites + np.flatnonzero(has_links[site])
         outgoing[site] = bits_per_ms[np.unique(paths.links[paths.first[crossed]])].sum()
     return outgoing

@@ -59,7 +59,7 @@ def parse_graph(text: str, suffix: str, name: str) -> nx.Graph[Any]:
 
     kind = {".gml": "GML", ".graphml": "GraphML"}.get(suffix.lower())
     if kind is None:
-        raise InputError(f"{name}: the suffix is not that of a graph; use {' or '.join(FORMATS)}, or a table in .toml")
+        raise InputError(f"{name}: the suffix names no graph format; use {' or '.join(FORMATS)}, or a table in .toml")
     try:
         return _parse_gml(text) if kind == "GML" else _parse_graphml(text)
     except (nx.NetworkXException, ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -293,11 +293,11 @@ def _generated_graph(table: GeneratorTable, report: Reporter) -> Any:
         arguments.setdefault("seed", table.seed)
     try:
         return function(**arguments)
-    except Exception as error:  # networkx refuses arguments with errors of every kind
+    except Exception as error:  # networkx rejects arguments with many kinds of exceptions
         ignored = ("seed", "create_using", "backend", "backend_kwargs")
         parameters = [key for key in inspect.signature(function).parameters if key not in ignored]
         problem = " ".join(str(error).split()) or type(error).__name__
-        report.add(("generator", "arguments"), f"{table.name} refuses them: {problem}; it takes {named(parameters)}")
+        report.add(("generator", "arguments"), f"{table.name} rejects them: {problem}; it accepts {named(parameters)}")
         return None
 
 
@@ -305,7 +305,7 @@ def _set_latency(table: GeneratorTable, rows: WrittenNetwork, graph: Any, detour
     """Set the latency of all links, from the table or from their lengths on a square."""
     if table.latency_ms is not None:
         if table.side_km is not None:
-            report.add(("generator", "side_km"), "is given together with latency_ms; leave one of them out")
+            report.add(("generator", "side_km"), "conflicts with latency_ms; remove one of them")
         for row in rows.links:
             row.latency_ms = table.latency_ms
         return
@@ -380,8 +380,8 @@ def _element(value: object, kind: type[msgspec.Struct], path: KeyPath, report: R
         label = ""
         if kind is LinkTable and isinstance(value, dict):
             label = f"link {value.get('from', '?')} - {value.get('to', '?')}: "
-        known = [field.encode_name for field in msgspec.structs.fields(kind)]
-        report.add((*path, *keys), label + _plain_message(message, known))
+        field_names = [field.encode_name for field in msgspec.structs.fields(kind)]
+        report.add((*path, *keys), label + _plain_message(message, field_names))
         return _stand_in(value, kind)
 
 
@@ -403,11 +403,11 @@ def _stand_in(value: object, kind: type[msgspec.Struct]) -> NodeTable | LinkTabl
     return None
 
 
-def _plain_message(message: str, known: list[str]) -> str:
+def _plain_message(message: str, field_names: list[str]) -> str:
     """Rewrite an error message of msgspec in plain words."""
     quoted = re.findall(r"`([^`]*)`", message)
     if "unknown field" in message:
-        return f"{quoted[0]!r} is not known{meant(quoted[0], known)}; known are {', '.join(known)}"
+        return f"{quoted[0]!r} is not known{meant(quoted[0], field_names)}; known are {', '.join(field_names)}"
     if "missing required field" in message:
         return f"{quoted[0]} is missing"
     if message.startswith("Expected") and len(quoted) == 2:
@@ -451,7 +451,7 @@ def _both_ways(link: LinkTable, number: int, report: Reporter) -> list[LinkRow]:
     )
     if link.one_way:
         if link.back is not None:
-            report.add((*path, "back"), f"link {row.label}: is one way, and has a way back; leave out one of them")
+            report.add((*path, "back"), f"link {row.label}: is one way but has back; remove one of them")
         return [row]
     return [row, _way_back(link, row, report)]
 
@@ -521,7 +521,7 @@ def parse_network(
         table = NetTable(file=name)
         graph_text, read_text = text, lambda _: graph_text
     else:
-        raise InputError(f"{name}: the suffix is not that of a network; use {TOML}, {' or '.join(FORMATS)}")
+        raise InputError(f"{name}: the suffix names no network format; use {TOML}, {' or '.join(FORMATS)}")
     topology = build_topology(table, name, read_text, problems, sites)
     problems.raise_if_any()
     assert topology is not None
@@ -637,9 +637,9 @@ def _source_rows(table: NetTable, name: str, read_text: ReadText, report: Report
 
 def check_settings(table: NetTable, report: Reporter) -> None:
     """Report settings out of range; nodes and links are checked elsewhere."""
-    for key, known in (("routes", ROUTES), ("exchange", EXCHANGES), ("contention", CONTENTIONS)):
-        if getattr(table, key) not in known:
-            report.add((key,), not_known(getattr(table, key), known))
+    for key, allowed in (("routes", ROUTES), ("exchange", EXCHANGES), ("contention", CONTENTIONS)):
+        if getattr(table, key) not in allowed:
+            report.add((key,), not_known(getattr(table, key), allowed))
     for key, low, right in (
         ("detour", 1.0, "a factor, from 1 up"),
         ("local_latency_ms", 0.0, "milliseconds, from 0 up"),
@@ -648,7 +648,7 @@ def check_settings(table: NetTable, report: Reporter) -> None:
         ("k", 1, "routes, from 1 up"),
     ):
         value = getattr(table, key)
-        if isinstance(value, int) and abs(value) >= 2**63:  # TOML has whole numbers of any size
+        if isinstance(value, int) and abs(value) >= 2**63:  # Python's TOML reader accepts integers of any size
             report.add((key,), f"has more than 64 bits; {right}")
         elif not low <= value < math.inf:
             report.add((key,), f"is {value:g}; {right}")
@@ -659,5 +659,6 @@ def check_settings(table: NetTable, report: Reporter) -> None:
                 report.add(("failures", key), f"is {value:g}; milliseconds, above 0")
         if not 0 <= table.failures.factor < 1:
             report.add(
-                ("failures", "factor"), f"is {table.failures.factor:g}; a part of the bandwidth, from 0 to below 1"
+                ("failures", "factor"),
+                f"is {table.failures.factor:g}; expected a fraction of the bandwidth, from 0 to below 1",
             )

@@ -125,13 +125,13 @@ def find_changed_paths(before: Paths, topology: Topology, worse: BoolArray) -> P
     ``k-shortest``: when one of the k shortest routes is lost, another takes its place.
     """
     sites = range(len(topology.sites))
-    lost = worse.copy()
+    affected = worse.copy()
     if before.routes == "latency":
-        lost[_usable_links(topology)] = False
+        affected[_usable_links(topology)] = False
     if before.routes == "k-shortest":
         moved = list(sites) if worse.any() else []
     else:
-        moved = [site for site in sites if lost[_row_of(before, site)[1]].any()]
+        moved = [site for site in sites if affected[_row_of(before, site)[1]].any()]
     new = _rows_of(topology, before.routes, before.k, moved)
     rows = [new[site] if site in new else _row_of(before, site) for site in sites]
     return _paths_of_rows(topology, rows, before.routes, before.k, before.segment_bytes)
@@ -220,7 +220,7 @@ def _routes_from(search: nx.DiGraph[int], origin: int) -> dict[int, Links]:
 
     before, costs = nx.dijkstra_predecessor_and_distance(search, origin, weight="cost")
     routes: dict[int, Links] = {origin: ()}
-    for node in costs:  # from the nearest to the farthest
+    for node in costs:  # in order of distance
         if node != origin:
             (last,) = before[node]
             link = search.edges[last, node].get("link")
@@ -316,8 +316,8 @@ def best_routes(topology: Topology, origin: int, target: int, *, by: str = "late
         raise OptionError("k", f"is {k}; routes, from 1 up")
     usable = _usable_links(topology)
     if by == "latency" or origin == target:
-        found = islice(_shortest_first(_search_graph(topology, usable), origin, target), k)
-        return [_route(topology, origin, links) for links in found]
+        routes = islice(_shortest_first(_search_graph(topology, usable), origin, target), k)
+        return [_route(topology, origin, links) for links in routes]
     ranked: list[Links] = []
     for speed in np.unique(topology.bandwidth_bps[usable])[::-1]:
         # Routes with a wider bottleneck were already found at a higher speed.

@@ -278,7 +278,7 @@ def speed_of(bps: float | None, text: str | None, path: KeyPath, report: Reporte
     An invalid text is reported and replaced by 1 bit per second, so that checks can continue.
     """
     if bps is not None and text is not None:
-        report.add((*path, "bandwidth"), f"{label}is given together with bandwidth_bps; leave one of them out")
+        report.add((*path, "bandwidth"), f"{label}conflicts with bandwidth_bps; remove one of them")
     if bps is not None or text is None:
         return bps
     try:
@@ -303,7 +303,7 @@ def parse_bandwidth(text: str) -> float:
     match = _SPEED.fullmatch(text)
     if not match:
         raise InputError(
-            f"{text!r} is not a speed; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
+            f"{text!r} is not a bandwidth; write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
         )
     prefix = "k" if match.group(2) == "K" else match.group(2)
     return float(match.group(1)) * PREFIXES[prefix]

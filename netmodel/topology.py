@@ -147,7 +147,7 @@ class Topology:
 def _tables_of(graph: nx.MultiDiGraph[str]) -> dict[str, Any]:
     """Return the array attributes of `Topology` by name, with links in the order of their keys."""
     nodes = tuple(graph)
-    number = {node: place for place, node in enumerate(nodes)}
+    number = {node: index for index, node in enumerate(nodes)}
     edges = sorted(graph.edges(keys=True, data=True), key=itemgetter(2))
     links = [attributes for _, _, _, attributes in edges]
     positions = [[at.get("latitude", math.nan), at.get("longitude", math.nan)] for _, at in graph.nodes(data=True)]
@@ -197,10 +197,10 @@ def great_circle_km(latitude: float, longitude: float, other_latitude: float, ot
     >>> round(great_circle_km(52.37403, 4.88969, 50.85045, 4.34878), 1)  # Amsterdam to Brussels
     173.5
     """
-    one, other = math.radians(latitude), math.radians(other_latitude)
-    half_up = (other - one) / 2
+    latitude_rad, other_latitude_rad = math.radians(latitude), math.radians(other_latitude)
+    half_up = (other_latitude_rad - latitude_rad) / 2
     half_along = math.radians(other_longitude - longitude) / 2
-    chord = math.sin(half_up) ** 2 + math.cos(one) * math.cos(other) * math.sin(half_along) ** 2
+    chord = math.sin(half_up) ** 2 + math.cos(latitude_rad) * math.cos(other_latitude_rad) * math.sin(half_along) ** 2
     return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, chord)))
 
 

@@ -112,7 +112,7 @@ def count_placements(free: Ints, width: Int, ways: Floats, enough: float) -> flo
     for site in range(len(free)):
         if free[site] == 0:
             continue
-        # ways[n] becomes the sum of ways[n - k] for k from 0 to what is free: first all up to n, then less the others.
+        # ways[n] becomes the sum of ways[n - k] for k from 0 to free[site]: a prefix sum, minus an earlier prefix sum.
         for nodes in range(1, width + 1):
             ways[nodes] += ways[nodes - 1]
         for nodes in range(width, free[site], -1):

@@ -44,7 +44,7 @@ def play_grid(
     if net is not None:
         net.check(sites, policy)
     if policy.mode == "local":
-        return _play_local(workload, sites, policy, home)
+        return _simulate_local(workload, sites, policy, home)
     reasons = {int(width): policy.why_never(sites, int(width)) for width in np.unique(workload.width)}
     refused = {row: why for row, width in enumerate(workload.width.tolist()) if (why := reasons[width]) is not None}
     rows = np.setdiff1d(np.arange(len(workload)), list(refused)) if refused else np.arange(len(workload))
@@ -54,9 +54,9 @@ def play_grid(
         _fill(state, workload, rows, policy, rng)
         if net is None:
             _check_lengths(state, policy.codes(), np.ascontiguousarray(workload.run_ms[rows]))
-    played = GridLoop(state, workload, rows, policy, net).play()
-    refused |= dict.fromkeys(rows[played.hopeless].tolist(), WHY_HOPELESS)
-    return _result_of(workload, sites, policy, rows, played, refused, with_net=net is not None)
+    outcome = GridLoop(state, workload, rows, policy, net).play()
+    refused |= dict.fromkeys(rows[outcome.hopeless].tolist(), WHY_HOPELESS)
+    return _result_of(workload, sites, policy, rows, outcome, refused, with_net=net is not None)
 
 
 def _result_of(
@@ -64,7 +64,7 @@ def _result_of(
     sites: IntArray,
     policy: GridPolicy,
     rows: IntArray,
-    played: GridPlayed,
+    outcome: GridPlayed,
     refused: Mapping[int, str],
     *,
     with_net: bool,
@@ -76,7 +76,7 @@ def _result_of(
         spread[rows] = values
         return spread
 
-    state, start_ms = played.state, of_all(played.start_ms, NEVER)
+    state, start_ms = outcome.state, of_all(outcome.start_ms, NEVER)
     fragments = state.fragments[: int(state.counters[0]["n_fragments"])].copy()
     never = {int(workload.job_id[row]): refused[row] for row in sorted(refused)}
     return grid_result(
@@ -84,14 +84,14 @@ def _result_of(
         sites,
         policy,
         start_ms,
-        of_all(played.end_ms, NEVER),
+        of_all(outcome.end_ms, NEVER),
         Placement(fragments, of_all(state.first_fragment, 0), of_all(state.n_fragments, 0)),
         never,
         cancelled=cancelled_in(workload, start_ms, never),
         columns={
-            "factor": of_all(played.factor, 1),
-            "slowdown": of_all(played.slowdown, 1),
-            "transfer_ms": of_all(played.transfer_ms, 0),
+            "factor": of_all(outcome.factor, 1),
+            "slowdown": of_all(outcome.slowdown, 1),
+            "transfer_ms": of_all(outcome.transfer_ms, 0),
         }
         if with_net
         else {},
@@ -199,7 +199,7 @@ def _fill(
         state.draw[:] = rng.random(len(workload))[rows]
 
 
-def _play_local(
+def _simulate_local(
     workload: Workload, sites: IntArray, policy: GridPolicy, home: npt.ArrayLike | None
 ) -> SimulationResult:
     """Simulate each site separately, with the jobs of its own users."""

@@ -81,8 +81,8 @@ class GridNet:
     max_split_factor: float = MAX_SPLIT_FACTOR
 
     def __post_init__(self) -> None:
-        for option, known in (("contention", CONTENTIONS), ("split", SPLITS), ("data", tuple(STAGINGS))):
-            check_known(option, getattr(self, option), known)
+        for option, allowed in (("contention", CONTENTIONS), ("split", SPLITS), ("data", tuple(STAGINGS))):
+            check_known(option, getattr(self, option), allowed)
         if self.exact_up_to < 0:
             raise OptionError("exact_up_to", f"is {self.exact_up_to}; placements, from 0 up")
         check_max_split_factor(self.max_split_factor)
@@ -138,8 +138,8 @@ def communication_of(workload: Workload) -> npt.NDArray[np.void]:
     for code, name in enumerate(PATTERNS):
         rows = np.flatnonzero(pattern == code)
         if len(rows):
-            widths, place = np.unique(workload.width[rows], return_inverse=True)
-            records[rows] = Communication(pattern=name).records(widths)[place]
+            widths, index = np.unique(workload.width[rows], return_inverse=True)
+            records[rows] = Communication(pattern=name).records(widths)[index]
     records["fraction"] = columns["communication_fraction"]
     records["bits"] = 8.0 * n_bytes
     return records
@@ -317,10 +317,10 @@ class GridLoop:
         assert grid.codes.net is not None
         self._grid = grid = grid._replace(codes=grid.codes._replace(net=with_paths(grid.codes.net, model.arrays)))
         self._run.clock["woken_ms"] = at_ms
-        for place in range(int(self._state.counters[0]["n_waiting"]) - 1, -1, -1):
-            row = self._state.waiting[place]
+        for index in range(int(self._state.counters[0]["n_waiting"]) - 1, -1, -1):
+            row = self._state.waiting[index]
             if grid.hopeless_ms[row] <= at_ms:
-                leave_queue(self._state, None, grid, self._links, row, np.int64(place))
+                leave_queue(self._state, None, grid, self._links, row, np.int64(index))
         if grid.plan is not None:
             grid.plan.counters["stale"] = REPLAN
 

@@ -78,7 +78,7 @@ def play_site(
         told, options = run.outcome(), run.site.options
     else:
         for name in inputs:
-            raise OptionError(name, "is for the compiled loop; leave it out, or driver and reservations")
+            raise OptionError(name, "needs the compiled loop; leave it out, or leave out driver and reservations")
         cancellations(workload, np.arange(len(workload)))
         week, options = week_for(workload, policy), None
         told = run_core(workload, nodes, policy, week, reservations, report=progress, check=check)
@@ -138,12 +138,12 @@ def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]
     return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
 
 
-def _pieces(jobs: int, piece: int, progress: Progress | None) -> Iterator[int]:
+def _pieces(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
     """Yield the number of jobs up to which to simulate next, and report progress after each piece.
 
     Without jobs, nothing is yielded, but progress is reported once.
     """
-    for until in [*range(piece, jobs, piece), jobs]:
+    for until in [*range(size, jobs, size), jobs]:
         if jobs:
             yield until
         if progress is not None:

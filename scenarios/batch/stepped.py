@@ -280,8 +280,8 @@ class _SteppedSite:
         elif isinstance(command, RefuseJob):
             self._refused[command.job_id] = command.reason
         elif isinstance(command, AcceptReservation | RefuseReservation):
-            asked = self._asked[command.reservation_id]
-            self._answers[command.reservation_id] = _answer(*asked, command)
+            request = self._asked[command.reservation_id]
+            self._answers[command.reservation_id] = _answer(*request, command)
 
 
 def _answer(

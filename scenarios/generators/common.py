@@ -79,7 +79,7 @@ def machine_nodes(workload: Workload, nodes: int | None) -> int:
     check_nodes(nodes)
     if len(workload) and int(workload.width.max()) > nodes:
         raise OptionError(
-            "nodes", f"{workload.name} has a job of {workload.width.max()} nodes, the machine has {nodes}"
+            "nodes", f"{workload.name} has a job of {workload.width.max()} nodes, but the machine has {nodes}"
         )
     return nodes
 

@@ -135,7 +135,7 @@ def fit_sample(values_ms: npt.NDArray[np.integer] | FloatArray) -> HyperErlang:
     """
     values = np.asarray(values_ms, np.float64)
     if not len(values) or not np.all(np.isfinite(values)) or values.min() < 0 or values.max() == 0:
-        raise InputError("a distribution is fitted to at least one value, none negative and not all zero")
+        raise InputError("fitting a distribution takes at least one value, none negative and not all zero")
     mean = math.fsum(values) / len(values)
     deviation = values / mean - 1
     deviation -= deviation.mean()

@@ -216,9 +216,9 @@ def _read(path: Path) -> Model:
     if envelope.format != FORMAT:
         raise InputError(f"{path}: is not a model file: its format is not {FORMAT!r}")
     if envelope.version != VERSION:
-        raise InputError(f"{path}: is of version {envelope.version}; this gridweave reads version {VERSION}")
+        raise InputError(f"{path}: has version {envelope.version}; this gridweave reads version {VERSION}")
     if envelope.kind not in GENERATORS:
-        raise InputError(f"{path}: is of an unknown kind; there are {', '.join(GENERATORS)}")
+        raise InputError(f"{path}: has an unknown kind; kinds are {', '.join(GENERATORS)}")
     try:
         model = msgspec.json.decode(envelope.model, type=GENERATORS[envelope.kind].model_type)
     except (msgspec.DecodeError, UnicodeDecodeError, InputError) as error:

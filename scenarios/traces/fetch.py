@@ -91,7 +91,7 @@ def fetch(name: str, *, folder: str | Path | None = None, opener: Opener = open_
     """
     full = resolve_name(name)
     if full is None:
-        raise InputError(f"{name}: there is no trace of that name; there are {', '.join(sorted(KNOWN_TRACES))}")
+        raise InputError(f"{name}: there is no trace with this name; traces are {', '.join(sorted(KNOWN_TRACES))}")
     trace = KNOWN_TRACES[full]
     target_folder = Path(folder) if folder is not None else cache_folder()
     target = target_folder / os.path.basename(trace.url)
@@ -133,7 +133,7 @@ def _received(trace: KnownTrace, target: Path, opener: Opener) -> Iterator[bytes
         reason = getattr(error, "reason", None)
         text = one_line(reason if isinstance(reason, BaseException) else error)
         raise UnavailableError(
-            f"{trace.url} cannot be fetched: {text}; get it by other means and put it at {target}"
+            f"{trace.url} cannot be fetched: {text}; download it in another way and save it as {target}"
         ) from None
 
 

@@ -116,7 +116,7 @@ def _moment(date: dt.datetime | None, at_s: float) -> str:
 def describe(workload: Workload) -> TraceInfo:
     """Compute the statistics of a workload; InputError if it has no jobs."""
     if not len(workload):
-        raise InputError(f"{workload.name}: there is no job to describe")
+        raise InputError(f"{workload.name}: there are no jobs to describe")
     first_ms, last_ms = int(workload.submit_ms[0]), int(workload.submit_ms[-1])
     area_node_ms = float(np.dot(workload.width.astype(np.float64), workload.run_ms.astype(np.float64)))
     capacity_node_ms = (workload.nodes or 0) * (last_ms - first_ms)

@@ -170,6 +170,6 @@ def save_workload(workload: Workload, path: str | Path, *, file_format: str | No
         raise OptionError("file_format", f"{file_format!r} is not a format; one of {', '.join(FORMATS)}")
     chosen = file_format or format_of(path)
     if chosen is None:
-        raise InputError(f"{path}: the suffix is not that of a format; use .swf, .mupsie or .txt, or name the format")
+        raise InputError(f"{path}: the suffix names no format; use .swf, .mupsie or .txt, or name the format")
     (write_swf if chosen == "swf" else write_mupsie)(workload, path)
     return chosen

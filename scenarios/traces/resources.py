@@ -225,7 +225,9 @@ def _make_whole(path: str | Path, line: int, job: dict[str, float]) -> None:
     """Normalize the three fractions of a job if their sum is close to 1; TraceError otherwise."""
     total = math.fsum(job[name] for name in TIME_FRACTIONS)
     if abs(total - 1) > SUM_TOLERANCE:
-        problem = f"sum to {total:.6g}; they are parts of the job's run time and sum to 1, within {SUM_TOLERANCE:g}"
+        problem = (
+            f"sum to {total:.6g}; they are fractions of the job's run time and must sum to 1, within {SUM_TOLERANCE:g}"
+        )
         raise TraceError(path, problem, line=line, field=" + ".join(TIME_FRACTIONS))
     if abs(total - 1) > _EXACT_SUM:
         for name in TIME_FRACTIONS:

@@ -202,7 +202,7 @@ def _one_job(row: Mapping[str, str]) -> SlurmJob | str:
         start_s = -1.0
     return SlurmJob(
         job_id=_whole("JobIDRaw", row["JobIDRaw"]),
-        submit_s=_instant_s("Submit", row["Submit"], known=True),
+        submit_s=_instant_s("Submit", row["Submit"], is_required=True),
         start_s=start_s,
         end_s=end_s,
         estimate_s=_length_s(row["Timelimit"]),
@@ -231,9 +231,9 @@ def _whole(name: str, text: str) -> int:
     return int(number)
 
 
-def _instant_s(name: str, text: str, *, known: bool = False) -> float:
-    """Parse a date and time on the clock of the export; -1 if unknown, unless a value is required (``known``)."""
-    if text in _UNKNOWN and not known:
+def _instant_s(name: str, text: str, *, is_required: bool = False) -> float:
+    """Parse a date and time on the clock of the export; -1 if unknown, unless it is required."""
+    if text in _UNKNOWN and not is_required:
         return -1.0
     try:
         return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()

@@ -128,8 +128,8 @@ def with_data(
     at_home = np.asarray(home, np.int64)
     columns: dict[str, npt.NDArray[np.generic]] = {}
     written = (("input", input_bytes, input_site), ("output", output_bytes, output_site))
-    for index, (what, sizes, where) in enumerate(written):
-        ends, shares = check_bytes(f"{what}_bytes", sizes), check_site(f"{what}_site", where, sites)
+    for index, (what, sizes, site) in enumerate(written):
+        ends, shares = check_bytes(f"{what}_bytes", sizes), check_site(f"{what}_site", site, sites)
         columns[f"{what}_bytes"] = _log_evenly(ends, draws[:, 2 * index])
         columns[f"{what}_site"] = at_home
         if shares is not None:
@@ -184,7 +184,7 @@ def check_fraction(fraction: Range) -> tuple[float, float]:
     OptionError
         If the bounds are not ascending numbers from 0 to 1.
     """
-    return _ends("fraction", fraction, 1.0, "a part of the run time, from 0 to 1")
+    return _ends("fraction", fraction, 1.0, "expected a fraction of the run time, from 0 to 1")
 
 
 def check_bytes(option: str, size: Range) -> tuple[float, float]:
@@ -197,7 +197,7 @@ def check_bytes(option: str, size: Range) -> tuple[float, float]:
     """
     low, high = _ends(option, size, float(MAX_BYTES), f"bytes, from 0 to {MAX_BYTES:,}")
     if low < 1 and low < high:
-        raise OptionError(option, f"is drawn from {low:g} up; sizes are drawn in the logarithm, from 1 byte up")
+        raise OptionError(option, f"is drawn from {low:g} up; sizes are drawn log-uniformly, from at least 1 byte")
     return low, high
 
 
@@ -340,8 +340,8 @@ def mix_named(text: str) -> ResourceMix:
         cpu, network, disk = map(int, parts)
         if cpu + network + disk == 100:
             return ResourceMix(cpu / 100, network / 100, disk / 100)
-    known = ", ".join(MIXES)
-    raise OptionError("mix", f"{text!r} is not known; write {known}, or percentages that sum to 100, as in 40/30/30")
+    names = ", ".join(MIXES)
+    raise OptionError("mix", f"{text!r} is not known; write {names}, or percentages that sum to 100, as in 40/30/30")
 
 
 def assign_resources(
@@ -435,14 +435,14 @@ def check_resources(workload: Workload) -> None:
     """
     for name in RESOURCE_COLUMNS[:4]:
         if name not in workload.columns:
-            raise InputError(f"{workload.name}: has no column {name}; draw one with a mix, or read a file of resources")
+            raise InputError(f"{workload.name}: has no column {name}; draw it from a mix, or read a file of resources")
     total = sum((workload.columns[name].astype(np.float64) for name in RESOURCE_COLUMNS[:3]), np.zeros(len(workload)))
     wrong = np.abs(total - 1) > SUM_TOLERANCE
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(
             f"{workload.name}: job {workload.job_id[row]}: its fractions of CPU, network and disk sum to "
-            f"{total[row]:.6g}; they are parts of its run time and sum to 1"
+            f"{total[row]:.6g}; they are fractions of its run time and must sum to 1"
         )
 
 
@@ -515,7 +515,7 @@ def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezon
     submit = np.asarray(submit_ms, np.int64)
     if start_unix_s is None:
         raise InputError(
-            "months need a date for time zero, and the workload has none (SWF: ; UnixStartTime: 843480031)"
+            "months need a date for time zero, but the workload has none (SWF: ; UnixStartTime: 843480031)"
         )
     zone = load_zone(timezone)
     if not len(submit):

@@ -57,14 +57,14 @@ def of_sites(workloads: Sequence[tuple[int, Workload]], name: str) -> Workload:
     Workloads that `overlap` keep their dates; otherwise all of them start at time 0. Of the optional columns only
     ``cancel_ms`` is kept.
     """
-    jobs = [each for _, each in workloads]
-    first_s = min(each.start_unix_s or 0 for each in jobs) if overlap(jobs) else None
+    job_tables = [workload for _, workload in workloads]
+    first_s = min(workload.start_unix_s or 0 for workload in job_tables) if overlap(job_tables) else None
     if first_s is not None:
-        jobs = [_later(each, ((each.start_unix_s or 0) - first_s) * MS_PER_S) for each in jobs]
-    fixed = {column: np.concatenate([getattr(each, column) for each in jobs]) for column in FIXED_COLUMNS}
-    columns = {"partition": np.repeat([number for number, _ in workloads], [len(each) for each in jobs])}
-    if any("cancel_ms" in each.columns for each in jobs):
-        cancels = [each.columns.get("cancel_ms", np.full(len(each), -1)) for each in jobs]
+        job_tables = [_later(workload, ((workload.start_unix_s or 0) - first_s) * MS_PER_S) for workload in job_tables]
+    fixed = {column: np.concatenate([getattr(workload, column) for workload in job_tables]) for column in FIXED_COLUMNS}
+    columns = {"partition": np.repeat([number for number, _ in workloads], [len(workload) for workload in job_tables])}
+    if any("cancel_ms" in workload.columns for workload in job_tables):
+        cancels = [workload.columns.get("cancel_ms", np.full(len(workload), -1)) for workload in job_tables]
         columns["cancel_ms"] = np.concatenate(cancels).astype(np.int64)
     order = np.lexsort((fixed["job_id"], columns["partition"], fixed["submit_ms"]))
     in_order: dict[str, Any] = {column: values[order] for column, values in fixed.items()}
@@ -79,12 +79,12 @@ def _later(workload: Workload, by_ms: int) -> Workload:
 
 def _by_partition(workload: Workload, sites: int) -> IntArray:
     if "partition" not in workload.columns or not (home_of(workload) >= 0).any():
-        raise InputError("is by partition, and the workload has none")
+        raise InputError("is by partition, but the workload has no partitions")
     partition = home_of(workload)
     numbers = np.unique(partition[partition >= 0])
     missing = int(np.count_nonzero(partition < 0))
     if missing:
-        raise InputError(f"is by partition, and {missing} of the jobs have none")
+        raise InputError(f"is by partition, but {missing} of the jobs have none")
     if len(numbers) > sites:
-        raise InputError(f"is by partition; the workload has {len(numbers)} of them, and there are {sites} sites")
+        raise InputError(f"is by partition, but the workload has {len(numbers)} partitions and there are {sites} sites")
     return np.searchsorted(numbers, partition).astype(np.int64)

@@ -86,7 +86,7 @@ def check_needs(workload: Workload, columns: Iterable[str] = NEED_COLUMNS) -> No
     for name in columns:
         if name not in workload.columns:
             ways = ", ".join(ANNOTATIONS)
-            raise InputError(f"{workload.name}: has no column {name}; give its tasks needs, by one of: {ways}")
+            raise InputError(f"{workload.name}: has no column {name}; assign needs with one of: {ways}")
         _check_above_zero(workload, name, np.ones(len(workload), np.bool_))
     for names in GROUP_COLUMNS:
         if any(name in workload.columns for name in names):
@@ -115,7 +115,7 @@ def _check_group(workload: Workload, tasks: str, cpu: str, memory: str) -> None:
         _check_above_zero(workload, name, is_there)
     wrong = is_there & ~(np.asarray(workload.columns[memory]) <= np.asarray(workload.columns["memory_fraction"]))
     if wrong.any():
-        problem = f"{memory} is above memory_fraction; the first group of tasks is the one that needs the most"
+        problem = f"{memory} is above memory_fraction; the first group must be the one that needs the most"
         raise InputError(f"{workload.name}: job {workload.job_id[int(np.argmax(wrong))]}: {problem}")
 
 
@@ -188,7 +188,7 @@ def with_load(workload: Workload, nodes: int, load: float) -> Workload:
     since_first = with_cancels_moved(workload.replace(submit_ms=workload.submit_ms - first_ms), -first_ms)
     span_ms = int(since_first.submit_ms[-1])
     if not span_ms:
-        raise InputError(f"{workload.name}: all jobs are submitted at once, and no factor changes their load")
+        raise InputError(f"{workload.name}: all jobs are submitted at the same time, so no factor changes their load")
     current_load = float(workload.width @ workload.run_ms.astype(np.float64)) / (nodes * float(span_ms))
     try:
         return shrink(since_first, current_load / load)

@@ -90,7 +90,7 @@ def _by_column(workload: Workload, column: str, pairs: list[tuple[str, str]]) ->
     priority = np.zeros(len(workload), np.int64)
     values = workload.columns.get(column)
     if values is None and len(workload):
-        raise OptionError("priorities", f"{workload.name} does not say the {column} of its jobs")
+        raise OptionError("priorities", f"{workload.name} has no column {column}")
     is_covered = np.zeros(len(workload), np.bool_)
     for value, level in pairs:
         number, priority_level = _whole(value, f"a {column}"), _priority(level)

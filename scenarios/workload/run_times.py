@@ -58,7 +58,7 @@ def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, 
 def _spread(model: str) -> float:
     spread = number_of("run_times", model, FORMS)
     if not 0 < spread <= _MOST:
-        raise OptionError("run_times", f"{model!r} has a number out of its range; write {FORMS}")
+        raise OptionError("run_times", f"{model!r} has a number out of range; write {FORMS}")
     return spread
 
 

@@ -107,4 +107,6 @@ def check_node_events(events: Sequence[NodeEvent], nodes: int) -> None:
     for event in events:
         if event.first_node + event.nodes > nodes:
             last = event.first_node + event.nodes - 1
-            raise InputError(f"node {last} goes {event.kind} at {event.at_ms} ms, and the site has 0 to {nodes - 1}")
+            raise InputError(
+                f"node {last} goes {event.kind} at {event.at_ms} ms, but the site has nodes 0 to {nodes - 1}"
+            )

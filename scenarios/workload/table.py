@@ -182,7 +182,7 @@ class Workload(MadeAnew):
                 self.refuse(name, ~((fraction >= 0) & (fraction <= 1)), "is not within 0 to 1")
         if "weight" in self.columns:
             weight = np.asarray(self.columns["weight"], np.float64)
-            self.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not a weight; a number above 0")
+            self.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not a weight; expected a number above 0")
         self.refuse("run_ms", self.run_ms > self.estimate_ms, "is longer than the estimate; cut it there")
         self._check_order(n)
         if self.nodes is not None and self.nodes < 1:
@@ -232,9 +232,9 @@ class Workload(MadeAnew):
         **changes
             Fields of this class and their new values for the chosen rows.
         """
-        taken = {column: getattr(self, column)[rows] for column in FIXED_COLUMNS}
+        fixed = {column: getattr(self, column)[rows] for column in FIXED_COLUMNS}
         columns = {column: values[rows] for column, values in self.columns.items()}
-        return self.replace(**{**taken, "columns": columns, **changes})
+        return self.replace(**{**fixed, "columns": columns, **changes})
 
     def replace(self, **changes: object) -> Workload:
         """Return a copy with some fields changed; the copy is checked again.

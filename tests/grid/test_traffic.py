@@ -282,7 +282,7 @@ def test_who_says_what_a_job_sends() -> None:
         ({"communication": "fraction=0.2,pattern=ring"}, "message is missing; write for example fraction=0.2,pattern="),
         ({"communication": "light", "pattern": "ring"}, "communication: is given together with pattern"),
         ({"fraction": 0.2}, "pattern: is missing beside fraction and message_bytes; one of none, all-to-all"),
-        ({"pattern": "ring", "fraction": 1.5}, "fraction: is 1.5; a part of the run time, from 0 to 1"),
+        ({"pattern": "ring", "fraction": 1.5}, "fraction: is 1.5; expected a fraction of the run time, from 0 to 1"),
         ({"input_bytes": 5, "input_site": "delta"}, "input_site: 'delta' is not a site; one of alpha, beta"),
         ({"output_bytes": 5}, "output_site: is missing beside output_bytes; one of alpha, beta"),
     ],

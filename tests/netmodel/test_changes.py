@@ -127,7 +127,10 @@ def test_a_timetable_without_changes() -> None:
         (link(1, "slow", "a", "b", factor=math.nan), "changes.factor: is nan"),
         (ChangeTable(at_ms=1, action="partition"), "changes.nodes: are needed to partition"),
         (ChangeTable(at_ms=1, action="partition", nodes=list("abcd")), "have no link to any other node"),
-        (ChangeTable(at_ms=1, action="heal", nodes=["a"]), "heals the partition of a, which was not made before"),
+        (
+            ChangeTable(at_ms=1, action="heal", nodes=["a"]),
+            "heals the partition of a, which does not exist at that time",
+        ),
         (ChangeTable(at_ms=1, action="fail", nodes=["a"]), "changes.link: is needed to fail"),
     ],
 )

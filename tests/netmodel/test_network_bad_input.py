@@ -294,7 +294,7 @@ def test_what_is_no_graph_is_refused(given: object) -> None:
         ),
         ("[net", "x.toml", "x.toml: is not TOML"),
         ("[grid]", "x.toml", "x.toml: has no table [net]"),
-        ("", "x.csv", "x.csv: the suffix is not that of a network; use .toml, .gml or .graphml"),
+        ("", "x.csv", "x.csv: the suffix names no network format; use .toml, .gml or .graphml"),
         ("", "x", "x: the suffix is not that of a network"),
     ],
 )

@@ -133,7 +133,7 @@ def test_a_speed_that_no_link_needs_is_told() -> None:
     """It would be varied in vain."""
     link = "[[net.links]]\nfrom = 'a'\nto = 'b'\nlatency_ms = 1\nbandwidth = '1 Gbps'\n"
     nodes = "[[net.nodes]]\nname = 'a'\n[[net.nodes]]\nname = 'b'\n"
-    said = "net.bandwidth has no effect: every link has a bandwidth of its own"
+    said = "net.bandwidth has no effect: every link has its own bandwidth"
     assert read(f"[net]\nbandwidth = '10 Gbps'\n{nodes}{link}").remarks == (said,)
     assert read(f"[net]\n{nodes}{link}").remarks == ()
 

@@ -277,7 +277,7 @@ def test_the_kernel_says_what_the_page_says(
     ("values", "message"),
     [
         ({"pattern": "gossip"}, "pattern: 'gossip' is not known; one of none, all-to-all, ring"),
-        ({"fraction": 1.5}, "fraction: is 1.5; a part of the run time, from 0 to 1"),
+        ({"fraction": 1.5}, "fraction: is 1.5; expected a fraction of the run time, from 0 to 1"),
         ({"fraction": math.nan}, "fraction: is nan"),
         ({"message_bytes": -1.0}, "message_bytes: is -1; bytes, from 0 up"),
     ],

@@ -48,7 +48,7 @@ from gridweave.site.kernels.work import (
     take_end,
 )
 
-# The fields of records have no types; and where links slow jobs, there are running work, a grid and its network.
+# The fields of records have no types; and if there is link contention, then work, grid and its network are not None.
 # mypy: disable-error-code="no-any-return, arg-type, union-attr"
 
 DONE, LINKS_CHANGE, NO_ROOM, NO_ROOM_FOR_MOVES = 0, 1, 2, 3

@@ -148,7 +148,7 @@ def test_jobs_that_need_what_does_not_come_back_are_refused() -> None:
 def test_what_cannot_be_is_refused() -> None:
     """Nodes that are not there, other kinds, and what does not go together end with one line."""
     down = NodeEvent(at_ms=5, kind="down", first_node=2, nodes=3)
-    with pytest.raises(InputError, match="node 4 goes down at 5 ms, and the site has 0 to 3"):
+    with pytest.raises(InputError, match="node 4 goes down at 5 ms, but the site has nodes 0 to 3"):
         simulate(three(), 4, node_events=[down])
     with pytest.raises(InputError, match="kind 'broken' is not known; one of up, drain, down"):
         NodeEvent(at_ms=5, kind="broken", first_node=0)

@@ -126,7 +126,7 @@ def test_unknown_options_are_refused_by_name(options: dict[str, Any], option: st
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
 def test_weights_above_zero(driver: str, weight: float) -> None:
     """A weight that is not above 0, or has no end, is refused by both drivers alike, with the job."""
-    with pytest.raises(InputError, match=r"workload: job 2: weight .* is not a weight; a number above 0"):
+    with pytest.raises(InputError, match=r"workload: job 2: weight .* is not a weight; expected a number above 0"):
         simulate(THREE.replace(columns={"weight": [1.0, weight, 2.0]}), nodes=4, order="smith", driver=driver)
 
 

@@ -109,7 +109,7 @@ def test_jobs_of_a_scenario_get_priorities() -> None:
     assert set(drawn.workload.columns["priority"].tolist()) == {0, 5}
     for wrong, problem in (
         ("colour:1=2", "is not known; one of keep"),
-        ("partition:1=2", "does not say the partition"),
+        ("partition:1=2", "has no column partition"),
     ):
         with pytest.raises(ScenarioError, match=rf"workload\.priorities: .*{problem}"):
             build_scenario("two-sites", [*SMALL, f"workload.priorities={wrong}"])

@@ -124,7 +124,7 @@ def test_no_network_gives_one_clear_line(tmp_path: Path, monkeypatch: pytest.Mon
             fetch(NAME, folder=tmp_path)
     text = str(caught.value)
     assert text.startswith(f"{url} cannot be fetched: ")
-    assert text.endswith(f"get it by other means and put it at {tmp_path / f'{NAME}.swf.gz'}")
+    assert text.endswith(f"download it in another way and save it as {tmp_path / f'{NAME}.swf.gz'}")
     assert "\n" not in text
     assert not list(tmp_path.iterdir())
 
@@ -154,7 +154,9 @@ def test_an_opener_that_times_out_gives_one_clear_line(tmp_path: Path) -> None:
 
 def test_unknown_names_and_bad_folders_are_refused(tmp_path: Path) -> None:
     """A name that is not known lists those that are; a folder that cannot be made is named."""
-    with pytest.raises(InputError, match=r"nowhere: there is no trace of that name; there are CTC-SP2-1996-3\.1-cln"):
+    with pytest.raises(
+        InputError, match=r"nowhere: there is no trace with this name; traces are CTC-SP2-1996-3\.1-cln"
+    ):
         fetch("nowhere", folder=tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be created"):

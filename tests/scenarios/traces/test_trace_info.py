@@ -74,7 +74,7 @@ def test_no_job_cannot_be_described() -> None:
     """An empty workload is an error for figures and picture."""
     none = np.zeros(0, np.int64)
     for show in (describe, plot_trace):
-        with pytest.raises(InputError, match="there is no job to describe"):
+        with pytest.raises(InputError, match="there are no jobs to describe"):
             show(Workload(none, none, none, none, none))
 
 

@@ -343,7 +343,7 @@ def test_work_is_conserved_whatever_is_paused_and_moved() -> None:
 def test_a_workload_without_needs_is_refused_in_one_line() -> None:
     """The message says which column is missing and how jobs get it; or which job has which wrong need."""
     plain = Workload(job_id=[1], submit_ms=[0], width=[1], estimate_ms=[9], run_ms=[9])
-    with pytest.raises(InputError, match="has no column cpu_need; give its tasks needs, by one of: lublin, hpc2n"):
+    with pytest.raises(InputError, match="has no column cpu_need; assign needs with one of: lublin, hpc2n"):
         simulate(plain, 1, FractionalPolicy())
     idle = plain.replace(columns={"cpu_need": [0.0], "memory_fraction": [0.5]})
     with pytest.raises(InputError, match=r"job 1: cpu_need 0\.0 is not above 0 and up to 1"):
