@@ -1,4 +1,4 @@
-"""What no placement of a job can take less than, against all placements."""
+"""Lower bounds on the split factor, compared with all placements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gridweave.netmodel.routing import find_paths
 
 @st.composite
 def models(draw: st.DrawFn) -> NetworkModel:
-    """Draw bulk-synchronous models of sites, two of them at one node, whose links differ, and the other way too."""
+    """Draw synchronous models, with different links in each direction and two sites at one node."""
     graph = nx.DiGraph()
     cables = st.tuples(st.sampled_from([0.0, 0.1, 9.0]), st.sampled_from([1e8, 1e9, 4e9]), st.sampled_from([0.0, 0.01]))
     for one, other in [("x", "y"), ("y", "z"), ("z", "x"), *draw(st.sampled_from(([], [("w", "x")], [("y", "w")])))]:
@@ -34,14 +34,14 @@ def models(draw: st.DrawFn) -> NetworkModel:
 
 
 def all_to_all(width: int, fraction: float, message_bytes: float) -> np.void:
-    """Return such a job as kernels read it."""
+    """Return an all-to-all job as a record for kernels."""
     some = Communication(fraction=fraction, message_bytes=message_bytes, pattern="all-to-all")
     record: np.void = some.records([width])[0]
     return record
 
 
 def factors(model: NetworkModel, job: np.void, free: list[int]) -> list[float]:
-    """Return the factor of every placement in several parts, with its largest parts first."""
+    """Return the factor of every placement with several parts, the largest parts first."""
     found = []
     for taken in product(*(range(nodes + 1) for nodes in free)):
         parts = np.array(sorted(((k, n) for k, n in enumerate(taken) if n), key=lambda part: -part[1]), PART)
@@ -59,18 +59,17 @@ def factors(model: NetworkModel, job: np.void, free: list[int]) -> list[float]:
     st.floats(0.01, 1.0),
     st.sampled_from([0.0, 1e2, 1e5, 1e7]),
 )
-def test_no_placement_takes_less(
+def test_no_placement_beats_the_bounds(
     model: NetworkModel, free: list[int], width: int, fraction: float, message_bytes: float
 ) -> None:
-    """The first two parts alone cost no more than all, and no factor is ruled out that some placement has."""
     job = all_to_all(width, fraction, message_bytes)
     free = free[: len(model.topology.sites)]
     for factor in factors(model, job, free):
         assert may_grow_by(model.arrays, job, np.array(free), factor)
 
 
-def test_what_leaves_a_site_is_carried_by_its_links() -> None:
-    """Between two sites 1 Gbps carries all that leaves either: a halved job cannot grow less, nor one 6 to 2 nodes."""
+def test_outgoing_links_bound_the_factor() -> None:
+    """A single 1 Gbps link carries all messages, so halves cannot grow less, nor can 6 + 2 nodes."""
     graph = nx.Graph()
     graph.add_edge("a", "b", latency_ms=0.0, bandwidth_bps=1e9)
     topology = topology_of_graph(graph)
@@ -86,8 +85,8 @@ def test_what_leaves_a_site_is_carried_by_its_links() -> None:
     assert not may_grow_by(model.arrays, job, np.array([4, 4]), 0.9)
 
 
-def test_a_site_sends_by_all_its_links_or_none() -> None:
-    """What leaves a site is carried by the first links of its paths, each once; beside another it needs none."""
+def test_outgoing_capacity_counts_each_first_link_once() -> None:
+    """It is infinite for a site that shares its node with another site."""
     graph = nx.Graph()
     for end, bandwidth_bps in (("b", 1e9), ("c", 2e9), ("d", 4e9)):
         graph.add_edge("a", end, latency_ms=1.0, bandwidth_bps=bandwidth_bps)

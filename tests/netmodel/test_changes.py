@@ -1,4 +1,4 @@
-"""Links that slow, fail and come back."""
+"""Links that slow down, fail and recover."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gridweave.netmodel.topology import Topology
 
 
 def ring() -> Topology:
-    """Return four sites in a ring; the way from a to b over c and d is longer."""
+    """Return four sites in a ring; the path from a to b via c and d is longer."""
     graph = nx.cycle_graph(["a", "b", "c", "d"])
     nx.set_edge_attributes(graph, 5.0, "latency_ms")
     return topology_of_graph(graph, bandwidth_bps=1e9)
 
 
 def timetable(*tables: ChangeTable) -> Timetable:
-    """Return the timetable of written changes, which must be right."""
+    """Return the timetable of valid listed changes."""
     problems = Problems("changes")
     topology = ring()
     changes = written_changes(tables, topology, problems)
@@ -36,17 +36,16 @@ def timetable(*tables: ChangeTable) -> Timetable:
 
 
 def link(at_ms: int, action: str, *ends: str, factor: float = 1.0) -> ChangeTable:
-    """Return a change of one cable."""
+    """Return a change of a single cable."""
     return ChangeTable(at_ms=at_ms, action=action, link=list(ends), factor=factor)
 
 
 def model_in(table: Timetable, period: int, routes: str = "latency") -> NetworkModel:
-    """Return the network of a period."""
+    """Return the network in a period."""
     return NetworkModel(table.topology, find_paths(table.topology, routes)).with_cables(table.factors[period])
 
 
-def test_a_cut_leads_messages_another_way() -> None:
-    """While a cable is down, in both directions, its paths go the other way round; then they are as before."""
+def test_paths_avoid_a_failed_cable_until_it_recovers() -> None:
     table = timetable(link(100, "fail", "b", "a"), link(300, "restore", "a", "b"))
     assert table.instants_ms.tolist() == [100, 300]
     assert [table.period_of(now_ms) for now_ms in (0, 99, 100, 299, 300, 10**9)] == [0, 0, 1, 1, 2, 2]
@@ -55,8 +54,7 @@ def test_a_cut_leads_messages_another_way() -> None:
     assert not model_in(table, 1).topology.up[ring().cable == 0].any()
 
 
-def test_each_state_is_worked_out_once() -> None:
-    """When the links are as they were, the network is the same object."""
+def test_equal_states_of_the_links_share_one_network_object() -> None:
     table = timetable(link(1, "fail", "a", "b"), link(2, "restore", "a", "b"), link(3, "fail", "a", "b"))
     model = NetworkModel(table.topology, find_paths(table.topology))
     models = [model.with_cables(factors) for factors in table.factors]
@@ -64,15 +62,14 @@ def test_each_state_is_worked_out_once() -> None:
     assert models[1] is models[3] is not model
 
 
-def test_a_slow_link_keeps_a_part_of_its_bandwidth() -> None:
-    """A slow link has its part until it is restored, and a wide route avoids it."""
+def test_a_slow_link_keeps_part_of_its_bandwidth() -> None:
+    """It is slow until it is restored, and the widest route avoids it."""
     table = timetable(link(10, "slow", "a", "b", factor=0.25), link(20, "restore", "a", "b"))
     assert [model_in(table, period).paths.bandwidth_bps[0, 1] for period in range(3)] == [1e9, 2.5e8, 1e9]
     assert model_in(table, 1, "bandwidth").paths.latency_ms[0, 1] == 15
 
 
-def test_a_partition_has_no_paths_across() -> None:
-    """Sites on both sides of a partition have no path to each other, only to their own; healing brings them back."""
+def test_a_partition_has_no_paths_across_until_it_heals() -> None:
     table = timetable(
         ChangeTable(at_ms=5, action="partition", nodes=["a", "b"]),
         ChangeTable(at_ms=9, action="heal", nodes=["b", "a"]),
@@ -85,8 +82,8 @@ def test_a_partition_has_no_paths_across() -> None:
     assert np.isfinite(model_in(table, 2).paths.latency_ms).all()
 
 
-def test_of_several_causes_the_worst_counts() -> None:
-    """A cable that is cut off by a partition and restored by itself is down until both are over."""
+def test_the_worst_of_several_causes_applies() -> None:
+    """A cable in a partition stays down when the cable itself is restored."""
     table = timetable(
         link(1, "fail", "b", "c"),
         ChangeTable(at_ms=2, action="partition", nodes=["a", "b"]),
@@ -97,8 +94,8 @@ def test_of_several_causes_the_worst_counts() -> None:
     assert table.factors[:, cable].tolist() == [1, 0, 0, 0, 1]
 
 
-def test_changes_of_one_instant_make_one_period() -> None:
-    """What happens at one instant is one change of the network, in the order in which it is written."""
+def test_simultaneous_changes_form_one_period() -> None:
+    """They apply in listed order."""
     table = timetable(link(7, "fail", "a", "b"), link(7, "fail", "c", "d"), link(7, "restore", "a", "b"))
     assert table.instants_ms.tolist() == [7]
     assert table.factors.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
@@ -106,8 +103,7 @@ def test_changes_of_one_instant_make_one_period() -> None:
     assert model_in(table, 1).paths.latency_ms[2, 3] == 15
 
 
-def test_a_timetable_without_changes() -> None:
-    """A network that never changes has one period."""
+def test_a_network_without_changes_has_one_period() -> None:
     table = timetable()
     assert table.period_of(10**12) == 0
     assert table.factors.tolist() == [[1, 1, 1, 1]]
@@ -134,22 +130,19 @@ def test_a_timetable_without_changes() -> None:
         (ChangeTable(at_ms=1, action="fail", nodes=["a"]), "changes.link: is needed to fail"),
     ],
 )
-def test_bad_changes_are_refused(change: ChangeTable, message: str) -> None:
-    """A change that makes no sense is refused with what would be right."""
+def test_invalid_changes_are_refused(change: ChangeTable, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         timetable(change)
     assert message in str(caught.value)
 
 
-def test_all_bad_changes_are_told_at_once() -> None:
-    """Each of several changes that make no sense has its line."""
+def test_all_invalid_changes_are_reported_at_once() -> None:
     with pytest.raises(ScenarioError) as caught:
         timetable(link(1, "fail", "a"), link(2, "fail", "a", "b"), link(3, "slow", "a", "b", factor=2.0))
     assert len(caught.value.problems) == 2
 
 
-def test_chance_is_repeatable_and_alternates() -> None:
-    """The same seed gives the same failures; each cable fails and comes back in turn, and comes back at last."""
+def test_random_failures_depend_on_the_seed_and_always_end() -> None:
     drawn = [
         random_changes(ring(), mean_up_ms=1000, mean_down_ms=100, until_ms=50_000, rng=np.random.default_rng(3))
         for _ in range(2)
@@ -164,8 +157,7 @@ def test_chance_is_repeatable_and_alternates() -> None:
     assert Timetable.of(ring(), drawn[0]).factors[-1].tolist() == [1, 1, 1, 1]
 
 
-def test_chance_has_the_means_that_were_asked_for() -> None:
-    """Over a long time a cable is down for its share of it."""
+def test_random_failures_have_the_requested_means() -> None:
     until_ms = 4_000_000
     rng = np.random.default_rng(1)
     changes = random_changes(ring(), mean_up_ms=900, mean_down_ms=100, until_ms=until_ms, rng=rng, cables=[2])
@@ -174,8 +166,7 @@ def test_chance_has_the_means_that_were_asked_for() -> None:
     assert down_ms / until_ms == pytest.approx(0.1, rel=0.1)
 
 
-def test_a_table_has_written_changes_and_failures_by_chance() -> None:
-    """What a table writes down and what it leaves to chance come in order of time; else nothing is drawn."""
+def test_listed_changes_and_random_failures_are_merged_by_time() -> None:
     problems = Problems("net")
     changes = [link(700, "fail", "a", "b"), link(500, "slow", "c", "d", factor=0.5)]
     table = NetTable(changes=changes, failures=FailureTable(mean_up_ms=100, mean_down_ms=10, factor=0.5))
@@ -194,16 +185,14 @@ def test_a_table_has_written_changes_and_failures_by_chance() -> None:
     ("values", "option"),
     [({"mean_up_ms": 0.0}, "mean_up_ms"), ({"mean_down_ms": math.inf}, "mean_down_ms"), ({"factor": 1.0}, "factor")],
 )
-def test_bad_chances_are_refused(values: dict[str, float], option: str) -> None:
-    """Means that are not above 0 and a factor that leaves everything are refused by name."""
+def test_invalid_failure_parameters_are_refused(values: dict[str, float], option: str) -> None:
     settings = {"mean_up_ms": 10.0, "mean_down_ms": 10.0, **values}
     with pytest.raises(OptionError, match=f"^{option}: is"):
         random_changes(ring(), until_ms=10, rng=np.random.default_rng(1), **settings)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), max_size=15))
-def test_a_later_change_of_a_cause_replaces_the_earlier(drawn: list[tuple[int, int, float]]) -> None:
-    """After each instant a cable has what the last change of it up to then says."""
+def test_a_later_change_replaces_an_earlier_one_with_the_same_cause(drawn: list[tuple[int, int, float]]) -> None:
     changes = [CableChange(at_ms, "link", (cable,), factor) for at_ms, cable, factor in drawn]
     table = Timetable.of(ring(), changes)
     ordered = sorted(changes, key=lambda change: change.at_ms)

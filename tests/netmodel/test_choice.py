@@ -1,4 +1,4 @@
-"""Where to split: all placements against a search in Python, and the heuristic against all placements."""
+"""Placement: the exact choice against a search in Python, and the heuristic against the exact choice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ communications = st.builds(
 
 @st.composite
 def models(draw: st.DrawFn, sites: int) -> NetworkModel:
-    """Draw sites on a plane around a router, in clusters: some are near each other, others far."""
+    """Draw clusters of sites around a router, so that some sites are near each other and others far."""
     graph = nx.complete_graph([chr(ord("a") + site) for site in range(sites)])
     clusters = [draw(st.integers(0, 1)) for _ in range(sites)]
     names = list(graph)
@@ -43,7 +43,7 @@ def models(draw: st.DrawFn, sites: int) -> NetworkModel:
 
 
 def every_placement(free: list[int], width: int) -> list[dict[int, int]]:
-    """Return every way to take the nodes."""
+    """Return every way to distribute the nodes."""
     return [
         {site: nodes for site, nodes in enumerate(taken) if nodes}
         for taken in product(*(range(nodes + 1) for nodes in free))
@@ -54,7 +54,7 @@ def every_placement(free: list[int], width: int) -> list[dict[int, int]]:
 def end_ms(
     model: NetworkModel, some: Communication, placement: dict[int, int], length_ms: float, delay_ms: list[float]
 ) -> float:
-    """Return when a job ends in a placement."""
+    """Return when a job ends with a placement."""
     named = {model.topology.sites[site]: nodes for site, nodes in placement.items()}
     return max(delay_ms[site] for site in placement) + length_ms * model.split_factor(some, named)
 
@@ -70,10 +70,10 @@ frees = st.lists(st.integers(0, 6), min_size=4, max_size=4)
     st.integers(1, 14),
     st.lists(st.sampled_from([0.0, 5.0, 500.0]), min_size=4, max_size=4),
 )
-def test_the_exact_choice_is_the_best_of_all(
+def test_the_exact_choice_is_the_best_placement(
     model: NetworkModel, some: Communication, free: list[int], width: int, delay_ms: list[float]
 ) -> None:
-    """No placement ends earlier than the one that is chosen, and none that ends as early has fewer parts."""
+    """No placement ends earlier, and none with the same end has fewer parts."""
     placements = every_placement(free, width)
     chosen = model.choose_sites(some, width, free, length_ms=100.0, delay_ms=delay_ms)
     if not placements:
@@ -92,10 +92,10 @@ def test_the_exact_choice_is_the_best_of_all(
 
 @settings(max_examples=100)
 @given(models(4), communications, st.lists(frees, min_size=2, max_size=4), st.integers(2, 14))
-def test_what_was_best_on_other_nodes_changes_no_choice(
+def test_an_earlier_result_does_not_change_the_choice(
     model: NetworkModel, some: Communication, others: list[list[int]], width: int
 ) -> None:
-    """A search that knows the best on other free nodes, more or fewer, chooses what one does that knows of none."""
+    """A search that starts from the best placement on other free nodes finds the same as one without."""
     choice = new_choice(4, width)
     record, waits = some.records([width])[0], np.zeros(4)
     for free in others:
@@ -113,10 +113,10 @@ def test_what_was_best_on_other_nodes_changes_no_choice(
 
 @settings(max_examples=100)
 @given(models(4), communications, st.lists(st.integers(1, 8), min_size=2, max_size=4), st.integers(0, 6))
-def test_a_factor_is_said_to_be_more_only_if_it_is(
+def test_is_more_than_never_overstates_the_factor(
     model: NetworkModel, some: Communication, widths: list[int], behind: int
 ) -> None:
-    """Never is a factor, or that of a placement with more nodes behind, called more than it is; far less always is."""
+    """It also holds for placements with further parts; clear cases are always detected."""
     parts = np.array(list(enumerate([*widths, behind])), PART)
     record = some.records([int(parts["width"].sum())])[0]
     whole = len(widths) + (behind > 0 and len(widths) < 4)
@@ -130,18 +130,17 @@ def test_a_factor_is_said_to_be_more_only_if_it_is(
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 20))
-def test_placements_are_counted(free: list[int], width: int) -> None:
-    """The number of placements, by which exact and heuristic are told apart, is the number there is."""
+def test_placements_are_counted_correctly(free: list[int], width: int) -> None:
     ways = np.zeros(width + 1)
     assert count_placements(np.array(free), np.int64(width), ways, np.inf) == len(every_placement(free, width))
 
 
 @settings(max_examples=60)
 @given(models(6), communications, st.lists(st.integers(0, 9), min_size=6, max_size=6), st.integers(2, 24))
-def test_the_heuristic_gives_a_placement_that_is_no_worse_than_fewest_fragments(
+def test_the_heuristic_is_no_worse_than_fewest_fragments(
     model: NetworkModel, some: Communication, free: list[int], width: int
 ) -> None:
-    """The heuristic finds a placement if there is one, no earlier than the exact one and no later than the thesis."""
+    """It finds a placement if there is one, and never a better one than the exact choice."""
     exact = model.choose_sites(some, width, free, exact_up_to=10**7)
     found = model.choose_sites(some, width, free, exact_up_to=0)
     if exact is None:
@@ -156,7 +155,7 @@ def test_the_heuristic_gives_a_placement_that_is_no_worse_than_fewest_fragments(
 
 
 def fewest_fragments(model: NetworkModel, free: list[int], width: int) -> dict[str, int]:
-    """Return the nodes that the thesis takes: the sites with the most free nodes first."""
+    """Return the placement of the thesis, which takes the sites with the most free nodes first."""
     taken = {}
     for site in sorted(range(len(free)), key=lambda site: (-free[site], site)):
         nodes = min(free[site], width)
@@ -166,8 +165,8 @@ def fewest_fragments(model: NetworkModel, free: list[int], width: int) -> dict[s
     return {model.topology.sites[site]: taken[site] for site in sorted(taken)}
 
 
-def test_how_near_the_heuristic_comes() -> None:
-    """On 200 grids drawn from a seed the heuristic is exact on nine of ten, and on average within one percent."""
+def test_the_heuristic_is_within_one_percent_on_average() -> None:
+    """On 200 random grids, it is exact in nine of ten cases."""
     rng = np.random.default_rng(5)
     ratios = []
     for _ in range(200):
@@ -200,8 +199,7 @@ def _drawn_communication(rng: np.random.Generator) -> Communication:
     return Communication(fraction=float(rng.uniform(0.05, 0.5)), message_bytes=10 ** rng.uniform(2, 7), pattern=pattern)
 
 
-def test_a_near_site_with_fewer_nodes_beats_a_far_one() -> None:
-    """Fewest fragments would take a and far; two sites near a cost less, though they are more."""
+def test_more_near_sites_beat_fewer_far_ones() -> None:
     graph = nx.Graph()
     for site, latency_ms in (("a", 0.1), ("near", 0.1), ("next", 0.1), ("far", 40.0)):
         graph.add_edge("hub", site, latency_ms=latency_ms)
@@ -214,8 +212,8 @@ def test_a_near_site_with_fewer_nodes_beats_a_far_one() -> None:
     assert chosen.factor < model.split_factor(some, {"a": 64, "far": 36})
 
 
-def test_a_site_that_fits_is_taken_whole() -> None:
-    """Where one site fits, the one that leaves the fewest nodes free is taken, the first of several."""
+def test_a_single_site_that_fits_is_preferred() -> None:
+    """It is the site that leaves the fewest nodes free; ties go to the first."""
     graph = nx.complete_graph(["a", "b", "c", "d"])
     nx.set_edge_attributes(graph, 5.0, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=1e9)
@@ -226,8 +224,8 @@ def test_a_site_that_fits_is_taken_whole() -> None:
         assert chosen.nodes == {"b": 8}
 
 
-def test_a_delay_can_make_a_split_the_earlier_end() -> None:
-    """A job that need not wait for one site's data is split, if that ends earlier."""
+def test_a_delay_can_make_a_split_better() -> None:
+    """A split can end earlier than waiting for the data of a single site."""
     graph = nx.complete_graph(["a", "b", "c"])
     nx.set_edge_attributes(graph, 1.0, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=1e9)
@@ -241,8 +239,8 @@ def test_a_delay_can_make_a_split_the_earlier_end() -> None:
         assert chosen.end_ms == 100.0
 
 
-def test_shape_matters() -> None:
-    """A ring pays for a crossing, an all-to-all job for how much crosses: it leaves as little as it can elsewhere."""
+def test_the_pattern_determines_the_best_shape() -> None:
+    """A ring pays per crossing; an all-to-all job pays per message, so it puts few nodes on other sites."""
     graph = nx.complete_graph(["a", "b"])
     nx.set_edge_attributes(graph, 0.01, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=1e9)
@@ -263,10 +261,10 @@ def test_shape_matters() -> None:
         (0, [2, 2], None, r"width is 0, free \[2, 2\]; a job has at least 1 node"),
     ],
 )
-def test_numbers_that_are_not_of_the_sites_are_refused(
+def test_arrays_of_the_wrong_length_are_refused(
     width: int, free: list[int], delay_ms: list[float] | None, problem: str
 ) -> None:
-    """Compiled code would read what stands behind them."""
+    """Compiled code would read beyond their end."""
     graph = nx.complete_graph(["a", "b"])
     nx.set_edge_attributes(graph, 1.0, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=1e9)
@@ -275,8 +273,7 @@ def test_numbers_that_are_not_of_the_sites_are_refused(
         model.choose_sites(Communication(), width, free, delay_ms=delay_ms)
 
 
-def test_many_sites() -> None:
-    """On 300 sites a wide job is placed near its start, not all over the grid."""
+def test_a_wide_job_on_300_sites_stays_near_its_start() -> None:
     rng = np.random.default_rng(1)
     graph = nx.random_geometric_graph(300, 0.15, seed=2)
     for one, other, attributes in graph.edges(data=True):

@@ -1,4 +1,4 @@
-"""Split jobs and transfers on the same links."""
+"""Split jobs and transfers on shared links."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def line(bandwidth_bps: float = 1e9, exchange: str = "synchronous") -> NetworkMo
 
 
 class Traffic:
-    """Jobs that run on a network, as a driver keeps them."""
+    """Running jobs on a network, as a driver manages them."""
 
     def __init__(self, model: NetworkModel) -> None:
         self.model = model
@@ -44,7 +44,7 @@ class Traffic:
         self.filling = new_filling(len(model.topology.source), 500)
 
     def start(self, owner: int, some: Communication, nodes: dict[str, int]) -> float:
-        """Add a job and share the links anew; return its factor on idle links."""
+        """Add a job and share the links; return its factor on idle links."""
         parts = self.model.parts_of(nodes)
         record = some.records([sum(nodes.values())])[0]
         factor = split_factor(self.model.arrays, record, parts, len(parts))
@@ -53,19 +53,19 @@ class Traffic:
         return float(factor)
 
     def end(self, owner: int) -> None:
-        """Drop a job and share the links anew."""
+        """Remove a job and share the links."""
         drop_flows(self.flows, np.int64(owner))
         share_links(self.model.arrays, self.flows, self.filling)
 
     def slowdown(self, owner: int) -> float:
-        """Return how many times as long a job takes as on idle links."""
+        """Return a job's slowdown relative to idle links."""
         slowdown = np.ones(64)
         all_slowdowns(self.flows, slowdown)
         return float(slowdown[owner])
 
 
-def test_demand_of_a_ring_by_hand() -> None:
-    """A job sends its messages once in a step, which lasts as long as on one site times the factor."""
+def test_the_demand_of_a_ring_by_hand() -> None:
+    """A job sends its messages once per step, which lasts as long as on one site times the factor."""
     traffic = Traffic(line())
     some = Communication(fraction=0.25, message_bytes=1000, pattern="ring")
     factor = traffic.start(0, some, {"a": 8, "b": 8})
@@ -75,8 +75,8 @@ def test_demand_of_a_ring_by_hand() -> None:
     assert traffic.slowdown(0) == 1.0
 
 
-def test_two_greedy_jobs_halve_a_link() -> None:
-    """Two jobs that each need nearly all of a link take about twice as long; when one ends, the other is as before."""
+def test_two_demanding_jobs_share_a_link_equally() -> None:
+    """When one ends, the other recovers its rate."""
     traffic = Traffic(line())
     some = Communication(fraction=1.0, message_bytes=1e9, pattern="all-to-all")
     for owner in (3, 7):
@@ -90,8 +90,7 @@ def test_two_greedy_jobs_halve_a_link() -> None:
     assert traffic.slowdown(7) == 1.0
 
 
-def test_jobs_on_different_links_do_not_meet() -> None:
-    """Jobs between different pairs of neighbours do not slow each other."""
+def test_jobs_on_different_links_do_not_slow_each_other() -> None:
     traffic = Traffic(line())
     traffic.start(0, HALF, {"a": 4, "b": 4})
     traffic.start(1, HALF, {"c": 4, "d": 4})
@@ -101,7 +100,6 @@ def test_jobs_on_different_links_do_not_meet() -> None:
 
 
 def test_a_job_on_one_site_or_without_messages_has_no_flows() -> None:
-    """What does not cross a link takes nothing of it."""
     traffic = Traffic(line())
     traffic.start(0, HALF, {"a": 8})
     traffic.start(1, Communication(), {"a": 8, "b": 8})
@@ -110,8 +108,7 @@ def test_a_job_on_one_site_or_without_messages_has_no_flows() -> None:
     assert traffic.slowdown(0) == 1.0
 
 
-def test_a_cut_link_stops_a_job() -> None:
-    """A job whose flow gets nothing never ends, until it gets something again."""
+def test_a_failed_link_pauses_a_job_until_it_recovers() -> None:
     traffic = Traffic(line())
     traffic.start(0, HALF, {"a": 4, "b": 4})
     capacity = traffic.model.arrays.capacity.copy()
@@ -123,8 +120,7 @@ def test_a_cut_link_stops_a_job() -> None:
     assert traffic.slowdown(0) == 1.0
 
 
-def test_a_partition_stops_those_across_it_alone() -> None:
-    """When the grid is parted while jobs run, one across the cut stops, and one on a side goes on; after it all do."""
+def test_a_partition_pauses_only_jobs_across_it() -> None:
     traffic = Traffic(line())
     traffic.start(0, HALF, {"a": 4, "d": 4})
     traffic.start(1, HALF, {"a": 4, "b": 4})
@@ -150,8 +146,8 @@ jobs = st.lists(
 
 
 @given(jobs, st.randoms(use_true_random=False))
-def test_ends_undo_starts(started: list[tuple[str, float, float, dict[str, int]]], random: object) -> None:
-    """Whatever started and ended, those that run are slowed as if nothing else had ever been there."""
+def test_ended_jobs_leave_no_trace(started: list[tuple[str, float, float, dict[str, int]]], random: object) -> None:
+    """After any starts and ends, running jobs are slowed as if the others had never existed."""
     traffic = Traffic(line(1e8))
     specs = [(Communication(fraction=f, message_bytes=m, pattern=p), nodes) for p, f, m, nodes in started]
     for owner, (some, nodes) in enumerate(specs):
@@ -169,8 +165,8 @@ def test_ends_undo_starts(started: list[tuple[str, float, float, dict[str, int]]
 
 
 @given(jobs, st.sampled_from(["synchronous", "overlapped"]))
-def test_one_job_alone_is_never_slowed(started: list[tuple[str, float, float, dict[str, int]]], exchange: str) -> None:
-    """On idle links a job gets what it was found to need there: its factor has counted its own traffic."""
+def test_a_single_job_is_never_slowed(started: list[tuple[str, float, float, dict[str, int]]], exchange: str) -> None:
+    """Its factor already includes its own traffic."""
     for pattern, fraction, message_bytes, nodes in started:
         traffic = Traffic(line(1e8, exchange))
         traffic.start(0, Communication(fraction=fraction, message_bytes=message_bytes, pattern=pattern), nodes)

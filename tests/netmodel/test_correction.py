@@ -1,4 +1,4 @@
-"""Models corrected by measurements: where they differ, there alone, and nothing else moves."""
+"""Models corrected by measurements, only where they differ."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seen(
     bandwidth_bps: float | None = None,
     least_ms: float | None = None,
 ) -> PairMeasured:
-    """Return what was measured of a pair; without jitter if nothing is said of it."""
+    """Return measurements of a pair, by default without jitter."""
     return PairMeasured(
         origin=origin,
         target=target,
@@ -56,12 +56,11 @@ def both(
     ends: str | tuple[str, str] = "ab",
     least_ms: float | None = None,
 ) -> list[PairMeasured]:
-    """Return the same of both directions."""
+    """Return the same measurements for both directions."""
     return [seen(*pair, round_trip_ms, bandwidth_bps, least_ms) for pair in ((ends[0], ends[1]), (ends[1], ends[0]))]
 
 
-def test_what_agrees_is_left_as_it_is() -> None:
-    """Within the tolerance the very model that was given comes back."""
+def test_a_model_within_the_tolerance_is_returned_unchanged() -> None:
     model = line()
     near = [*both(21.5, 0.95e9), *both(40.0, None, "ac"), seen("a", "elsewhere", 1.0, 1.0)]
     found = correct(model, near)
@@ -70,8 +69,7 @@ def test_what_agrees_is_left_as_it_is() -> None:
     assert correct(model, near, tolerance=0.01).model is not model
 
 
-def test_one_measurement_alone_corrects_nothing() -> None:
-    """An odd first probe moves nothing, neither latency nor bandwidth; a second one that agrees with it does."""
+def test_a_single_measurement_corrects_nothing() -> None:
     model = line(sites="ab")
     measured = Measurements()
     for at_ms, corrects in ((0, False), (60_000, True)):
@@ -93,10 +91,9 @@ def test_one_measurement_alone_corrects_nothing() -> None:
     st.floats(1e6, 1e11),
     st.sampled_from(["synchronous", "overlapped"]),
 )
-def test_a_wrong_model_becomes_the_right_one(
+def test_correcting_by_the_truth_gives_the_costs_of_the_true_model(
     latency_ms: float, jitter_ms: float, speed: float, wrong_ms: float, wrong: float, exchange: str
 ) -> None:
-    """Between two sites a model that is corrected by the truth costs what a model of the truth costs, either way."""
     assume(abs(2 * latency_ms + jitter_ms - 2 * wrong_ms) > 0.1)  # smaller differences are left
     truth = line(latency_ms, speed, sites="ab", jitter_ms=jitter_ms)
     truth = NetworkModel(truth.topology, truth.paths, exchange)
@@ -113,8 +110,7 @@ def test_a_wrong_model_becomes_the_right_one(
     assert corrected.transfer_ms("a", "b", 1e7) == pytest.approx(truth.transfer_ms("a", "b", 1e7), abs=1)
 
 
-def test_one_path_is_corrected_and_no_other() -> None:
-    """A longer and narrower way from a to c changes what is sent between these two, in this direction."""
+def test_a_correction_affects_only_the_measured_path() -> None:
     model = line()
     found = correct(model, [seen("a", "c", 100.0, 1e8), seen("c", "a", 100.0)])
     assert [(one.what, one.modelled, one.measured) for one in found.corrections] == [
@@ -139,14 +135,14 @@ def test_one_path_is_corrected_and_no_other() -> None:
 
 
 def test_all_messages_of_a_pair_share_its_gate() -> None:
-    """What was measured between two sites is what all that is sent between them has together."""
+    """A measured bandwidth is the total for all messages of the pair."""
     narrow = correct(line(), [seen("a", "b", None, 1e8), seen("b", "a", None, 1e8)]).model
     truth = line(bandwidth_bps=1e8, sites="ab")
     assert narrow.split_factor(MESH, {"a": 4, "b": 6}) == pytest.approx(truth.split_factor(MESH, {"a": 4, "b": 6}))
 
 
-def test_a_link_carries_at_least_what_came_over_it() -> None:
-    """More than the model allows from a to c means that both links on the way are wider, for others as well."""
+def test_links_are_widened_to_the_bandwidth_that_crossed_them() -> None:
+    """Other pairs that use these links benefit as well."""
     found = correct(line(), [seen("a", "c", None, 5e9), seen("b", "c", None, 2e9)])
     paths = found.model.paths
     assert paths.bandwidth_bps[0, 2] == paths.bandwidth_bps[0, 1] == 5e9
@@ -157,8 +153,7 @@ def test_a_link_carries_at_least_what_came_over_it() -> None:
     assert found.model.topology.bandwidth_bps.max() == 5e9
 
 
-def test_a_stream_reaches_at_least_what_one_reached() -> None:
-    """A probe is one stream: what it reached, losses do not forbid."""
+def test_a_measured_stream_overrides_the_loss_limit() -> None:
     lossy = line(loss=0.01)
     assert lossy.paths.stream_bps[0, 1] < 1e7
     found = correct(lossy, [seen("a", "b", None, 5e8)]).model
@@ -166,8 +161,7 @@ def test_a_stream_reaches_at_least_what_one_reached() -> None:
     assert found.paths.stream_bps[1, 0] == lossy.paths.stream_bps[1, 0]
 
 
-def test_the_directions_keep_their_proportion() -> None:
-    """A round trip is divided as the model divides it, which alone knows of ways that differ."""
+def test_a_round_trip_is_split_in_the_proportions_of_the_model() -> None:
     graph = nx.DiGraph()
     graph.add_edge("a", "b", latency_ms=10.0, bandwidth_bps=1e9)
     graph.add_edge("b", "a", latency_ms=30.0, bandwidth_bps=1e9)
@@ -176,8 +170,8 @@ def test_the_directions_keep_their_proportion() -> None:
     assert (found.paths.latency_ms[0, 1], found.paths.latency_ms[1, 0]) == (20.0, 60.0)
 
 
-def test_jitter_is_what_is_above_the_least() -> None:
-    """The usual round trip is above the least by half of the jitter in each direction."""
+def test_jitter_follows_from_the_typical_and_the_minimum_round_trip() -> None:
+    """The typical round trip exceeds the minimum by half of the jitter in each direction."""
     found = correct(line(sites="ab"), both(60.0, None, least_ms=50.0)).model
     assert found.paths.latency_ms[0, 1] == 30.0
     assert found.paths.jitter_ms[0, 1] == 10.0
@@ -190,8 +184,7 @@ def test_jitter_is_what_is_above_the_least() -> None:
     assert correct(steady, both(60.0, None, least_ms=55.0)).model is steady
 
 
-def test_gates_do_not_lead_anywhere() -> None:
-    """Whoever looks for routes in the corrected network finds those of the given one."""
+def test_gates_do_not_change_routes() -> None:
     model = line()
     narrow = correct(model, [seen("a", "c", None, 1e8), seen("b", "a", None, 1e7)]).model
     for routes in ("latency", "bandwidth", "k-shortest"):
@@ -202,8 +195,7 @@ def test_gates_do_not_lead_anywhere() -> None:
     assert narrow.topology.nodes == ("a", "b", "c")
 
 
-def test_sites_at_one_node_may_be_apart() -> None:
-    """Where the model has nothing between two sites, what was measured is all there is."""
+def test_measurements_separate_sites_at_one_node() -> None:
     graph = nx.path_graph(["x", "y"])
     nx.set_edge_attributes(graph, 10.0, "latency_ms")
     nx.set_edge_attributes(graph, 1e9, "bandwidth_bps")
@@ -215,8 +207,8 @@ def test_sites_at_one_node_may_be_apart() -> None:
     assert found.model.transfer_ms("one", "far", 1e6) == model.transfer_ms("one", "far", 1e6)
 
 
-def test_a_way_that_the_model_has_lost_is_found_again() -> None:
-    """Sites that answer are joined, whatever the model says; a path is there once its bandwidth is known."""
+def test_measurements_restore_a_path_that_the_model_lacks() -> None:
+    """The path needs a measured bandwidth."""
     cut = line()
     cut.topology.up[:] = False
     cut = NetworkModel(cut.topology, find_paths(cut.topology))
@@ -229,8 +221,8 @@ def test_a_way_that_the_model_has_lost_is_found_again() -> None:
     assert found.split_factor(RING, {"a": 4, "c": 4}) == math.inf
 
 
-def test_a_model_of_measurements_alone() -> None:
-    """Each measured pair has its own link and nothing goes by a third site; the rest has no path."""
+def test_a_measured_model_has_direct_links_only() -> None:
+    """A pair without measurements has no path."""
     rows = [*both(100.0, 1e8), *both(10.0, 1e9, "bc"), *both(10.0, None, "ac"), *both(None, 1e9, "ad")]
     model = measured_model("abcd", [*rows, *both(1.0, 1e9, "xa")])
     assert model.topology.sites == ("a", "b", "c", "d")
@@ -247,8 +239,7 @@ def test_a_model_of_measurements_alone() -> None:
     assert nothing.split_factor(RING, {"a": 2}) == 1.0
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    """Sites have names of their own, and numbers are numbers."""
+def test_duplicate_sites_and_invalid_numbers_are_refused() -> None:
     with pytest.raises(InputError, match="each once"):
         measured_model("aa", [])
     with pytest.raises(InputError, match="at least one"):

@@ -1,4 +1,4 @@
-"""The network as a graph of networkx: its contents, and graphs of a user as networks."""
+"""The network as a networkx graph, and networks built from graphs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def zoo() -> Topology:
     return parse_network(f'[net]\nfile = "zoo.gml"\n{attach}\n', "net.toml", {"zoo.gml": ZOO}.__getitem__)[1]
 
 
-def test_the_graph_names_what_it_holds() -> None:
-    """Nodes have positions and sites where these are known, edges the four figures, and the link's number as key."""
+def test_nodes_and_edges_have_the_documented_attributes() -> None:
     topology = zoo()
     assert isinstance(topology.graph, nx.MultiDiGraph)
     assert dict(topology.graph.nodes["AMS"]) == {
@@ -50,8 +49,7 @@ def test_the_graph_names_what_it_holds() -> None:
         assert edge == figures | {"cable": int(topology.cable[link]), "name": "", "up": True}
 
 
-def test_the_graph_of_a_network_cannot_be_changed() -> None:
-    """Who adds a link to the graph, whose tables would not have it, is refused; a copy takes it."""
+def test_the_graph_is_frozen_but_its_copy_is_not() -> None:
     topology = zoo()
     with pytest.raises(nx.NetworkXError, match="Frozen graph"):
         topology.graph.add_edge("AMS", "Kiev")
@@ -62,8 +60,8 @@ def test_the_graph_of_a_network_cannot_be_changed() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.booleans())
-def test_the_graph_of_a_network_is_that_network(seed: int, cut: bool) -> None:
-    """Read again, the graph has the same links under the same numbers, also when some are slow or down."""
+def test_a_network_built_from_the_graph_is_the_same(seed: int, cut: bool) -> None:
+    """Slow and failed links are included."""
     rng = np.random.default_rng(seed)
     topology = drawn_model(rng, int(rng.integers(1, 7))).topology
     if cut:
@@ -71,23 +69,20 @@ def test_the_graph_of_a_network_is_that_network(seed: int, cut: bool) -> None:
     assert_same(topology_of_graph(topology.graph, sites=topology.sites), topology)
 
 
-def test_a_network_travels_between_processes() -> None:
-    """A pickled topology is the same network, and its graph is still frozen."""
+def test_a_pickled_topology_is_the_same_and_frozen() -> None:
     topology = zoo()
     copy = pickle.loads(pickle.dumps(topology))
     assert_same(copy, topology)
     assert nx.is_frozen(copy.graph)
 
 
-def test_a_written_graph_is_read_as_it_was() -> None:
-    """In GML the graph of a network has everything that counts, sites too."""
+def test_a_graph_survives_gml() -> None:
     topology = zoo().with_cables([1.0, 0.5, 0.0, 1.0, 1.0, 1.0])
     text = "\n".join(nx.generate_gml(topology.graph))
     assert_same(parse_network(text, "now.gml", no_file)[1], topology)
 
 
-def test_algorithms_of_networkx_work_on_the_graph() -> None:
-    """What networkx finds on the graph is what the model counts with."""
+def test_networkx_finds_the_routes_of_the_model() -> None:
     graph = nx.MultiDiGraph()
     for one, other, latency_ms, bandwidth_bps in (("a", "b", 5, 1e9), ("b", "c", 5, 1e10), ("a", "c", 12, 1e8)):
         figures: dict[str, Any] = {"latency_ms": latency_ms, "bandwidth_bps": bandwidth_bps}
@@ -100,8 +95,7 @@ def test_algorithms_of_networkx_work_on_the_graph() -> None:
     assert nx.edge_connectivity(nx.Graph(held)) == 2
 
 
-def test_a_graph_can_be_handed_in_with_settings() -> None:
-    """A table says how routes are found, and what the graph leaves open."""
+def test_a_table_supplies_settings_for_a_graph() -> None:
     graph = nx.cycle_graph(["a", "b", "c"])
     nx.set_edge_attributes(graph, 5.0, "latency_ms")
     graph.edges["a", "b"]["bandwidth_bps"] = 1e8
@@ -113,8 +107,7 @@ def test_a_graph_can_be_handed_in_with_settings() -> None:
     assert model.exchange == "overlapped"
 
 
-def test_links_of_one_number_fail_together() -> None:
-    """Edges that say that they share a cable are down together."""
+def test_edges_with_the_same_cable_fail_together() -> None:
     graph = nx.MultiDiGraph()
     for one, other in (("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")):
         graph.add_edge(one, other, latency_ms=1.0, bandwidth_bps=1e9, cable=7)

@@ -1,4 +1,4 @@
-"""What probes have measured: robust, aged, and safe to repeat."""
+"""Probe measurements: robust, aged, and safe to repeat."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.correction import Measurements, PairMeasured
 
 
-def test_what_is_known_of_a_pair() -> None:
-    """The usual round trip is the median of medians, the least the median of minima, bandwidth the median of three."""
+def test_a_pair_has_the_medians_of_its_probes() -> None:
     seen = Measurements()
     for at_ms, samples in enumerate([[10.0, 12.0, 30.0], [11.0, 11.0], [9.0, 14.0, 15.0]]):
         seen.add_round_trip("a", "b", at_ms, samples)
@@ -32,8 +31,7 @@ def test_what_is_known_of_a_pair() -> None:
     )
 
 
-def test_a_round_trip_belongs_to_both_directions_and_bandwidth_to_one() -> None:
-    """Probes of either end are one series; data from a to b says nothing of data from b to a."""
+def test_a_round_trip_counts_for_both_directions_and_bandwidth_for_one() -> None:
     seen = Measurements()
     seen.add_round_trip("a", "b", 1, [10.0])
     seen.add_round_trip("b", "a", 2, [20.0])
@@ -47,8 +45,7 @@ def test_a_round_trip_belongs_to_both_directions_and_bandwidth_to_one() -> None:
 
 
 @given(st.floats(1, 100), st.floats(0, 1e6), st.integers(0, 4))
-def test_one_odd_probe_moves_no_round_trip(true_ms: float, wrong_ms: float, place: int) -> None:
-    """Of probes that met a queue, or measured nonsense, one among three changes neither of the two figures."""
+def test_a_single_outlier_does_not_change_the_round_trip(true_ms: float, wrong_ms: float, place: int) -> None:
     seen = Measurements()
     for at_ms in range(5):
         seen.add_round_trip("a", "b", at_ms, [wrong_ms] if at_ms == place else [true_ms] * 3)
@@ -59,8 +56,7 @@ def test_one_odd_probe_moves_no_round_trip(true_ms: float, wrong_ms: float, plac
 
 
 @given(st.floats(1, 100), st.floats(1, 100), st.integers(1, 5))
-def test_a_change_is_known_after_two_probes(before_ms: float, after_ms: float, probes: int) -> None:
-    """However long a way had been as it was, the second probe after it has changed shows it as it is."""
+def test_two_probes_establish_a_change(before_ms: float, after_ms: float, probes: int) -> None:
     seen = Measurements()
     for at_ms in range(probes + 2):
         seen.add_round_trip("a", "b", at_ms, [before_ms if at_ms < probes else after_ms])
@@ -70,8 +66,7 @@ def test_a_change_is_known_after_two_probes(before_ms: float, after_ms: float, p
     assert (found.round_trip_ms, found.bandwidth_bps) == (after_ms, 1e6 * after_ms)
 
 
-def test_one_odd_bandwidth_moves_nothing() -> None:
-    """A probe that shared the link with others does not lower it, and a single one that is too high does not set it."""
+def test_a_single_outlier_does_not_change_the_bandwidth() -> None:
     seen = Measurements()
     for at_ms, speed in enumerate([1e9, 1e9, 2e8, 1e9, 1e12, 1e9]):
         seen.add_bandwidth("a", "b", at_ms, speed)
@@ -81,7 +76,6 @@ def test_one_odd_bandwidth_moves_nothing() -> None:
 
 
 def test_old_measurements_do_not_count() -> None:
-    """Each kind has its age, and at most a window of the newest counts; what is too old is as if it were not there."""
     seen = Measurements(window=3, round_trip_age_ms=100, bandwidth_age_ms=1000)
     for at_ms in range(5):
         seen.add_round_trip("a", "b", at_ms, [float(at_ms)])
@@ -101,8 +95,7 @@ def test_old_measurements_do_not_count() -> None:
 
 
 @given(st.permutations(range(24)))
-def test_measurements_may_come_twice_and_in_any_order(order: list[int]) -> None:
-    """The newest count, each once, however they were delivered."""
+def test_repeated_and_reordered_measurements_do_not_matter(order: list[int]) -> None:
     straight, mixed = Measurements(window=24), Measurements(window=24)
     for at_ms in range(24):
         straight.add_round_trip("a", "b", at_ms, [float(at_ms % 5), 9.0])
@@ -113,8 +106,8 @@ def test_measurements_may_come_twice_and_in_any_order(order: list[int]) -> None:
     assert mixed.pairs(30) == straight.pairs(30)
 
 
-def test_pairs_are_given_in_the_order_of_the_sites() -> None:
-    """All pairs of which something is known are there, in both directions where a round trip is."""
+def test_pairs_are_in_the_order_of_the_sites() -> None:
+    """A round trip yields a pair in each direction."""
     seen = Measurements()
     seen.add_round_trip("c", "a", 1, [10.0])
     seen.add_bandwidth("b", "a", 1, 1e9)
@@ -123,8 +116,7 @@ def test_pairs_are_given_in_the_order_of_the_sites() -> None:
 
 
 @pytest.mark.parametrize("samples", [[], [-1.0], [1.0, math.inf], [math.nan], [2.0, math.nan]])
-def test_what_is_no_round_trip_is_refused(samples: list[float]) -> None:
-    """A probe without samples, or with one that is no time, leaves nothing."""
+def test_invalid_round_trips_are_refused(samples: list[float]) -> None:
     seen = Measurements()
     with pytest.raises(InputError, match="round trips from a to b"):
         seen.add_round_trip("a", "b", 1, samples)
@@ -132,16 +124,14 @@ def test_what_is_no_round_trip_is_refused(samples: list[float]) -> None:
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, math.inf, math.nan])
-def test_what_is_no_bandwidth_is_refused(speed: float) -> None:
-    """Neither does a bandwidth that is none."""
+def test_invalid_bandwidths_are_refused(speed: float) -> None:
     seen = Measurements()
     with pytest.raises(InputError, match="bandwidth from a to b"):
         seen.add_bandwidth("a", "b", 1, speed)
     assert seen.pairs(2) == []
 
 
-def test_a_site_is_not_measured_with_itself() -> None:
-    """The two ends are different sites."""
+def test_a_probe_from_a_site_to_itself_is_refused() -> None:
     seen = Measurements()
     with pytest.raises(InputError, match="from a to itself"):
         seen.add_round_trip("a", "a", 1, [1.0])
@@ -150,7 +140,6 @@ def test_a_site_is_not_measured_with_itself() -> None:
 
 
 @pytest.mark.parametrize("option", ["window", "round_trip_age_ms", "bandwidth_age_ms"])
-def test_options_that_make_no_sense_are_refused(option: str) -> None:
-    """Each is at least 1."""
+def test_options_below_one_are_refused(option: str) -> None:
     with pytest.raises(OptionError, match=option):
         Measurements(**{option: 0})

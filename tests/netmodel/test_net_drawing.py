@@ -1,4 +1,4 @@
-"""Pictures of networks: what is on them, not how it looks."""
+"""Pictures of networks: their content, not their appearance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridweave.netmodel.topology import Topology
 
 
 def mapped() -> Topology:
-    """Return a network of which one node has no position."""
+    """Return a network with one node of unknown position."""
     graph = nx.MultiGraph()
     for name, latitude, longitude in (("NL", 52.4, 4.9), ("BE", 50.9, 4.3), ("DE", 50.1, 8.7)):
         graph.add_node(name, Latitude=latitude, Longitude=longitude)
@@ -25,15 +25,14 @@ def mapped() -> Topology:
 
 
 def texts(figure: Figure) -> set[str]:
-    """Return what stands beside the nodes and in the legend."""
+    """Return the labels and the legend entries."""
     figure.draw_without_rendering()
     return {text.get_text() for text in figure.axes[0].texts} | {
         text.get_text() for text in figure.legends[0].get_texts()
     }
 
 
-def test_a_map_has_nodes_where_they_are() -> None:
-    """A map is drawn by longitude and latitude, names sites at their nodes, and tells speeds apart."""
+def test_a_map_places_nodes_by_longitude_and_latitude() -> None:
     figure = draw_topology(mapped())
     axes = figure.axes[0]
     assert axes.get_xlabel() == "longitude [degrees]"
@@ -45,8 +44,7 @@ def test_a_map_has_nodes_where_they_are() -> None:
     assert axes.get_title(loc="left") == "graph: 4 nodes, 4 links, 2 sites"
 
 
-def test_names_are_no_formulas() -> None:
-    """Matplotlib takes what stands between two dollars for mathematics, and not all of it is."""
+def test_dollar_signs_in_names_are_not_formulas() -> None:
     graph = nx.path_graph([r"$\foo$", "b"])
     nx.set_edge_attributes(graph, 1.0, "latency_ms")
     figure = draw_topology(topology_of_graph(graph, name="$^$", bandwidth_bps=1e9))
@@ -54,8 +52,7 @@ def test_names_are_no_formulas() -> None:
     assert figure.axes[0].get_title(loc="left") == "$^$: 2 nodes, 1 links, 2 sites"
 
 
-def test_parallel_links_are_drawn_apart() -> None:
-    """Each cable is drawn once, and two with the same ends do not hide each other."""
+def test_parallel_links_do_not_overlap() -> None:
     lines = draw_topology(mapped()).axes[0].lines
     assert len(lines) == 4
     ends = {tuple(np.round(np.asarray(line.get_xydata()).ravel(), 6)) for line in lines}
@@ -63,7 +60,6 @@ def test_parallel_links_are_drawn_apart() -> None:
 
 
 def test_links_that_are_down_are_dashed() -> None:
-    """A cable that is down in both directions is dashed, and the legend says so."""
     topology = mapped()
     figure = draw_topology(topology.with_figures(up=topology.cable != 3))
     assert [line.get_linestyle() for line in figure.axes[0].lines].count("--") == 1
@@ -71,8 +67,8 @@ def test_links_that_are_down_are_dashed() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 12, 320])
-def test_without_positions_the_links_make_the_layout(nodes: int) -> None:
-    """A network without positions is drawn without axes, whatever its size; names are left out when they are many."""
+def test_a_network_without_positions_gets_a_layout_without_axes(nodes: int) -> None:
+    """Large networks have no labels."""
     graph = nx.path_graph(nodes)
     nx.set_edge_attributes(graph, 1.0, "latency_ms")
     figure = draw_topology(topology_of_graph(graph, bandwidth_bps=1e9))
@@ -80,8 +76,7 @@ def test_without_positions_the_links_make_the_layout(nodes: int) -> None:
     assert len(figure.axes[0].texts) == (nodes if nodes <= 150 else 0)
 
 
-def test_many_speeds_are_drawn_in_classes() -> None:
-    """More than five speeds are drawn in five classes, which the legend names from and to."""
+def test_more_than_five_bandwidths_are_drawn_in_five_classes() -> None:
     graph = nx.path_graph(13)
     nx.set_edge_attributes(graph, 1.0, "latency_ms")
     for number, (_, _, attributes) in enumerate(graph.edges(data=True)):

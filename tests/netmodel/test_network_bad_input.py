@@ -1,4 +1,4 @@
-"""Networks that cannot be used: what is told, and that all of it is told at once."""
+"""Invalid networks: all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from net_builders import ZOO, no_file
 
 
 def read(text: str, name: str = "net.toml", sites: list[str] | None = None) -> Topology:
-    """Read a network from a text."""
+    """Parse a network."""
     return parse_network(text, name, no_file, sites)[1]
 
 
 def problems(text: str, name: str = "net.toml", sites: list[str] | None = None) -> list[str]:
-    """Return all that is wrong with a network, a line each."""
+    """Return the lines of all problems of a network."""
     with pytest.raises(ScenarioError) as caught:
         read(text, name, sites=sites)
     lines = str(caught.value).splitlines()
@@ -115,13 +115,12 @@ BC = '{from = "b", to = "c", latency_ms = 1, bandwidth_bps = 1e9}'
         ('[net]\nnodes = [{name = ""}]\n', "a node has no name"),
     ],
 )
-def test_bad_tables_are_refused(text: str, message: str) -> None:
-    """What is wrong with a table is told with the link, the site or the key, and with what would be right."""
+def test_invalid_tables_are_refused(text: str, message: str) -> None:
+    """Messages name the link, site or key, and say what is expected."""
     assert any(message in line for line in problems(text))
 
 
-def test_all_problems_are_told_at_once() -> None:
-    """Independent problems each have their line, once."""
+def test_all_problems_are_reported_once() -> None:
     lines = problems(
         linked(
             AB.replace("1e9", "-5"),
@@ -144,20 +143,17 @@ def test_all_problems_are_told_at_once() -> None:
         ('{from = "a", to = "b", bandwith = "1 Gbps", latency_ms = 1}', "link a - b: 'bandwith' is not known"),
     ],
 )
-def test_a_link_that_is_refused_does_not_part_the_graph(wrong: str, told: str) -> None:
-    """Of a link that cannot be read only that is told, and not that the nodes at its ends are in two pieces."""
+def test_an_invalid_link_causes_no_report_about_connectivity(wrong: str, told: str) -> None:
     (line,) = problems(linked(wrong, BC))
     assert told in line
 
 
-def test_a_node_that_is_refused_is_there_for_its_links() -> None:
-    """Of a node that cannot be read only that is told, and not that its links lead to a node that is not there."""
+def test_an_invalid_node_causes_no_report_about_its_links() -> None:
     (line,) = problems(linked(AB, BC).replace("latitude = 50,", 'latitude = "north",'))
     assert "nodes.latitude: is a text; a number is needed" in line
 
 
-def test_sites_must_be_somewhere() -> None:
-    """A site that is not attached to a node is named, and so is an attachment of a site that does not exist."""
+def test_unattached_and_unknown_sites_are_reported() -> None:
     lines = problems(linked(AB, BC, more='attach = {alpha = "a", ghost = "b"}'), sites=["alpha", "b", "omega"])
     assert lines == [
         "attach.ghost: there is no site 'ghost'; there are alpha, b, omega",
@@ -180,15 +176,13 @@ def test_sites_must_be_somewhere() -> None:
         (("edge [ source 2 target 4", "edge [ source 2 target 0"), "has 2 parts"),
     ],
 )
-def test_bad_graph_files_are_refused(edit: tuple[str, str], message: str) -> None:
-    """Units, numbers and links of a graph file that make no sense are refused with the link."""
+def test_invalid_graph_files_are_refused(edit: tuple[str, str], message: str) -> None:
     text = ZOO.replace(*edit)
     assert text != ZOO
     assert any(message in line for line in problems(text, "zoo.gml"))
 
 
-def test_a_graph_without_any_speed_is_refused() -> None:
-    """Where no link has a speed there is nothing to take the others' from."""
+def test_a_graph_without_any_bandwidth_is_refused() -> None:
     graph = nx.path_graph(["a", "b"])
     nx.set_edge_attributes(graph, 1.0, "latency_ms")
     with pytest.raises(ScenarioError, match="link a - b: has no bandwidth"):
@@ -196,7 +190,6 @@ def test_a_graph_without_any_speed_is_refused() -> None:
 
 
 def test_a_graph_without_positions_or_latencies_is_refused() -> None:
-    """Where most links have neither latency nor positions, each is named."""
     with pytest.raises(ScenarioError) as caught:
         topology_of_graph(nx.path_graph(["a", "b", "c"]), bandwidth_bps=1e9)
     assert [str(problem).partition(": has no latency")[0] for problem in caught.value.problems] == [
@@ -210,7 +203,7 @@ GIVE_LATENCY = "give latency_ms, or latitude and longitude"
 
 
 def graph_problems(*edges: tuple[str, str, Attributes], nodes: dict[str, Attributes] | None = None) -> list[str]:
-    """Return all problems of a graph of a user, a line each."""
+    """Return the lines of all problems of a user's graph."""
     graph: nx.MultiGraph[str] = nx.MultiGraph()
     graph.add_nodes_from((nodes or {}).items())
     for one, other, changed in edges:
@@ -239,27 +232,24 @@ def graph_problems(*edges: tuple[str, str, Attributes], nodes: dict[str, Attribu
         ({"up": "yes"}, "link b - c: up is 'yes'; true or false"),
     ],
 )
-def test_a_bad_edge_of_a_graph_is_refused_in_one_line(changed: Attributes, line: str) -> None:
-    """One wrong attribute, or one that is missing, has one line; nothing is taken from the other edges instead."""
+def test_an_invalid_edge_is_reported_in_one_line(changed: Attributes, line: str) -> None:
+    """Values of other edges do not fill the gap."""
     assert graph_problems(("a", "b", {}), ("b", "c", changed), ("c", "a", {})) == [line]
 
 
-def test_a_number_without_end_is_refused() -> None:
-    """A whole number that no float can hold is refused like a text."""
+def test_an_integer_beyond_the_range_of_a_float_is_refused() -> None:
     (line,) = graph_problems(("a", "b", {"latency_ms": 10**400}))
     assert line.startswith("link a - b: latency_ms is 1000")
     assert line.endswith("; a number")
     assert len(line) < 200
 
 
-def test_a_graph_in_pieces_is_refused_in_one_line() -> None:
-    """The nodes of each piece are named."""
+def test_an_unconnected_graph_is_refused_in_one_line() -> None:
     lines = graph_problems(("a", "b", {}), ("c", "d", {}))
     assert lines == ["has 2 parts with no link between them: a, b; c, d"]
 
 
-def test_sites_of_nodes_that_make_no_sense_are_refused() -> None:
-    """A site is at one node, and has a name."""
+def test_invalid_sites_attributes_are_refused() -> None:
     nodes: dict[str, Attributes] = {
         "a": {"sites": "alpha"},
         "b": {"sites": ("alpha", "beta")},
@@ -272,8 +262,7 @@ def test_sites_of_nodes_that_make_no_sense_are_refused() -> None:
 
 
 @pytest.mark.parametrize("given", [None, [("a", "b")], "geant.gml"])
-def test_what_is_no_graph_is_refused(given: object) -> None:
-    """A list of edges, or the name of a file, is refused by its type."""
+def test_other_types_than_graphs_are_refused(given: object) -> None:
     with pytest.raises(InputError, match=f"is a {type(given).__name__}; expected a graph of networkx"):
         topology_of_graph(given)
 
@@ -298,8 +287,7 @@ def test_what_is_no_graph_is_refused(given: object) -> None:
         ("", "x", "x: the suffix is not that of a network"),
     ],
 )
-def test_what_is_no_network_file_is_refused(text: str, name: str, message: str) -> None:
-    """A text of another kind is refused with the name of the file."""
+def test_files_of_other_formats_are_refused(text: str, name: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read(text, name)
     assert message in str(caught.value)
@@ -324,6 +312,5 @@ def test_what_is_no_network_file_is_refused(text: str, name: str, message: str) 
         ({"arguments": "{n = 3}"}, "generator: name is missing"),
     ],
 )
-def test_bad_generators_are_refused(entries: dict[str, object], message: str) -> None:
-    """A generator that does not exist, arguments that it does not take and latencies that nobody knows are refused."""
+def test_invalid_generators_are_refused(entries: dict[str, object], message: str) -> None:
     assert any(message in line for line in problems(generated(bandwidth_bps=1e9, **entries)))

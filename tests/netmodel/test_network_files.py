@@ -1,4 +1,4 @@
-"""Networks out of TOML, GML, GraphML and generators: what is read, what is filled in, and what is refused."""
+"""Networks from TOML, GML, GraphML and generators: parsing, and filling in of missing values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from net_builders import ZOO, no_file
 def read(
     text: str, name: str = "net.toml", files: Mapping[str, str] | None = None, sites: list[str] | None = None
 ) -> Topology:
-    """Read a network from a text; the files that it names are those given."""
+    """Parse a network; ``files`` supplies the files that it names."""
     return parse_network(text, name, files.__getitem__ if files else no_file, sites)[1]
 
 
@@ -65,8 +65,7 @@ beta = {node = "y", latency_ms = 0.5, bandwidth = "1 Gbps"}
 """
 
 
-def test_toml_says_each_direction_on_its_own() -> None:
-    """A cable has a link each way; what its way back says differs, and one way is one way."""
+def test_back_overrides_values_of_the_reverse_link() -> None:
     topology = read(TWO_WAYS)
     links = [
         (topology.nodes[one], topology.nodes[other])
@@ -82,8 +81,7 @@ def test_toml_says_each_direction_on_its_own() -> None:
     assert topology.link_label(4) == "z - x (satellite)"
 
 
-def test_sites_are_at_their_nodes() -> None:
-    """Sites stand where they are attached; one with a line of its own at the end of that line."""
+def test_sites_are_attached_to_their_nodes_or_access_lines() -> None:
     topology = read(TWO_WAYS)
     assert topology.sites == ("alpha", "beta")
     assert [topology.nodes[node] for node in topology.node_of_site] == ["x", "beta"]
@@ -91,16 +89,14 @@ def test_sites_are_at_their_nodes() -> None:
     assert [named.nodes[node] for node in named.node_of_site] == ["z", "beta", "x"]
 
 
-def test_a_table_can_be_read_and_embedded() -> None:
-    """The settings of a table are kept for whoever uses the network, with their defaults."""
+def test_a_table_keeps_its_settings_and_defaults() -> None:
     table, _ = parse_network(TWO_WAYS, "net.toml", no_file)
     assert isinstance(table, NetTable)
     assert (table.routes, table.exchange, table.contention, table.detour) == ("bandwidth", "synchronous", "none", 1.5)
     assert isinstance(table.attach["beta"], AttachTable)
 
 
-def test_a_table_can_name_a_file() -> None:
-    """A graph file is read beside the table, which says its detour and where sites are."""
+def test_a_table_can_name_a_graph_file() -> None:
     topology = read('[net]\nfile = "zoo.gml"\ndetour = 2.0\nattach = {a = "AMS", b = "Kiev"}\n', files={"zoo.gml": ZOO})
     plain = read(ZOO, "zoo.gml")
     assert topology.latency_ms[0] == pytest.approx(plain.latency_ms[0] * 2.0 / 1.5)
@@ -110,8 +106,8 @@ def test_a_table_can_name_a_file() -> None:
 # -- GML and GraphML
 
 
-def test_the_topology_zoo_is_read_as_it_is() -> None:
-    """Speeds come from whichever attribute tells; parallel links and equal labels are kept apart; gaps are filled."""
+def test_topology_zoo_files_are_read() -> None:
+    """Bandwidths come from any known attribute; parallel links and equal labels are kept apart."""
     topology = read(ZOO, "zoo.gml")
     assert topology.nodes == ("AMS", "BRU", "FRA (2)", "Kiev", "FRA (4)")
     assert topology.sites == topology.nodes
@@ -129,8 +125,7 @@ def test_the_topology_zoo_is_read_as_it_is() -> None:
     assert (topology.bandwidth_bps[::2] == topology.bandwidth_bps[1::2]).all()
 
 
-def test_a_speed_that_no_link_needs_is_told() -> None:
-    """It would be varied in vain."""
+def test_a_default_bandwidth_without_effect_is_remarked() -> None:
     link = "[[net.links]]\nfrom = 'a'\nto = 'b'\nlatency_ms = 1\nbandwidth = '1 Gbps'\n"
     nodes = "[[net.nodes]]\nname = 'a'\n[[net.nodes]]\nname = 'b'\n"
     said = "net.bandwidth has no effect: every link has its own bandwidth"
@@ -138,8 +133,8 @@ def test_a_speed_that_no_link_needs_is_told() -> None:
     assert read(f"[net]\n{nodes}{link}").remarks == ()
 
 
-def test_gaps_are_filled_by_rule_and_told() -> None:
-    """The most common speed and the median latency stand in for what a file does not say, and a remark says so."""
+def test_filled_gaps_are_remarked() -> None:
+    """The most common bandwidth and the median latency replace missing values."""
     topology = read(ZOO, "zoo.gml")
     label = "FRA (2) - Kiev"
     assert topology.remarks == (
@@ -159,7 +154,6 @@ def test_latency_follows_the_great_circle() -> None:
 
 
 def test_graphml_is_read_like_gml() -> None:
-    """The same network in GraphML has the same links."""
     plain = ZOO.replace(' LinkLabel "155 Mbps"', "")
     graph = nx.parse_gml(plain.replace("graph [", "graph [ multigraph 1", 1), label="id")
     text = "\n".join(nx.generate_graphml(graph))
@@ -169,8 +163,7 @@ def test_graphml_is_read_like_gml() -> None:
     assert one.bandwidth_bps.tolist() == other.bandwidth_bps.tolist()
 
 
-def test_links_of_a_directed_graph_are_paired() -> None:
-    """In a directed graph a link there and one back are one cable, which fails as one."""
+def test_opposite_links_of_a_directed_graph_share_a_cable() -> None:
     graph = nx.DiGraph([("a", "b"), ("b", "c"), ("b", "a"), ("c", "b")])
     nx.set_edge_attributes(graph, {edge: 1.0 + place for place, edge in enumerate(graph.edges)}, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=1e9)
@@ -180,8 +173,8 @@ def test_links_of_a_directed_graph_are_paired() -> None:
     assert len(np.unique(topology.cable)) == 2
 
 
-def test_geant_loads_as_it_is() -> None:
-    """The research network of 2012 has 40 nodes, 61 cables with speeds, and plausible latencies."""
+def test_geant_2012_is_read() -> None:
+    """It has 40 nodes, 61 cables with bandwidths, and plausible latencies."""
     path = Path(__file__).parents[3] / "shared" / "topologies" / "Geant2012.gml"
     if not path.is_file():
         pytest.skip("Geant2012.gml of the Internet Topology Zoo is not beside the project")
@@ -205,8 +198,7 @@ def generated(**entries: object) -> str:
     return f"[net.generator]\n{rows}\n"
 
 
-def test_a_generator_makes_the_graph() -> None:
-    """A cycle of eight has eight cables of the latency and the bandwidth that are said."""
+def test_a_generator_creates_the_graph() -> None:
     text = generated(name='"cycle_graph"', arguments="{n = 8}", latency_ms=4, bandwidth='"1 Gbps"')
     topology = read(text)
     assert len(topology.nodes) == 8
@@ -214,8 +206,8 @@ def test_a_generator_makes_the_graph() -> None:
     assert topology.bandwidth_bps.tolist() == [1e9] * 16
 
 
-def test_generators_draw_from_their_seed() -> None:
-    """The same seed makes the same graph, and another another; latency follows the distance on the square."""
+def test_generated_graphs_depend_on_the_seed() -> None:
+    """Latencies follow the distances on the square."""
     texts = [
         generated(
             name='"waxman_graph"',
@@ -233,8 +225,7 @@ def test_generators_draw_from_their_seed() -> None:
 
 
 @pytest.mark.parametrize("name", known_generators())
-def test_every_generator_that_is_named_can_be_used(name: str) -> None:
-    """Each generator gives a network when it is called with sensible arguments."""
+def test_every_accepted_generator_works(name: str) -> None:
     arguments = {
         "balanced_tree": "{r = 2, h = 3}",
         "barabasi_albert_graph": "{n = 20, m = 2}",
@@ -268,27 +259,25 @@ def test_every_generator_that_is_named_can_be_used(name: str) -> None:
         ("1 Tbps", 1e12),
     ],
 )
-def test_speeds_are_read(text: str, bandwidth_bps: float) -> None:
-    """A speed is a number with a unit, whose prefix is a power of 1000."""
+def test_bandwidths_are_parsed(text: str, bandwidth_bps: float) -> None:
     assert parse_bandwidth(text) == bandwidth_bps
 
 
 @pytest.mark.parametrize("text", ["", "10", "10 GB/s", "fast", "-1 Gbps", "1 Pbps", "10 mbps", "1,5 Gbps"])
-def test_what_is_no_speed_is_refused(text: str) -> None:
-    """A number without a unit, bytes, and other units are refused."""
+def test_invalid_bandwidths_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not a speed"):
         parse_bandwidth(text)
 
 
 @given(st.floats(1, 1e15))
-def test_speeds_are_shown_so_that_they_can_be_read(bandwidth_bps: float) -> None:
-    """What is shown reads as the same speed, to four digits."""
+def test_formatted_bandwidths_parse_to_four_digits(bandwidth_bps: float) -> None:
     assert parse_bandwidth(show_bandwidth(bandwidth_bps)) == pytest.approx(bandwidth_bps, rel=1e-3)
 
 
 @given(st.floats(-90, 90), st.floats(-180, 180), st.floats(-90, 90), st.floats(-180, 180))
-def test_great_circles(latitude: float, longitude: float, other_latitude: float, other_longitude: float) -> None:
-    """The distance is the same both ways, and no longer than half around the earth."""
+def test_great_circle_distances_are_symmetric_and_bounded(
+    latitude: float, longitude: float, other_latitude: float, other_longitude: float
+) -> None:
     there = great_circle_km(latitude, longitude, other_latitude, other_longitude)
     back = great_circle_km(other_latitude, other_longitude, latitude, longitude)
     assert there == pytest.approx(back, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Routes: against every simple path there is, and the tables that kernels read."""
+"""Routes, compared with all simple paths, and the path tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gridweave.netmodel.topology import Topology
 
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
-    """Draw a small directed network with parallel links and many ties, each node a site."""
+    """Draw a small directed network with parallel links and many ties, where each node is a site."""
     nodes = draw(st.integers(2, 6))
     graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
     ends = [(node, (node + 1) % nodes) for node in range(nodes)]
@@ -33,7 +33,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 def all_routes(topology: Topology, origin: int, target: int) -> list[tuple[int, ...]]:
-    """Return every route that passes no node twice, as its links."""
+    """Return every route without repeated nodes, as its links."""
     if origin == target:
         return [()]
     ends = zip(topology.source.tolist(), topology.target.tolist(), range(len(topology.source)), strict=True)
@@ -42,20 +42,19 @@ def all_routes(topology: Topology, origin: int, target: int) -> list[tuple[int, 
 
 
 def by_latency(topology: Topology, links: tuple[int, ...]) -> tuple[int, int, list[int]]:
-    """Return what routes by latency are compared by: of two lists, that without the highest link of either is less."""
+    """Return a sort key for routes by latency; a tie goes to the route without the highest link number."""
     latency_ns = round(sum(topology.latency_ms[link] for link in links) * 1e6)
     return latency_ns, len(links), sorted(links, reverse=True)
 
 
 def narrowest(topology: Topology, links: tuple[int, ...]) -> float:
-    """Return the least bandwidth on a route."""
+    """Return the smallest bandwidth on a route."""
     return min((float(topology.bandwidth_bps[link]) for link in links), default=math.inf)
 
 
 @settings(max_examples=60)
 @given(topologies())
-def test_shortest_paths_are_the_best_of_all(topology: Topology) -> None:
-    """The table has, for each pair of sites, the least of all routes by latency, links, and numbers of links."""
+def test_shortest_paths_are_the_best_simple_paths(topology: Topology) -> None:
     paths = find_paths(topology)
     for one, other in product(range(len(topology.sites)), repeat=2):
         best = min(all_routes(topology, one, other), key=lambda links: by_latency(topology, links))
@@ -64,8 +63,7 @@ def test_shortest_paths_are_the_best_of_all(topology: Topology) -> None:
 
 @settings(max_examples=60)
 @given(topologies())
-def test_widest_paths_are_the_best_of_all(topology: Topology) -> None:
-    """By bandwidth the route has the widest narrowest link, and is the shortest of those."""
+def test_widest_paths_are_the_best_simple_paths(topology: Topology) -> None:
     paths = find_paths(topology, "bandwidth")
     for one, other in product(range(len(topology.sites)), repeat=2):
         routes = all_routes(topology, one, other)
@@ -76,8 +74,7 @@ def test_widest_paths_are_the_best_of_all(topology: Topology) -> None:
 
 @settings(max_examples=60)
 @given(topologies(), st.integers(1, 5))
-def test_k_best_routes(topology: Topology, k: int) -> None:
-    """The k best routes are the first k of all, in order, by latency and by bandwidth."""
+def test_the_k_best_routes_are_the_first_k_of_all(topology: Topology, k: int) -> None:
     last = len(topology.nodes) - 1
     routes = sorted(all_routes(topology, 0, last), key=lambda links: by_latency(topology, links))
     assert [route.links for route in best_routes(topology, 0, last, k=k)] == routes[:k]
@@ -87,8 +84,7 @@ def test_k_best_routes(topology: Topology, k: int) -> None:
 
 @settings(max_examples=30)
 @given(topologies(), st.integers(1, 4))
-def test_widest_of_the_k_shortest(topology: Topology, k: int) -> None:
-    """Under k-shortest the path is the widest of the k shortest, the shorter one of several."""
+def test_k_shortest_takes_the_widest_of_the_k_shortest(topology: Topology, k: int) -> None:
     paths = find_paths(topology, "k-shortest", k=k)
     for one, other in product(range(len(topology.sites)), repeat=2):
         routes = sorted(all_routes(topology, one, other), key=lambda links: by_latency(topology, links))[:k]
@@ -96,8 +92,7 @@ def test_widest_of_the_k_shortest(topology: Topology, k: int) -> None:
 
 
 @given(topologies(), st.sampled_from(["latency", "bandwidth", "k-shortest"]))
-def test_tables_add_up_their_links(topology: Topology, routes: str) -> None:
-    """Each path leads from its site to the other, and its latency is that of its links."""
+def test_path_tables_sum_their_links(topology: Topology, routes: str) -> None:
     paths = find_paths(topology, routes)
     for one, other in product(range(len(topology.sites)), repeat=2):
         links = paths.between(one, other)
@@ -113,10 +108,8 @@ def test_tables_add_up_their_links(topology: Topology, routes: str) -> None:
     st.sampled_from(["latency", "bandwidth", "k-shortest"]),
     st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=16, max_size=16),
 )
-def test_paths_after_a_change_are_those_of_the_changed_network(
-    topology: Topology, routes: str, factors: list[float]
-) -> None:
-    """Only paths over slower or failed links are found again, and yet all are what they would be from scratch."""
+def test_updated_paths_equal_paths_from_scratch(topology: Topology, routes: str, factors: list[float]) -> None:
+    """Only paths over slower or failed links are searched again."""
     changed = NetworkModel(topology, find_paths(topology, routes)).with_cables(factors[: topology.n_cables])
     expected = find_paths(topology.with_cables(factors[: topology.n_cables]), routes)
     sites = range(len(topology.sites))
@@ -126,8 +119,8 @@ def test_paths_after_a_change_are_those_of_the_changed_network(
     assert (changed.paths.bandwidth_bps == expected.bandwidth_bps).all()
 
 
-def test_equal_routes_there_and_back_cross_the_same_cables() -> None:
-    """Where a square offers two equal ways, both directions take that without the cable that is listed last."""
+def test_tied_routes_use_the_same_cables_in_both_directions() -> None:
+    """Both avoid the cable that is listed last."""
     graph = nx.Graph([("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
     nx.set_edge_attributes(graph, 1.0, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=1e9)
@@ -136,8 +129,7 @@ def test_equal_routes_there_and_back_cross_the_same_cables() -> None:
     assert [topology.link_label(link) for link in paths.between(3, 0)] == ["d - b", "b - a"]
 
 
-def test_sites_of_one_node_have_an_empty_path() -> None:
-    """Two sites at one node are joined without a link, latency or limit."""
+def test_sites_at_one_node_have_an_empty_path() -> None:
     graph = nx.path_graph(["x", "y"])
     nx.set_edge_attributes(graph, 3.0, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=1e9, attach={"a": "x", "b": "x", "c": "y"})
@@ -149,7 +141,6 @@ def test_sites_of_one_node_have_an_empty_path() -> None:
 
 
 def test_each_direction_has_its_own_values() -> None:
-    """A way there and a way back differ if their links do."""
     graph = nx.DiGraph()
     graph.add_edge("a", "b", latency_ms=1.0, bandwidth_bps=1e9)
     graph.add_edge("b", "a", latency_ms=4.0, bandwidth_bps=1e8)
@@ -158,8 +149,8 @@ def test_each_direction_has_its_own_values() -> None:
     assert paths.bandwidth_bps.tolist() == [[math.inf, 1e9], [1e8, math.inf]]
 
 
-def test_jitter_is_half_expected_and_counts_for_the_route() -> None:
-    """A link that is shorter at its best, but later on average, is not taken."""
+def test_routes_count_the_mean_jitter() -> None:
+    """A link with a lower minimum but a higher mean latency is not used."""
     graph = nx.MultiGraph()
     graph.add_edge("a", "b", latency_ms=10.0, jitter_ms=6.0)
     graph.add_edge("a", "b", latency_ms=12.0, jitter_ms=0.0)
@@ -170,7 +161,7 @@ def test_jitter_is_half_expected_and_counts_for_the_route() -> None:
 
 
 def test_loss_adds_round_trips_and_limits_streams() -> None:
-    """Loss adds up over links; a lost packet takes a round trip more; one stream follows Mathis's formula."""
+    """A lost packet costs a round trip; a single stream follows Mathis's formula."""
     graph = nx.path_graph(["a", "b", "c"])
     nx.set_edge_attributes(graph, 10.0, "latency_ms")
     nx.set_edge_attributes(graph, 0.1, "loss")
@@ -181,14 +172,13 @@ def test_loss_adds_round_trips_and_limits_streams() -> None:
     assert paths.stream_bps[0, 0] == math.inf
 
 
-def test_a_stream_of_mathis() -> None:
+def test_the_formula_of_mathis() -> None:
     """100 ms, segments of 1460 bytes and a loss of 1 in 10,000 allow 14.3 Mbps; without loss there is no limit."""
     stream = stream_bandwidth_bps(np.array([100.0, 100.0]), np.array([1e-4, 0.0]))
     assert stream.tolist() == [pytest.approx(14.305e6, rel=1e-3), math.inf]
 
 
-def test_unknown_routes_are_refused() -> None:
-    """A kind of route that does not exist, and less than one route, are refused by name."""
+def test_unknown_kinds_of_routes_are_refused() -> None:
     topology = topology_of_graph(nx.relabel_nodes(nx.path_graph(1), str))
     with pytest.raises(OptionError, match="routes: 'fastest' is not known; one of latency, bandwidth, k-shortest"):
         find_paths(topology, "fastest")
@@ -200,8 +190,7 @@ def test_unknown_routes_are_refused() -> None:
         best_routes(topology, 0, 0, k=0)
 
 
-def test_one_site_alone_has_a_table() -> None:
-    """A network of one node is one, without links."""
+def test_a_network_of_one_node_has_a_path_table() -> None:
     paths = find_paths(topology_of_graph(nx.path_graph(1)))
     assert paths.latency_ms.tolist() == [[0.0]]
     assert paths.between(0, 0) == []

@@ -1,4 +1,4 @@
-"""Max-min fair sharing: against progressive filling in fractions, and against a linear program."""
+"""Max-min fair sharing, compared with progressive filling in fractions and with a linear program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridweave.netmodel.kernels.state import new_filling
 
 @dataclass(frozen=True)
 class Case:
-    """Capacities of links, and for each flow its links and the most that it can use."""
+    """Capacities of links, and the links and demand of each flow."""
 
     capacity: list[int]
     routes: list[list[int]]
@@ -27,7 +27,7 @@ class Case:
 
 
 def shared(case: Case) -> npt.NDArray[np.float64]:
-    """Return the rates that the kernel gives."""
+    """Return the rates from the kernel."""
     first = np.concatenate(([0], np.cumsum([len(route) for route in case.routes]))).astype(np.int64)
     links = np.array([link for route in case.routes for link in route], np.uint32)
     flows = len(case.routes)
@@ -42,7 +42,7 @@ def shared(case: Case) -> npt.NDArray[np.float64]:
 
 
 def filled(case: Case) -> list[Fraction]:
-    """Return the rates by progressive filling: all rise together until a link is full or a flow has enough."""
+    """Return the rates by progressive filling: all rise together until a link is full or a demand is met."""
     rate = [Fraction(0)] * len(case.routes)
     rising = set(range(len(case.routes)))
     while rising:
@@ -68,7 +68,7 @@ def filled(case: Case) -> list[Fraction]:
 
 
 def programmed(case: Case) -> npt.NDArray[np.float64]:
-    """Return the max-min fair rates by linear programs: the least rate as high as can be, then the next, ..."""
+    """Return the max-min fair rates by linear programs: maximize the smallest rate, then the next, and so on."""
     flows = len(case.routes)
     crossing = np.array([[link in route for route in case.routes] for link in range(len(case.capacity))], float)
     fixed: dict[int, float] = {}
@@ -87,7 +87,7 @@ def programmed(case: Case) -> npt.NDArray[np.float64]:
 
 
 def _highest_least(case: Case, crossing: npt.NDArray[np.float64], fixed: dict[int, float]) -> float:
-    """Return how high all flows that are not fixed can be at least."""
+    """Return the largest possible minimum rate of the flows that are not fixed."""
     flows = len(case.routes)
     free = [flow for flow in range(flows) if flow not in fixed]
     least = np.zeros((len(free), flows + 1))
@@ -111,7 +111,7 @@ def _most(case: Case, flow: int) -> float | None:
 
 @st.composite
 def cases(draw: st.DrawFn, flows: int = 12) -> Case:
-    """Draw some links and flows over them; a flow without a demand of its own crosses at least one."""
+    """Draw links and flows; a flow with unlimited demand crosses at least one link."""
     capacity = draw(st.lists(st.integers(0, 50), min_size=1, max_size=6))
     route = st.lists(st.integers(0, len(capacity) - 1), min_size=1, max_size=4, unique=True)
     routes = draw(st.lists(route, min_size=1, max_size=flows))
@@ -120,43 +120,38 @@ def cases(draw: st.DrawFn, flows: int = 12) -> Case:
 
 
 def test_three_flows_by_hand() -> None:
-    """One flow over two links has half of the narrow one; the other on the wide link has the rest."""
+    """A flow over two links gets half of the narrow one; the other flow on the wide link gets the rest."""
     case = Case([10, 4], [[0, 1], [0], [1]], [math.inf] * 3)
     assert shared(case).tolist() == [2, 8, 2]
 
 
-def test_a_modest_flow_leaves_more_to_others() -> None:
-    """A flow that can use 1 has 1; the others share the rest in equal parts."""
+def test_a_small_demand_leaves_more_for_other_flows() -> None:
     assert shared(Case([10], [[0], [0], [0]], [1.0, math.inf, math.inf])).tolist() == [1, 4.5, 4.5]
 
 
-def test_a_flow_without_links_has_what_it_can_use() -> None:
-    """Within a site nothing limits a flow but itself."""
+def test_a_flow_without_links_gets_its_demand() -> None:
     assert shared(Case([10], [[], []], [3.0, math.inf])).tolist() == [3, math.inf]
 
 
-def test_a_link_that_is_down_gives_nothing() -> None:
-    """Flows over a link without capacity stand still, and take nothing from the others."""
+def test_flows_over_a_failed_link_get_nothing() -> None:
     assert shared(Case([0, 8], [[0, 1], [1], [1]], [math.inf] * 3)).tolist() == [0, 4, 4]
 
 
 @settings(max_examples=300)
 @given(cases())
-def test_rates_are_those_of_progressive_filling(case: Case) -> None:
-    """The kernel gives the rates that filling gives in exact fractions."""
+def test_rates_equal_progressive_filling(case: Case) -> None:
     assert shared(case) == pytest.approx([float(rate) for rate in filled(case)], rel=1e-12, abs=1e-12)
 
 
 @settings(max_examples=60)
 @given(cases(flows=7))
-def test_rates_are_those_of_linear_programs(case: Case) -> None:
-    """The kernel gives the rates that maximise the least, then the next, and so on."""
+def test_rates_equal_linear_programs(case: Case) -> None:
     assert shared(case) == pytest.approx(programmed(case), abs=1e-4)
 
 
 @given(cases())
 def test_every_flow_has_a_bottleneck(case: Case) -> None:
-    """No link is over its capacity, and each flow has all that it can use or a full link on which none has more."""
+    """No link exceeds its capacity, and each flow has its demand or a full link on which it is among the fastest."""
     rate = shared(case)
     load = np.array(
         [
@@ -177,7 +172,6 @@ def test_every_flow_has_a_bottleneck(case: Case) -> None:
 
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_order_of_flows_does_not_matter(case: Case, random: object) -> None:
-    """Flows have the same rates in whatever order they stand."""
     order = list(range(len(case.routes)))
     random.shuffle(order)  # type: ignore[attr-defined]
     turned = Case(case.capacity, [case.routes[flow] for flow in order], [case.demand[flow] for flow in order])

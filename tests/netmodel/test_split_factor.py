@@ -1,4 +1,4 @@
-"""The overhead of a split: by hand, at its limits, and against a slow second writing of docs/netmodel.md."""
+"""The overhead of a split: by hand, in limiting cases, and against a slow version of docs/netmodel.md."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def line(
 # -- by hand
 
 
-def test_a_ring_over_one_link() -> None:
-    """Two of a ring's messages cross each way; a message takes 10.01 + 0.016 ms in place of 0.01 + 0.0016."""
+def test_a_ring_over_one_link_by_hand() -> None:
+    """Two messages cross each way; a message takes 10.01 + 0.016 ms instead of 0.01 + 0.0016 ms."""
     some = Communication(fraction=0.25, message_bytes=1000, pattern="ring")
     local_ms = 0.01 + 2 * 8000 / 1e7
     crossing_ms = 0.01 + 10 + max(2 * 8000 / 1e7, 2 * 8000 / 1e6)
@@ -51,16 +51,16 @@ def test_a_ring_over_one_link() -> None:
     assert line(exchange="overlapped").split_factor(some, {"a": 8, "b": 8}) == pytest.approx(expected, rel=1e-14)
 
 
-def test_all_to_all_shares_the_links_on_the_way() -> None:
-    """Over the link a-b go 4 x 8 messages to b and to c, and both b-c and a-b lie on the way from a to c."""
+def test_all_to_all_messages_share_links_by_hand() -> None:
+    """Link a-b carries 4 x 8 messages each to b and to c, because the path from a to c uses a-b and b-c."""
     some = Communication(fraction=1.0, message_bytes=1e6, pattern="all-to-all")
     local_ms = 0.01 + 11 * 8e6 / 1e7
     to_far_end_ms = 0.01 + 20 + 32 * 8e6 / 1e6
     assert line().split_factor(some, {"a": 4, "b": 4, "c": 4}) == pytest.approx(to_far_end_ms / local_ms, rel=1e-14)
 
 
-def test_a_master_and_its_workers() -> None:
-    """Both exchanges of a master count: what it sends to six workers far away, and what they send back."""
+def test_a_master_and_its_workers_by_hand() -> None:
+    """Both exchanges count: messages to six remote workers, and their replies."""
     some = Communication(fraction=0.5, message_bytes=1e5, pattern="master-workers")
     local_ms = 0.01 + 7 * 8e5 / 1e7
     crossing_ms = 0.01 + 10 + 6 * 8e5 / 1e6
@@ -69,7 +69,7 @@ def test_a_master_and_its_workers() -> None:
 
 
 def test_jitter_and_loss_count() -> None:
-    """Bulk-synchronous waits for all of the jitter; a lost packet costs a round trip and slows every stream."""
+    """A synchronous exchange waits for all of the jitter; a lost packet costs a round trip and slows streams."""
     some = Communication(fraction=1.0, message_bytes=1e5, pattern="ring")
     mean_ms = 10 + 0.5 * 4
     lag_ms = mean_ms + 0.02 / 0.98 * 2 * mean_ms
@@ -99,47 +99,43 @@ exchanges = st.sampled_from(["synchronous", "overlapped"])
 
 
 @given(communications, st.integers(1, 400))
-def test_one_site_costs_nothing(some: Communication, nodes: int) -> None:
-    """A job on one site takes as long as it does there."""
+def test_a_job_on_one_site_has_factor_one(some: Communication, nodes: int) -> None:
     assert line().split_factor(some, {"b": nodes}) == 1.0
 
 
 @given(placements, st.floats(0, 1e7))
-def test_no_communication_costs_nothing(nodes: dict[str, int], message_bytes: float) -> None:
-    """A job that sends nothing, or for no part of its time, does not mind where it is."""
+def test_a_job_without_communication_has_factor_one(nodes: dict[str, int], message_bytes: float) -> None:
     model = line(sites=5)
     assert model.split_factor(Communication(fraction=0.0, message_bytes=message_bytes, pattern="ring"), nodes) == 1.0
     assert model.split_factor(Communication(fraction=1.0, message_bytes=message_bytes, pattern="none"), nodes) == 1.0
 
 
 @given(communications, placements, exchanges)
-def test_an_infinitely_fast_network_costs_nothing(some: Communication, nodes: dict[str, int], exchange: str) -> None:
-    """Links without latency, and so wide that all can cross at once, cost nothing."""
+def test_an_infinitely_fast_network_gives_factor_one(some: Communication, nodes: dict[str, int], exchange: str) -> None:
     assert line(0.0, 1e30, 5, exchange).split_factor(some, nodes) == 1.0
 
 
 @given(communications, placements, exchanges, st.floats(0, 100), st.floats(0, 100))
-def test_monotone_in_latency(
+def test_more_latency_never_lowers_the_factor(
     some: Communication, nodes: dict[str, int], exchange: str, latency_ms: float, more_ms: float
 ) -> None:
-    """More latency never makes a split job faster."""
     near, far = (line(ms, 1e9, 5, exchange) for ms in (latency_ms, latency_ms + more_ms))
     assert 1.0 <= near.split_factor(some, nodes) <= far.split_factor(some, nodes)
 
 
 @given(communications, placements, exchanges, st.floats(1.0, 50.0))
-def test_monotone_in_bandwidth(some: Communication, nodes: dict[str, int], exchange: str, times: float) -> None:
-    """More bandwidth never makes a split job slower."""
+def test_more_bandwidth_never_raises_the_factor(
+    some: Communication, nodes: dict[str, int], exchange: str, times: float
+) -> None:
     narrow, wide = (line(5.0, bps, 5, exchange) for bps in (1e8, 1e8 * times))
     assert wide.split_factor(some, nodes) <= narrow.split_factor(some, nodes)
 
 
 @given(communications, placements, exchanges, st.floats(1.0, 100.0))
-def test_monotone_in_message_size(some: Communication, nodes: dict[str, int], exchange: str, times: float) -> None:
-    """Larger messages, as many as before, never cost a split job less time.
-
-    As many: what a job spends communicating on one site grows with the size, so its fraction does too.
-    """
+def test_larger_messages_never_lower_the_time(
+    some: Communication, nodes: dict[str, int], exchange: str, times: float
+) -> None:
+    """The number of messages is fixed, so the communication time on one site grows with their size."""
     model = line(sites=5, exchange=exchange)
     width = sum(nodes.values())
     larger_bytes = some.message_bytes * times
@@ -155,10 +151,9 @@ def test_monotone_in_message_size(some: Communication, nodes: dict[str, int], ex
 
 
 @given(communications, placements)
-def test_size_at_a_fixed_fraction_is_monotone_to_the_ratio_of_bandwidths(
+def test_message_size_at_a_fixed_fraction_approaches_the_ratio_of_bandwidths(
     some: Communication, nodes: dict[str, int]
 ) -> None:
-    """With the fraction held, size moves the factor one way only on two sites: to what bandwidth alone would cost."""
     pair = dict(list(nodes.items())[:2])
     sizes = [some.message_bytes * 3.0**power for power in range(12)]
     factors = [
@@ -170,8 +165,9 @@ def test_size_at_a_fixed_fraction_is_monotone_to_the_ratio_of_bandwidths(
 
 
 @given(st.floats(0.01, 1.0), st.floats(0, 1e7), st.integers(1, 31), exchanges)
-def test_monotone_in_crossing_share(fraction: float, message_bytes: float, nodes: int, exchange: str) -> None:
-    """The nearer an all-to-all job is to being cut in halves, the more messages cross, and the more it costs."""
+def test_a_more_even_split_of_an_all_to_all_job_costs_more(
+    fraction: float, message_bytes: float, nodes: int, exchange: str
+) -> None:
     some = Communication(fraction=fraction, message_bytes=message_bytes, pattern="all-to-all")
     model = line(exchange=exchange)
     one, more = (model.split_factor(some, {"a": part, "b": 64 - part}) for part in (nodes, nodes + 1))
@@ -179,14 +175,12 @@ def test_monotone_in_crossing_share(fraction: float, message_bytes: float, nodes
 
 
 @given(communications, placements)
-def test_overlapping_never_costs_more(some: Communication, nodes: dict[str, int]) -> None:
-    """The average message costs no more than the slowest."""
+def test_overlapped_exchanges_never_cost_more(some: Communication, nodes: dict[str, int]) -> None:
     overlapped = line(sites=5, exchange="overlapped").split_factor(some, nodes)
     assert overlapped <= line(sites=5).split_factor(some, nodes) * (1 + 1e-12)
 
 
-def test_no_path_takes_for_ever() -> None:
-    """A job that communicates between sites that nothing joins never ends; one that does not, does."""
+def test_a_job_without_a_path_never_ends_if_it_communicates() -> None:
     model = line()
     topology = model.topology.with_figures(up=np.zeros(4, np.bool_))
     cut = NetworkModel(topology, find_paths(topology), "overlapped")
@@ -203,7 +197,7 @@ def _local_exchange_ms(pattern: str, width: int, message_bytes: float) -> float:
 
 
 def slow_factor(model: NetworkModel, some: Communication, nodes: dict[str, int]) -> Fraction:
-    """Return the factor as docs/netmodel.md has it, message by message, in fractions."""
+    """Compute the factor as in docs/netmodel.md, message by message, in fractions."""
     places = [model.topology.site_number(site) for site, count in nodes.items() for _ in range(count)]
     exchanges = _messages(some.pattern, len(places))
     bits = Fraction(8 * some.message_bytes)
@@ -257,10 +251,9 @@ def _messages(pattern: str, width: int) -> list[list[tuple[int, int]]]:
 
 @settings(max_examples=150)
 @given(communications, placements, exchanges, st.randoms(use_true_random=False))
-def test_the_kernel_says_what_the_page_says(
+def test_the_kernel_agrees_with_the_docs_page(
     some: Communication, nodes: dict[str, int], exchange: str, random: object
 ) -> None:
-    """On a network of unequal links the kernel agrees with the count message by message."""
     graph = nx.cycle_graph(["a", "b", "c", "d", "e"])
     for _, _, attributes in graph.edges(data=True):
         attributes["latency_ms"] = random.uniform(0, 30)  # type: ignore[attr-defined]
@@ -282,14 +275,12 @@ def test_the_kernel_says_what_the_page_says(
         ({"message_bytes": -1.0}, "message_bytes: is -1; bytes, from 0 up"),
     ],
 )
-def test_bad_communication_is_refused(values: dict[str, object], message: str) -> None:
-    """A pattern that does not exist and numbers that make no sense are refused by name."""
+def test_invalid_communication_is_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(OptionError, match=message.replace("(", r"\(")):
         Communication(**values)  # type: ignore[arg-type]
 
 
-def test_bad_placements_are_refused() -> None:
-    """A site that is not there, a part without a node and a job without parts are refused."""
+def test_invalid_placements_are_refused() -> None:
     with pytest.raises(InputError, match="there is no site 'z'; there are a, b, c"):
         line().split_factor(Communication(), {"a": 1, "z": 1})
     for nodes in ({}, {"a": 1, "b": 0}):
@@ -305,8 +296,7 @@ def test_bad_placements_are_refused() -> None:
         ({"local_bandwidth_bps": 0.0}, "local_bandwidth_bps: is 0"),
     ],
 )
-def test_bad_settings_are_refused(values: dict[str, object], message: str) -> None:
-    """An exchange that is not known and a local network that makes no sense are refused."""
+def test_invalid_settings_are_refused(values: dict[str, object], message: str) -> None:
     model = line()
     with pytest.raises(OptionError, match=message):
         NetworkModel(model.topology, model.paths, **values)  # type: ignore[arg-type]
@@ -314,8 +304,8 @@ def test_bad_settings_are_refused(values: dict[str, object], message: str) -> No
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), communications, exchanges)
-def test_links_counted_with_their_mirrors_come_to_the_same(seed: int, some: Communication, exchange: str) -> None:
-    """Where paths back are those there in a mirror, half of them say it all, to the last digit; elsewhere all count."""
+def test_counting_mirrored_links_once_gives_the_same_factor(seed: int, some: Communication, exchange: str) -> None:
+    """Results are equal to the last bit."""
     rng = np.random.default_rng(seed)
     graph: nx.DiGraph[int] = nx.path_graph(6).to_directed()
     graph.add_edges_from([(0, 5), (5, 0), (1, 4), (4, 1)] if rng.random() < 0.7 else [(0, 5), (5, 0), (1, 4)])
@@ -335,8 +325,8 @@ def test_links_counted_with_their_mirrors_come_to_the_same(seed: int, some: Comm
     assert split_factor(model.arrays, record, parts, len(parts)) == split_factor(plain, record, parts, len(parts))
 
 
-def test_paths_that_are_no_mirror_are_known() -> None:
-    """A row of sites is its own mirror; where the way back is another one, or slower, nothing is."""
+def test_mirrored_paths_are_detected() -> None:
+    """Sites in a row are mirrored; a different or slower return path is not."""
     assert line().arrays.mirrored
     triangle = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a")])
     nx.set_edge_attributes(triangle, 1.0, "latency_ms")
@@ -348,8 +338,7 @@ def test_paths_that_are_no_mirror_are_known() -> None:
         assert not NetworkModel(topology, find_paths(topology)).arrays.mirrored
 
 
-def test_paths_with_room_of_their_own_can_be_asked_beside() -> None:
-    """Whatever kernels write to while they count is written to in the one alone; all that is large is shared."""
+def test_scratch_space_can_be_separate_while_paths_are_shared() -> None:
     first = drawn_model(np.random.default_rng(1), 4).arrays
     second = with_own_room(first)
     record = Communication(pattern="all-to-all", fraction=0.5, message_bytes=1e6).records([9])[0]

@@ -1,4 +1,4 @@
-"""The closed forms of what goes from part to part, against a count message by message."""
+"""The closed forms of message counts, compared with a count of every message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODEL = star_model()
 
 
 def messages(pattern: str, width: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield the exchanges of a pattern, each as all its messages, from rank to rank."""
+    """Yield the exchanges of a pattern, each as a list of messages between ranks."""
     if pattern == "all-to-all":
         yield [(one, other) for one in range(width) for other in range(width) if one != other]
     elif pattern == "master-workers":
@@ -55,7 +55,7 @@ def messages(pattern: str, width: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def counted(pattern: str, widths: Sequence[int]) -> list[dict[tuple[int, int], int]]:
-    """Return, for each exchange, how many messages go from part to part, rank by rank."""
+    """Return the number of messages between parts in each exchange, counted rank by rank."""
     part_of = np.repeat(np.arange(len(widths)), widths)
     return [
         Counter((int(part_of[one]), int(part_of[other])) for one, other in sent if part_of[one] != part_of[other])
@@ -64,7 +64,7 @@ def counted(pattern: str, widths: Sequence[int]) -> list[dict[tuple[int, int], i
 
 
 def from_kernel(pattern: str, widths: Sequence[int], exchange: int) -> dict[tuple[int, int], int]:
-    """Return what the kernel counts."""
+    """Return the counts from the kernel."""
     parts = np.array([(site, width) for site, width in enumerate(widths)], PART)
     record = Communication(fraction=0.5, message_bytes=1, pattern=pattern).records([sum(widths)])[0]
     count_messages(MODEL.arrays, record, parts, len(parts), exchange)
@@ -76,30 +76,26 @@ widths_of_parts = st.lists(st.integers(1, 20), min_size=2, max_size=SITES)
 
 
 @given(st.sampled_from(ONE_EXCHANGE), widths_of_parts)
-def test_closed_forms_count_what_ranks_send(pattern: str, widths: list[int]) -> None:
-    """For every pattern the kernel counts as many messages from part to part as there are, rank by rank."""
+def test_closed_forms_equal_a_count_of_messages(pattern: str, widths: list[int]) -> None:
     assert [from_kernel(pattern, widths, OUT)] == counted(pattern, widths)
 
 
 @given(widths_of_parts)
-def test_a_master_sends_out_and_hears_back(widths: list[int]) -> None:
-    """The two exchanges of a master and its workers are counted apart."""
+def test_the_two_exchanges_of_a_master_are_counted_separately(widths: list[int]) -> None:
     kernel = [from_kernel("master-workers", widths, exchange) for exchange in (OUT, BACK)]
     assert kernel == counted("master-workers", widths)
 
 
 @pytest.mark.parametrize("width", range(1, 65))
 @pytest.mark.parametrize("pattern", ONE_EXCHANGE)
-def test_busiest_rank_sends_what_the_record_says(pattern: str, width: int) -> None:
-    """The messages of a record are those that one rank sends in an exchange."""
+def test_the_record_has_the_messages_of_the_busiest_rank(pattern: str, width: int) -> None:
     record = Communication(fraction=0.5, message_bytes=1, pattern=pattern).records([width])[0]
     sent = Counter(one for exchange in messages(pattern, width) for one, _ in exchange)
     assert record["messages"] == max(sent.values(), default=0)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3))
-def test_grid_of_ranks(width: int, dimensions: int) -> None:
-    """The sides of the grid of ranks ascend and multiply to the width; the first that is chosen is the longest."""
+def test_the_sides_of_a_rank_grid_ascend_and_multiply_to_the_width(width: int, dimensions: int) -> None:
     sides = rank_grid(width, dimensions)
     assert len(sides) == dimensions
     assert list(sides) == sorted(sides)

@@ -1,4 +1,4 @@
-"""The compiled loop against the slow reference, and against SiteCore: the same schedule, job by job."""
+"""The compiled loop, the slow reference and SiteCore give the same schedule, job by job."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ LONG_QUEUES = [one for one in POLICIES if one["discipline"] == "queue" and one["
 
 
 def starts(workload: Workload, nodes: int, policy: SitePolicy, driver: str = "batch") -> dict[int, int]:
-    """Return the start of every job that was started, by its id."""
+    """Return the start of every job that started, by its id."""
     result = simulate(workload, nodes, policy, driver=driver)
     ids, started = workload.job_id[result.ran].tolist(), result.start_ms[result.ran].tolist()
     return dict(zip(ids, started, strict=True))
 
 
 def cancels_of(workload: Workload) -> tuple[IntArray, IntArray]:
-    """Return when each job is cancelled, and its id."""
+    """Return the time and the id of each cancellation."""
     return np.asarray(workload.columns["cancel_ms"], np.int64), workload.job_id
 
 
 def still_waiting(result: SimulationResult) -> BoolArray:
-    """Return which jobs were not started before the instant at which they were cancelled, as the rule has it."""
+    """Return the jobs that had not started before their cancellation, by the stated rule."""
     cancel_ms, _ = cancels_of(result.workload)
     never = np.isin(result.workload.job_id, [job_id for job_id, _ in result.refused])
     waited: BoolArray = (cancel_ms >= 0) & ((result.start_ms < 0) | (result.start_ms >= cancel_ms)) & ~never
@@ -52,8 +52,7 @@ def still_waiting(result: SimulationResult) -> BoolArray:
 
 
 @pytest.mark.parametrize("options", POLICIES, ids=lambda options: " ".join(str(v) for v in options.values()))
-def test_waiting_jobs_are_cancelled(options: dict[str, Any]) -> None:
-    """Jobs that still wait when they are cancelled leave the queue, and no others; loop, core and reference agree."""
+def test_only_waiting_jobs_are_cancelled(options: dict[str, Any]) -> None:
     rng = np.random.default_rng([POLICIES.index(options), 7])
     options = options | {"order": "sjf"}
     met = 0
@@ -74,8 +73,7 @@ def test_waiting_jobs_are_cancelled(options: dict[str, Any]) -> None:
     assert met > 20
 
 
-def test_a_cancellation_comes_after_the_submission() -> None:
-    """A job that is cancelled before it is there, or at that instant, is refused with its times."""
+def test_a_cancellation_before_the_submission_is_refused() -> None:
     jobs = to_workload(random_jobs(np.random.default_rng(1), 5, 4))
     with pytest.raises(InputError, match="cancel_ms 0 is not after its submission"):
         simulate(jobs.replace(columns=dict(jobs.columns) | {"cancel_ms": [0] * 5}), 4)
@@ -83,8 +81,8 @@ def test_a_cancellation_comes_after_the_submission() -> None:
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
 @pytest.mark.parametrize("options", POLICIES, ids=lambda options: " ".join(str(v) for v in options.values()))
-def test_random_workloads(options: dict[str, Any], order: str) -> None:
-    """Loop, core and reference give one schedule on 25 random workloads per policy, 2,500 in all, loads 0.5 to 1.6."""
+def test_random_workloads_give_the_same_schedule(options: dict[str, Any], order: str) -> None:
+    """25 workloads per policy, 2,500 in all, with loads from 0.5 to 1.6."""
     options = options | {"order": order, "aging_ms": 7.0}
     # crc-like spread of seeds: every policy has workloads of its own, the same in every run.
     rng = np.random.default_rng(
@@ -105,8 +103,8 @@ def test_random_workloads(options: dict[str, Any], order: str) -> None:
 
 @pytest.mark.parametrize("order", ["fcfs", "sjf", "ljf", "wfit", "priority"])
 @pytest.mark.parametrize("options", LONG_QUEUES, ids=lambda options: " ".join(str(v) for v in options.values()))
-def test_long_queues(options: dict[str, Any], order: str) -> None:
-    """Where hundreds of jobs wait, so that the queue has an index, loop, core and reference still give one schedule."""
+def test_long_queues_give_the_same_schedule(options: dict[str, Any], order: str) -> None:
+    """With hundreds of waiting jobs, the queue uses an index."""
     options = options | {"order": order, "aging_ms": 7.0}
     rng = np.random.default_rng([sorted(ORDERS).index(order), *str(options).encode()])
     for load in (4.0, 1e9):
@@ -120,8 +118,7 @@ def test_long_queues(options: dict[str, Any], order: str) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
-    """Loop and reference agree where ends, submissions and shadow times fall on one instant all the time."""
+def test_workloads_full_of_ties_give_the_same_schedule(data: st.DataObject) -> None:
     case = data.draw(cases(too_wide=2))
     options = data.draw(st.one_of(queue_options(), planning_options())) | {"aging_ms": 3.0}
     outcome = simulate_reference(case.jobs, case.nodes, **options)
@@ -131,8 +128,7 @@ def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_limits(data: st.DataObject) -> None:
-    """Loop and reference agree under windows and caps, refusals included."""
+def test_windows_and_caps_give_the_same_schedule_and_refusals(data: st.DataObject) -> None:
     case = data.draw(cases(tick=HOUR, too_wide=1))
     options = data.draw(planning_options()) | {"aging_ms": 3.0 * HOUR}
     limits = [limit for limit in data.draw(limit_lists(case.nodes)) if is_expressible(limit)]
@@ -145,8 +141,7 @@ def test_limits(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(cases(max_jobs=30), queue_options(), st.integers(1, 7))
-def test_slices_do_not_show(case: Any, options: dict[str, Any], length: int) -> None:
-    """The loop may be stopped after any number of submissions and taken up again."""
+def test_the_loop_can_stop_and_resume_after_any_submission(case: Any, options: dict[str, Any], length: int) -> None:
     from gridweave.scenarios.batch import one_site as simulator
 
     workload, policy = to_workload(case.jobs), site_policy(options | {"aging_ms": 3.0})

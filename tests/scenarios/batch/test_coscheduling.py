@@ -42,7 +42,7 @@ DISK_JOB = {"cpu": 0.1, "network": 0.0, "disk": 0.9}
 
 
 def shared(workload: Workload, nodes: Any = None, policy: Any = "L-U1", **options: Any) -> SimulationResult:
-    """Simulate a site whose nodes are shared."""
+    """Simulate a site with shared nodes."""
     return simulate(workload, nodes, policy, **options)
 
 
@@ -57,7 +57,7 @@ def starts(result: SimulationResult) -> list[int]:
 
 
 def lasts(length_ms: int, slowdown: float) -> int:
-    """Return how long a job of this length takes at a slowdown, in whole milliseconds."""
+    """Return the run time of a job of this length at a slowdown, in whole milliseconds."""
     return -(-length_ms * RATE_ONE // int(rate_of(slowdown)))
 
 
@@ -67,7 +67,7 @@ def lasts(length_ms: int, slowdown: float) -> int:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_random_workloads_run_as_in_the_reference(variant: str, formula: str) -> None:
-    """Every variant and formula gives the reference's schedule, job by job, on any kinds of nodes."""
+    """Every variant and formula is covered, on any kinds of nodes."""
     rng = np.random.default_rng([list(VARIANTS).index(variant), list(FORMULAS).index(formula)])
     model, beside = SlowdownModel(formula=formula), 0
     for number in range(12):
@@ -88,8 +88,7 @@ def test_random_workloads_run_as_in_the_reference(variant: str, formula: str) ->
 
 
 @pytest.mark.parametrize("backfill", ["easy", "none"])
-def test_without_coscheduling_and_classes_it_is_the_plain_queue(backfill: str) -> None:
-    """PSS with all jobs of one class gives the schedule of the queue discipline in FCFS order."""
+def test_pss_with_one_class_equals_the_queue_in_fcfs_order(backfill: str) -> None:
     rng = np.random.default_rng(5)
     policy = SharingPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill=backfill)
     for _ in range(20):
@@ -98,8 +97,7 @@ def test_without_coscheduling_and_classes_it_is_the_plain_queue(backfill: str) -
         assert starts(shared(workload, 8, policy)) == plain.start_ms.tolist()
 
 
-def test_without_coscheduling_and_classes_conservative_is_planning() -> None:
-    """Reservations made anew in every pass are the plan of the planning discipline."""
+def test_conservative_backfilling_with_one_class_equals_planning() -> None:
     rng = np.random.default_rng(6)
     policy = SharingPolicy(coscheduling="none", short_up_to_ms=0, medium_up_to_ms=10**14, backfill="conservative")
     for _ in range(20):
@@ -114,7 +112,7 @@ def test_without_coscheduling_and_classes_conservative_is_planning() -> None:
 def step_through(
     workload: Workload, nodes: int, policy: SharingPolicy, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """Tell the kernels every event, those of one instant in any order; return starts and ends."""
+    """Pass every event to the kernels, in any order within an instant; return starts and ends."""
     kinds, model = [NodeKind(count=nodes, cpu=policy.cpu)], SlowdownModel()
     state, _ = idle_site(workload, kinds, SharedNodes(sharing=policy), model, 1, None)
     arrays, codes = model.arrays(), policy.codes(kinds)
@@ -146,7 +144,7 @@ def step_through(
 
 
 def check(state: SharedSite) -> None:
-    """Assert that the cells and the running jobs say the same, and that no job has too many partners."""
+    """Assert that cells and running jobs are consistent, and that no job has too many partners."""
     held = state.occupant[state.occupant >= 0].tolist()
     running = state.running[: state.counters[0]["n_running"]].tolist()
     assert sorted(held) == sorted(slot for slot in running for _ in range(int(state.jobs[slot]["width"])))
@@ -155,8 +153,7 @@ def check(state: SharedSite) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_order_of_events_of_one_instant_does_not_matter(variant: str) -> None:
-    """Told event by event, in any order within an instant, the kernels give the schedule of the batch loop."""
+def test_the_order_of_simultaneous_events_does_not_matter(variant: str) -> None:
     rng = np.random.default_rng(list(VARIANTS).index(variant))
     for _ in range(6):
         workload = random_workload(rng, 6, coarse=True)
@@ -165,8 +162,7 @@ def test_the_order_of_events_of_one_instant_does_not_matter(variant: str) -> Non
         assert first == again == (starts(result), ends(result))
 
 
-def test_a_withdrawn_job_is_as_one_that_never_came() -> None:
-    """A job that is taken out of the queue does not start, and others take its place."""
+def test_a_withdrawn_job_leaves_no_trace() -> None:
     workload = workload_of([CPU_JOB, CPU_JOB | {"kind": 1}, CPU_JOB])
     kinds, policy, model = [NodeKind(count=1)], VARIANTS["PSS"], SlowdownModel()
     state, _ = idle_site(workload, kinds, SharedNodes(sharing=policy), model, 1, None)
@@ -178,8 +174,7 @@ def test_a_withdrawn_job_is_as_one_that_never_came() -> None:
     assert int(state.counters[0]["waiting_width"]) == 1
 
 
-def test_batches_of_any_size_give_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop may be interrupted after any submission."""
+def test_the_loop_can_stop_and_resume_after_any_submission(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = random_workload(np.random.default_rng(3), 6, coarse=True)
     whole = shared(workload, 6)
     monkeypatch.setattr("gridweave.scenarios.batch.one_site._PIECE", 1)
@@ -196,8 +191,8 @@ def test_batches_of_any_size_give_one_schedule(monkeypatch: pytest.MonkeyPatch) 
 # --- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def test_two_that_match_share_and_go_on_alone() -> None:
-    """Both run at 1 / 1.04 until the shorter ends; then the longer one goes on at rate 1."""
+def test_matching_jobs_share_until_the_shorter_one_ends() -> None:
+    """Both run at rate 1 / 1.04; then the longer one continues at rate 1."""
     workload = workload_of([CPU_JOB | {"estimate": 2 * HOUR}, DISK_JOB | {"estimate": 2 * HOUR, "run": HOUR}])
     result = shared(workload, 1)
     assert starts(result) == [0, 0]
@@ -211,8 +206,7 @@ def test_two_that_match_share_and_go_on_alone() -> None:
     assert metrics.efficiency == pytest.approx(3 * HOUR / max(ends(result)))
 
 
-def test_a_job_goes_at_the_pace_of_its_slowest_node() -> None:
-    """Of three nodes one is shared; all of the job is slowed as if all were."""
+def test_a_job_runs_at_the_rate_of_its_slowest_node() -> None:
     wide = CPU_JOB | {"width": 3}
     narrow = DISK_JOB | {"width": 3}
     few = shared(workload_of([wide, narrow]), 3)
@@ -221,8 +215,8 @@ def test_a_job_goes_at_the_pace_of_its_slowest_node() -> None:
     assert ends(part) == [lasts(HOUR, 1.04)] * 2
 
 
-def test_a_weakly_loaded_machine_shares_nothing() -> None:
-    """While the waiting jobs ask for no more than 80% of the idle nodes each gets its own."""
+def test_a_machine_with_low_load_does_not_share() -> None:
+    """The limit is 80% of the idle nodes."""
     jobs = [CPU_JOB | {"width": 4}, DISK_JOB | {"width": 4}]
     assert shared(workload_of(jobs), 10).own.beside.tolist() == [0, 0]
     assert shared(workload_of(jobs), 9).own.beside.tolist() == [1, 1]
@@ -231,7 +225,7 @@ def test_a_weakly_loaded_machine_shares_nothing() -> None:
 
 
 def test_short_jobs_never_share() -> None:
-    """A job of a minute waits for the node rather than joining; one a millisecond longer joins."""
+    """A job of a minute does not join; one that is a millisecond longer does."""
     short, medium = (shared(workload_of([CPU_JOB, DISK_JOB | {"estimate": one, "submit": 1}]), 1, "L-FM")
                      for one in (MINUTE, MINUTE + 1))  # fmt: skip
     assert starts(short) == [0, HOUR]
@@ -249,14 +243,13 @@ def test_short_jobs_never_share() -> None:
         ({"cpu": 0.45, "network": 0.55, "disk": 0.0}, True),
     ],
 )
-def test_who_joins_a_cpu_bound_job(job: dict[str, Any], joins: bool) -> None:
-    """Memory, the kinds of CPU-bound jobs and what jobs are bound by decide; the host is a floating-point job."""
+def test_memory_cpu_kind_and_bound_decide_who_joins_a_cpu_bound_job(job: dict[str, Any], joins: bool) -> None:
+    """The host is a floating-point job."""
     result = shared(workload_of([CPU_JOB | {"kind": 1}, job | {"submit": 1}]), 1, "L-FM")
     assert (starts(result)[1] == 1) == joins
 
 
-def test_standard_cpus_share_cpu_with_disk_alone() -> None:
-    """L-N lets a disk-bound job join a CPU-bound one, and no network-bound one."""
+def test_ln_lets_only_disk_bound_jobs_join_a_cpu_bound_job() -> None:
     disk = shared(workload_of([CPU_JOB, DISK_JOB]), 1, "L-N")
     network = shared(workload_of([CPU_JOB, {"cpu": 0.1, "network": 0.9, "disk": 0.0}]), 1, "L-N")
     assert starts(disk) == [0, 0]
@@ -266,30 +259,29 @@ def test_standard_cpus_share_cpu_with_disk_alone() -> None:
 
 
 def test_max_slowdown_bounds_matches() -> None:
-    """A pair with a slowdown of 1.4 shares up to that limit and not below it."""
+    """A pair with a slowdown of 1.4 shares at that limit but not below it."""
     half = {"cpu": 0.6, "network": 0.4, "disk": 0.0}, {"cpu": 0.2, "network": 0.4, "disk": 0.4}
     for limit, joins in ((1.5, True), (1.4, False)):
         result = shared(workload_of(half), 1, SharingPolicy(heuristic="first", max_slowdown=limit))
         assert (starts(result)[1] == 0) == joins
 
 
-def test_always_shares_without_asking_and_pays_for_paging() -> None:
-    """AC puts two full-memory jobs on one node: 1.4 for the CPU of 1, and 2.5 on top."""
+def test_ac_always_shares_and_pays_for_paging() -> None:
+    """Two full-memory jobs on one node are slowed by 1.4 for the CPU and by another 2.5."""
     hungry = {"cpu": 1.0, "disk": 0.0, "memory": 1.0}
     result = shared(workload_of([hungry, hungry]), 1, "AC")
     assert ends(result) == [lasts(HOUR, 1.4 + 2.5)] * 2
     assert starts(shared(workload_of([hungry, hungry]), 1)) == [0, HOUR]
 
 
-def test_adjacent_looks_at_the_next_job_alone() -> None:
-    """AM finds no match behind a neighbour that does not match; L-FM does, and reorders the queue."""
+def test_am_considers_only_the_next_job() -> None:
+    """L-FM also finds a match behind it, and reorders the queue."""
     jobs = [CPU_JOB | {"kind": 1}, CPU_JOB | {"kind": 1}, DISK_JOB]
     assert starts(shared(workload_of(jobs), 1, "AM")) == [0, HOUR, HOUR]
     assert starts(shared(workload_of(jobs), 1, "L-FM"))[2] == 0
 
 
-def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
-    """A job joins the running one behind the head only if the head still starts at its shadow time."""
+def test_backfilling_by_joining_never_delays_the_head() -> None:
     host, head = CPU_JOB | {"width": 2}, CPU_JOB | {"width": 3, "kind": 1, "submit": 1, "memory": 1.0}
     late, early = DISK_JOB | {"submit": 2}, DISK_JOB | {"submit": 2, "estimate": MINUTE + 1}
     # Joining slows the host, whose end is the shadow time: with a job as long, or as short, the head would be late.
@@ -302,8 +294,8 @@ def test_backfilling_by_joining_keeps_the_head_in_time() -> None:
     assert starts(spare)[2] == 2
 
 
-def test_the_first_match_is_the_first_candidate_that_may_be_selected() -> None:
-    """The number of the candidate selected counts none that a reservation forbids, so that of L-FM is always 1."""
+def test_candidates_forbidden_by_a_reservation_are_not_counted() -> None:
+    """The number of the selected candidate is therefore always 1 for L-FM."""
     rng = np.random.default_rng(3)
     for backfill in ("easy", "conservative"):
         matches = 0
@@ -317,8 +309,8 @@ def test_the_first_match_is_the_first_candidate_that_may_be_selected() -> None:
         assert matches > 0
 
 
-def test_behind_the_head_jobs_may_be_kept_to_idle_nodes() -> None:
-    """Behind the head a job joins a running one, unless the policy says that it takes idle nodes; the head joins."""
+def test_a_policy_can_restrict_backfilled_jobs_to_idle_nodes() -> None:
+    """The head still joins running jobs."""
     full = CPU_JOB | {"estimate": HOUR // 2, "memory": 1.0}
     jobs = workload_of([CPU_JOB | {"width": 2}, full, full | {"submit": 1}, DISK_JOB | {"submit": 2}])
     on_idle = SharingPolicy(heuristic="first", joins_behind=False)
@@ -326,8 +318,7 @@ def test_behind_the_head_jobs_may_be_kept_to_idle_nodes() -> None:
     assert starts(shared(jobs, 3, on_idle))[2:] == [HOUR // 2, HOUR // 2]
 
 
-def test_long_jobs_age() -> None:
-    """A long job is behind short ones until it has waited twice T_age; without aging it stays behind."""
+def test_long_jobs_overtake_short_ones_after_twice_the_aging_time() -> None:
     long = CPU_JOB | {"estimate": 2 * HOUR, "submit": 1}
     stream = [CPU_JOB | {"estimate": MINUTE, "submit": 2 + one * (MINUTE - 1)} for one in range(8)]
     jobs = workload_of([CPU_JOB | {"estimate": MINUTE}, long, *stream])
@@ -337,8 +328,8 @@ def test_long_jobs_age() -> None:
     assert 3 * MINUTE <= starts(aged)[1] < starts(never)[1]
 
 
-def test_more_threads_take_more_jobs() -> None:
-    """With three threads a core three jobs share, each slowed by both others."""
+def test_three_threads_per_core_let_three_jobs_share() -> None:
+    """Each is slowed by both others."""
     jobs = [CPU_JOB, DISK_JOB | {"memory": 0.2}, {"cpu": 0.0, "network": 1.0, "disk": 0.0, "memory": 0.2}]
     policy = SharingPolicy(heuristic="first")
     result = shared(workload_of(jobs), [NodeKind(count=1, threads=3)], policy)
@@ -349,8 +340,7 @@ def test_more_threads_take_more_jobs() -> None:
     assert ends(result)[0] > first > HOUR
 
 
-def test_cores_keep_jobs_apart() -> None:
-    """Jobs on different cores of a node share no CPU: two floating-point jobs run beside each other at full rate."""
+def test_jobs_on_different_cores_do_not_share_a_cpu() -> None:
     heavy = {"cpu": 1.0, "disk": 0.0, "kind": 1}
     result = shared(workload_of([heavy, heavy]), [NodeKind(count=1, cores=2)], "AC")
     assert ends(result) == [HOUR, HOUR]
@@ -358,24 +348,24 @@ def test_cores_keep_jobs_apart() -> None:
     assert ends(both) == [2 * HOUR, 2 * HOUR]
 
 
-def test_kinds_of_nodes_are_used_by_those_that_fit() -> None:
-    """A job with much memory takes the second kind of nodes, though the first is idle; one too wide is refused."""
+def test_a_job_uses_the_kind_of_nodes_that_fits() -> None:
+    """A job that is too wide for every kind is refused."""
     kinds = [NodeKind(count=2, memory=0.5), NodeKind(count=1)]
     result = shared(workload_of([CPU_JOB | {"memory": 0.9}, CPU_JOB | {"memory": 0.9, "width": 2}]), kinds)
     assert starts(result) == [0, -1]
     assert result.refused == ((2, "it needs 2 nodes; 1 of this site are usable for it"),)
 
 
-def test_the_first_table_can_be_the_kinds_of_cpu_work() -> None:
-    """With Table 1 for the factors two multiplying float jobs with 80k in the cache stretch each other by 1.1."""
+def test_the_slowdowns_of_table_1_can_be_used() -> None:
+    """Two multiplying float jobs with 80k in the cache slow each other by 1.1."""
     jobs = workload_of([{"cpu": 1.0, "disk": 0.0, "kind": 1}] * 2)
     jobs = jobs.replace(columns={**jobs.columns, "cache_bytes": np.full(2, 80 * 1024)})
     result = shared(jobs, 1, "AC", model=SlowdownModel(cpu_factors=TABLE_1))
     assert ends(result) == [lasts(HOUR, 1.1)] * 2
 
 
-def test_a_table_of_ones_own_slows_as_it_says() -> None:
-    """Rows are found by what jobs are bound by, or are given."""
+def test_a_custom_slowdown_table_is_applied() -> None:
+    """Rows are given or found by the resources that bound a job."""
     table = SlowdownTable("mine", ("cpu", "network", "disk"), [[1.5, 1, 1.25], [1, 1, 1], [1.75, 1, 1]])
     model = SlowdownModel(formula="measured", table=table)
     jobs = workload_of([CPU_JOB, DISK_JOB])
@@ -393,8 +383,7 @@ def _jobs(**changes: Sequence[float]) -> Workload:
     return jobs.replace(columns={**jobs.columns, **{name: np.array(value) for name, value in changes.items()}})
 
 
-def test_bad_jobs_are_refused_by_id_and_field() -> None:
-    """Fractions that do not sum to 1, an unknown CPU kind, cores and rows that there are not."""
+def test_invalid_jobs_are_refused_by_id_and_field() -> None:
     with pytest.raises(InputError, match=r"job 2: its fractions .* sum to 1\.1;"):
         shared(_jobs(disk_fraction=[0.0, 1.0]), 1)
     with pytest.raises(InputError, match=r"job 1: cpu_kind 2 is not within 0 to 1"):
@@ -412,8 +401,7 @@ def test_bad_jobs_are_refused_by_id_and_field() -> None:
         shared(plain.replace(columns={k: v for k, v in plain.columns.items() if k != "memory_fraction"}), 1)
 
 
-def test_bad_sites_are_refused() -> None:
-    """An unknown variant, no number of nodes, no kind of nodes, no nodes, and nodes that not all jobs may plan for."""
+def test_invalid_sites_are_refused() -> None:
     with pytest.raises(InputError, match=r"policy 'L-X' is not known; one of PSS"):
         shared(_jobs(), 1, "L-X")
     with pytest.raises(InputError, match="does not state the size of its machine"):
@@ -427,15 +415,14 @@ def test_bad_sites_are_refused() -> None:
         shared(_jobs(), kinds, SharingPolicy(backfill="conservative"))
 
 
-def test_more_work_than_64_bits_hold_is_refused() -> None:
-    """Sums of work must not run over."""
+def test_work_beyond_64_bits_is_refused() -> None:
     jobs = workload_of([CPU_JOB | {"width": 10**6, "estimate": 10**13}] * 2)
     with pytest.raises(InputError, match="its work is more than"):
         shared(jobs, 10**6)
 
 
-def test_tables_come_from_files(tmp_path: Path) -> None:
-    """A table is read from CSV; what is wrong is named with file and cell."""
+def test_slowdown_tables_are_read_from_csv(tmp_path: Path) -> None:
+    """Errors name the file and the cell."""
     path = tmp_path / "mine.csv"
     path.write_text(",cpu,disk,network\ncpu,1.5,1,1\ndisk,1,1.9,1\nnetwork,1,1,1.4\n")
     assert read_slowdowns(path).slowdown.tolist() == [[1.5, 1, 1], [1, 1.9, 1], [1, 1, 1.4]]
@@ -450,15 +437,13 @@ def test_tables_come_from_files(tmp_path: Path) -> None:
 
 
 def test_an_empty_workload_gives_an_empty_schedule() -> None:
-    """No job, no number."""
     nothing = workload_of([CPU_JOB]).take(np.zeros(1, np.bool_))
     metrics = shared(nothing, 4).sharing_metrics()
     assert metrics.jobs == 0
     assert np.isnan(metrics.art_ms)
 
 
-def test_results_are_not_changed_by_a_second_run() -> None:
-    """A simulation leaves its workload as it was and gives the same again."""
+def test_a_simulation_does_not_change_its_workload() -> None:
     workload = random_workload(np.random.default_rng(9), 5, coarse=False)
     before = copy.deepcopy({name: values.tolist() for name, values in workload.columns.items()})
     first, second = (shared(workload, 5, "L-R") for _ in range(2))

@@ -1,4 +1,4 @@
-"""The matrix at an instant and the slices of a window, and what the command prints of them."""
+"""The gang matrix at a time, the slices of a period, and their display."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ POLICY = GangPolicy(mpl=2, slice_ms=10, switch_ms=2)
 
 @pytest.fixture
 def workload() -> Workload:
-    """Two jobs that take turns on all nodes, and a third that comes later and fits beside none."""
+    """Return two jobs that take turns on all nodes, and a later third one that fits beside neither."""
     return Workload(
         job_id=[1, 2, 3], submit_ms=[0, 0, 25], width=[4, 3, 1], estimate_ms=[30, 30, 20], run_ms=[30, 20, 20]
     )
 
 
-def test_matrix_is_that_of_the_instant(workload: Workload) -> None:
-    """Before, at and after the instant at which job 3 comes; the row whose slice goes on."""
+def test_the_matrix_reflects_decisions_at_its_time(workload: Workload) -> None:
     assert matrix_at(workload, 4, POLICY, 0) == ([[1] * 4, [2, 2, 2, None]], 0)
     assert matrix_at(workload, 4, POLICY, 15) == ([[1] * 4, [2, 2, 2, None]], 1)
     assert matrix_at(workload, 4, POLICY, 25) == ([[1] * 4, [2, 2, 2, 3]], 1)
     assert matrix_at(workload, 4, POLICY, 10_000) == ([[None] * 4] * 2, None)
 
 
-def test_slices_are_the_work_of_the_jobs(workload: Workload) -> None:
-    """Of each job they add up to its run time and its switches; on a node they do not overlap."""
+def test_slices_of_a_job_sum_to_its_run_time_and_switches(workload: Workload) -> None:
+    """On a node they do not overlap."""
     end_ms = int(simulate(workload, 4, POLICY).end_ms.max())
     slices = slices_between(workload, 4, POLICY, 0, end_ms)
     assert [one.job_id for one in slices[:3]] == [1, 2, 1]
@@ -49,15 +48,13 @@ def test_slices_are_the_work_of_the_jobs(workload: Workload) -> None:
         slices_between(workload, 4, POLICY, 0, end_ms, at_most=3)
 
 
-def test_wide_matrices_have_nodes_down() -> None:
-    """A matrix with many different columns is printed with its slices across."""
+def test_wide_matrices_are_printed_with_nodes_as_rows() -> None:
     headings, rows = matrix_rows([list(range(20)), [7] * 20], None)
     assert headings == ["", "time-slice 0", "time-slice 1"]
     assert rows[3] == ["P3", "J3", "J7"]
 
 
-def test_slices_are_drawn(workload: Workload) -> None:
-    """A plot of a window; of another discipline there is none."""
+def test_slices_are_plotted_for_gang_scheduling_only(workload: Workload) -> None:
     result = simulate(workload, 4, POLICY)
     figure = result.plot("slices", start_ms=0, end_ms=40)
     assert {text.get_text() for text in figure.axes[0].texts} >= {"1", "2"}
@@ -67,8 +64,7 @@ def test_slices_are_drawn(workload: Workload) -> None:
         simulate(workload, nodes=4).plot("slices")
 
 
-def test_no_job_leaves_an_empty_matrix() -> None:
-    """A workload in which no job fits has an empty matrix and no slices."""
+def test_without_fitting_jobs_the_matrix_is_empty() -> None:
     wide = Workload(job_id=[1], submit_ms=[0], width=[9], estimate_ms=[5], run_ms=[5])
     assert matrix_at(wide, 4, POLICY, 0) == ([[None] * 4] * 2, None)
     assert slices_between(wide, 4, POLICY, 0, 100) == []

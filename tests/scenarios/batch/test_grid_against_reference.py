@@ -1,4 +1,4 @@
-"""The grid queue's compiled loop against the slow reference: the same starts, on the same nodes of the same sites."""
+"""The grid queue's compiled loop and the slow reference give the same starts on the same nodes and sites."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ SENSITIVITIES = (1.0, 1.0, 0.0, 0.3, 2.5)
 
 
 class SameDraws:
-    """A generator that gives draws made beforehand, so that kernel and reference see the same chance."""
+    """A generator that returns prepared draws, so that kernel and reference use the same."""
 
     def __init__(self, draws: Sequence[float]) -> None:
         self._draws = draws
 
     def random(self, count: int) -> np.ndarray:
-        """Return the draws, of which there are as many as jobs."""
+        """Return the draws, one per job."""
         assert count == len(self._draws)
         return np.array(self._draws)
 
@@ -63,7 +63,7 @@ class SameDraws:
 def agree(
     jobs: Sequence[Job], nodes: Sequence[int], options: dict[str, Any], rng: np.random.Generator
 ) -> SimulationResult:
-    """Run both, hold them to each other, and return ours."""
+    """Run both, compare them, and return our result."""
     workload = to_workload(jobs)
     ids = workload.job_id.tolist()
     draws = rng.random(len(ids)).tolist()
@@ -85,8 +85,8 @@ def agree(
 
 
 @pytest.mark.parametrize("number", range(len(POLICIES)), ids=[str(sorted(p.items())) for p in POLICIES])
-def test_random_workloads(number: int) -> None:
-    """On 40 random workloads per policy, of up to 60 jobs on up to 6 sites, both give one schedule."""
+def test_random_workloads_give_the_same_schedule(number: int) -> None:
+    """40 workloads per policy, with up to 60 jobs on up to 6 sites."""
     rng = np.random.default_rng([7, number])
     split = 0
     for _ in range(40):
@@ -97,8 +97,8 @@ def test_random_workloads(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(POLICIES)), ids=[str(sorted(p.items())) for p in POLICIES])
-def test_many_sites_of_few_sizes(number: int) -> None:
-    """On 30 to 60 sites, most of which are alike at any instant, both give one schedule."""
+def test_many_similar_sites_give_the_same_schedule(number: int) -> None:
+    """30 to 60 sites, most of them alike at any time."""
     rng = np.random.default_rng([8, number])
     split = 0
     for tick in (1, 50, 400):
@@ -109,8 +109,8 @@ def test_many_sites_of_few_sizes(number: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
-def test_hundreds_of_running_jobs(mode: str) -> None:
-    """More jobs run at one time than a block of them holds, and then fewer again; many end at one instant."""
+def test_hundreds_of_running_jobs_give_the_same_schedule(mode: str) -> None:
+    """They exceed a block of running jobs, then shrink again; many end at the same time."""
     rng = np.random.default_rng(9)
     jobs = [
         Job(
@@ -131,8 +131,8 @@ def test_hundreds_of_running_jobs(mode: str) -> None:
 
 @pytest.mark.parametrize("order", ["fcfs", "sjf"])
 @pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
-def test_queues_of_several_stretches(mode: str, order: str) -> None:
-    """Where more jobs wait than are sifted at one stroke, both give one schedule; so too if many start in one pass."""
+def test_long_queues_give_the_same_schedule(mode: str, order: str) -> None:
+    """They exceed the number of jobs examined at once; many may start in one pass."""
     rng = np.random.default_rng(10)
     jobs = random_jobs(rng, 8 * STRETCH, 24, load=12.0)
     got = agree(jobs, [4, 8, 12], {"mode": mode, "order": order, "overhead": (0.1, 0.4)}, rng)
@@ -142,8 +142,8 @@ def test_queues_of_several_stretches(mode: str, order: str) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
-    """Both agree where ends, submissions and shadow times fall on one instant, and sites are of one size."""
+def test_workloads_full_of_ties_give_the_same_schedule(data: st.DataObject) -> None:
+    """Sites have equal sizes."""
     case = data.draw(grid_cases())
     options = data.draw(grid_options(heads=HEAD_RESERVATIONS))
     agree(case.jobs, case.nodes, options, np.random.default_rng(data.draw(st.integers(0, 2**32))))
@@ -151,16 +151,15 @@ def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
-def test_one_site_is_a_queue(seed: int) -> None:
-    """A grid of one site, sharing, gives the very schedule of that site's own EASY queue."""
+def test_a_grid_of_one_site_equals_its_easy_queue(seed: int) -> None:
     rng = np.random.default_rng(seed)
     workload = cancelling(rng, to_workload(random_jobs(rng, 40, 12, load=1.0)))
     own = simulate(workload, 12, order="sjf").start_ms
     assert simulate(workload, [12], GridPolicy(mode="sharing", order="sjf")).start_ms.tolist() == own.tolist()
 
 
-def test_limited_fragments_are_the_table() -> None:
-    """Table 7.5: up to 64 nodes one fragment, up to 128 two, up to 512 eight."""
+def test_the_fragment_limits_follow_table_7_5() -> None:
+    """Up to 64 nodes one fragment, up to 128 two, up to 512 eight."""
     nodes = np.array([32] * 16)
     policy = GridPolicy(mode="multi-site", max_fragments=LIMITED_FRAGMENTS)
     allowed = {width: policy.why_never(nodes, width) is None for width in (32, 33, 64, 65, 128, 256, 257, 512)}

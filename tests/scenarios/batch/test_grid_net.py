@@ -1,4 +1,4 @@
-"""The grid with a network: its limits, what changes in time, and what is refused."""
+"""The grid with a network: limiting cases, changes over time, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL_TO_ALL = tuple(PATTERNS).index("all-to-all")
 
 
 def row_of_sites(sites: int, latency_ms: float = 1.0, bandwidth_bps: float = 1e8) -> NetworkModel:
-    """Return sites one after the other."""
+    """Return sites in a row."""
     graph = nx.path_graph(sites)
     nx.set_edge_attributes(graph, latency_ms, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=bandwidth_bps)
@@ -35,7 +35,7 @@ def row_of_sites(sites: int, latency_ms: float = 1.0, bandwidth_bps: float = 1e8
 
 
 def jobs_of(rows: list[tuple[int, int, int]], **columns: Any) -> Workload:
-    """Return jobs of (submit, width, estimate), which run for as long as they say, with columns that hold for all."""
+    """Return jobs of (submit, width, estimate) with perfect estimates and the same columns."""
     submit, width, estimate = (list(column) for column in zip(*rows, strict=True))
     return Workload(
         job_id=np.arange(len(rows)),
@@ -51,7 +51,7 @@ TALK = {"pattern": ALL_TO_ALL, "communication_fraction": 0.5, "message_bytes": 1
 
 
 def same(one: SimulationResult, other: SimulationResult) -> bool:
-    """Whether two schedules are one, job by job."""
+    """Whether two schedules are equal, job by job."""
     return (
         one.start_ms.tolist() == other.start_ms.tolist()
         and one.end_ms.tolist() == other.end_ms.tolist()
@@ -61,8 +61,8 @@ def same(one: SimulationResult, other: SimulationResult) -> bool:
 
 @pytest.mark.parametrize("backfill", ["none", "easy", "conservative"])
 @pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
-def test_a_network_that_costs_nothing_is_no_overhead(mode: str, backfill: str) -> None:
-    """Infinitely fast links, or jobs that send nothing, give the schedule of overhead 0, whatever the contention."""
+def test_a_network_without_cost_gives_the_schedule_of_overhead_zero(mode: str, backfill: str) -> None:
+    """Links are infinitely fast, or jobs send nothing; contention does not matter."""
     rng = np.random.default_rng(5)
     policy = GridPolicy(mode=mode, backfill=backfill)
     fast, slow = row_of_sites(3, 0.0, 1e30), row_of_sites(3, 50.0, 1e6)
@@ -79,8 +79,8 @@ def test_a_network_that_costs_nothing_is_no_overhead(mode: str, backfill: str) -
 
 @pytest.mark.parametrize("contention", ["none", "static", "dynamic"])
 @pytest.mark.parametrize("split", ["fewest", "earliest-end"])
-def test_reserved_starts_with_a_network(split: str, contention: str) -> None:
-    """Under conservative backfilling no node is used twice, and every job runs for its length at the least."""
+def test_conservative_backfilling_with_a_network_is_valid(split: str, contention: str) -> None:
+    """No node is used twice, and every job runs at least for its length."""
     rng = np.random.default_rng(6)
     model, nodes = row_of_sites(3, 0.5, 5e7), [8, 6, 4]
     cut = Timetable.of(model.topology, [CableChange(5_000, "link", (0,), 0.0), CableChange(30_000, "link", (0,), 1.0)])
@@ -105,8 +105,7 @@ def test_reserved_starts_with_a_network(split: str, contention: str) -> None:
     assert (slowest > 1) == (contention != "none")
 
 
-def test_two_jobs_on_one_link() -> None:
-    """Static contention slows the job that comes second for good, dynamic both of them for as long as both run."""
+def test_static_contention_slows_the_second_job_and_dynamic_both() -> None:
     jobs = jobs_of([(0, 9, 10_000), (2_000, 7, 10_000)], **TALK)
     took_ms = {}
     for contention in ("none", "static", "dynamic"):
@@ -122,8 +121,7 @@ def test_two_jobs_on_one_link() -> None:
     assert none[0] < dynamic[0]
 
 
-def test_a_link_that_fails_stops_a_job_until_it_is_back() -> None:
-    """With dynamic contention a split job stands still while its link is down, and its end is that much later."""
+def test_a_failed_link_delays_a_split_job_by_its_downtime() -> None:
     model = row_of_sites(2)
     cut = Timetable.of(model.topology, [CableChange(3_000, "link", (0,), 0.0), CableChange(50_000, "link", (0,), 1.0)])
     jobs = jobs_of([(0, 8, 10_000), (4_000, 8, 1_000)], **TALK)
@@ -139,8 +137,7 @@ def test_a_link_that_fails_stops_a_job_until_it_is_back() -> None:
         simulate(jobs, [4, 4], policy, net=as_in_thesis(model, for_ever, contention="dynamic"))
 
 
-def test_what_can_never_be_placed_is_refused() -> None:
-    """A job wider than any site is refused when no link is left that could ever join enough of them."""
+def test_a_job_that_links_make_unplaceable_is_refused() -> None:
     model = row_of_sites(2)
     cut = Timetable.of(model.topology, [CableChange(3_000, "link", (0,), 0.0)])
     jobs = jobs_of([(0, 8, 9_000), (1_000, 8, 1_000), (4_000, 8, 10), (4_000, 2, 10)], **TALK)
@@ -153,8 +150,8 @@ def test_what_can_never_be_placed_is_refused() -> None:
         assert result.start_ms[3] == result.end_ms[0]
 
 
-def test_data_goes_before_and_after_the_work() -> None:
-    """Blocking input holds the nodes first, output last; prefetched input has come while the job waited."""
+def test_blocking_transfers_hold_nodes_before_and_after_the_work() -> None:
+    """Prefetched input arrives while the job waits."""
     model = row_of_sites(2, 0.0, 8e6)  # a thousand bytes a millisecond
     columns = {"input_bytes": 2_000_000, "input_site": 1, "output_bytes": 500_000, "output_site": 1}
     jobs = jobs_of([(0, 4, 10_000), (0, 4, 10_000), (0, 4, 10_000)], **columns)
@@ -167,8 +164,8 @@ def test_data_goes_before_and_after_the_work() -> None:
     assert blocking.columns["transfer_ms"].tolist() == [0, 2_500, 0]
 
 
-def test_prefetched_data_moves_while_a_job_waits() -> None:
-    """Of an input of two seconds a job that waited 1.5 seconds waits half a second more; if it blocks, all of it."""
+def test_prefetched_input_shortens_the_wait() -> None:
+    """After 1.5 seconds in the queue, an input of two seconds takes half a second more; if blocking, all of it."""
     model = row_of_sites(2, 0.0, 8e6)
     jobs = jobs_of([(0, 4, 1_500), (0, 4, 9_000), (0, 4, 1_000)], input_site=1)
     jobs = jobs.replace(columns=dict(jobs.columns) | {"input_bytes": np.array([0, 0, 2_000_000])})
@@ -188,15 +185,13 @@ def test_prefetched_data_moves_while_a_job_waits() -> None:
         ({"timetable": Timetable.of(row_of_sites(2).topology, [])}, "timetable: has another topology"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
-    """A network with settings that make no sense is refused by their name."""
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         GridNet(row_of_sites(2), **options)
     assert message in str(caught.value)
 
 
-def test_what_does_not_go_together_is_refused() -> None:
-    """A network of other sites, and data where nothing moves it, are refused."""
+def test_incompatible_options_are_refused() -> None:
     jobs = jobs_of([(0, 1, 10)])
     with pytest.raises(OptionError, match="3 sites and the grid has 2"):
         simulate(jobs, [4, 4], GridPolicy(), net=as_in_thesis(row_of_sites(3)))
@@ -214,8 +209,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         ({"output_bytes": 5, "output_site": 2}, "job 0: output_site 2 is not one of the sites 0 to 1"),
     ],
 )
-def test_bad_columns_are_refused(columns: dict[str, Any], message: str) -> None:
-    """A job whose columns make no sense is named."""
+def test_invalid_columns_are_refused_with_their_job(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         simulate(jobs_of([(0, 1, 10)], **columns), [4, 4], GridPolicy(), net=as_in_thesis(row_of_sites(2)))
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The grid queue with a network against the slow reference: the same starts and ends, on the same nodes."""
+"""The grid queue with a network and the slow reference give the same starts and ends on the same nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODES = ("sharing", "multi-site", "adaptive")
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The network of one period, as the reference asks it."""
+    """The network of one period, in the form that the reference uses."""
 
     model: NetworkModel
     talk: dict[int, Communication]
@@ -37,7 +37,7 @@ class Links:
 
     @property
     def capacity(self) -> Sequence[float]:
-        """Bits per millisecond of each link."""
+        """Return the capacity of each link in bits per millisecond."""
         return [float(capacity) for capacity in self.model.arrays.capacity]
 
     def links(self, origin: int, target: int) -> tuple[int, ...] | None:
@@ -49,11 +49,11 @@ class Links:
         return {self.model.topology.sites[site]: width for site, width in fragments}
 
     def factor(self, job: int, fragments: Fragments) -> float:
-        """Return by which factor a job grows."""
+        """Return the factor by which a job grows."""
         return self.model.split_factor(self.talk[job], self._nodes(fragments))
 
     def choose(self, job: int, estimate: int, available: Sequence[int], delays: Sequence[float]) -> Fragments | None:
-        """Return where a job ends first; what was asked before, as most is, is not searched for again."""
+        """Return the placement with which a job ends first, from a cache if possible."""
         asked = job, estimate, tuple(available), tuple(delays)
         if asked not in self.chosen:
             self.chosen[asked] = self._search(*asked)
@@ -71,16 +71,16 @@ class Links:
         return tuple((self.model.topology.site_number(site), nodes) for site, nodes in placement.nodes.items())
 
     def transfer(self, origin: int, target: int, n_bytes: int) -> int | None:
-        """Return how long data takes."""
+        """Return the duration of a transfer."""
         sites = self.model.topology.sites
         return self.model.transfer_ms(sites[origin], sites[target], n_bytes)
 
     def alone(self, origin: int, target: int) -> float:
-        """Return the rate of one transfer that has the links for itself."""
+        """Return the rate of a single transfer on idle links."""
         return float(lone_rate(self.model.arrays, np.int64(origin), np.int64(target)))
 
     def flows(self, job: int, fragments: Fragments, factor: float) -> list[Flow]:
-        """Return what a job sends."""
+        """Return the flows of a job."""
         flows, parts = new_flows(200), np.array(list(fragments), PART)
         record = self.talk[job].records([int(parts["width"].sum())])[0]
         count = add_job_flows(self.model.arrays, flows, np.int64(0), record, parts, len(parts), factor)
@@ -92,19 +92,19 @@ class Links:
 
 
 class SameDraws:
-    """Stands for a generator whose draws are known."""
+    """A generator that returns prepared draws."""
 
     def __init__(self, draws: npt.NDArray[np.float64]) -> None:
         self.draws = draws
 
     def random(self, count: int) -> npt.NDArray[np.float64]:
-        """Return the draws, one for each job."""
+        """Return the draws, one per job."""
         assert count == len(self.draws)
         return self.draws
 
 
 def agree(rng: np.random.Generator, jobs: list[Job], nodes: list[int], rules: dict[str, Any], change: bool) -> float:
-    """Run both, hold them to each other, and return the most that a job was slowed."""
+    """Run both, compare them, and return the largest slowdown of a job."""
     model = drawn_model(rng, len(nodes))
     timetable = drawn_timetable(rng, model, 1 + max(job.submit for job in jobs)) if change and len(nodes) > 1 else None
     net = GridNet(
@@ -195,8 +195,8 @@ CASES: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[str((sorted(case.items()), at)) for case, at in CASES])
-def test_random_workloads(number: int) -> None:
-    """On random workloads of up to 40 jobs on up to 7 sites with any links, both give one schedule."""
+def test_random_workloads_give_the_same_schedule(number: int) -> None:
+    """Up to 40 jobs on up to 7 sites, with any links."""
     rng = np.random.default_rng([11, number])
     rules, change = CASES[number]
     slowest = 1.0

@@ -1,4 +1,4 @@
-"""Input and output of jobs as flows on the links, worked out by hand (docs/grid.md, "Transfers under contention")."""
+"""Transfers of input and output as flows on links, by hand (docs/grid.md, "Transfers under contention")."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZE = 2_000_000
 
 
 def two_sites() -> NetworkModel:
-    """Return two sites joined by a link of a thousand bytes a millisecond."""
+    """Return two sites joined by a link of a thousand bytes per millisecond."""
     graph: nx.Graph[int] = nx.path_graph(2)
     nx.set_edge_attributes(graph, 0.0, "latency_ms")
     topology = topology_of_graph(graph, bandwidth_bps=8e6)
@@ -33,7 +33,7 @@ def two_sites() -> NetworkModel:
 
 
 def jobs_of(rows: list[tuple[int, int, int, int, int]]) -> Workload:
-    """Return jobs of (submit, width, run, input bytes, output bytes), all data at site 1; they run as estimated."""
+    """Return jobs of (submit, width, run, input bytes, output bytes) with data at site 1 and perfect estimates."""
     submit, width, run, fetched, sent = (np.array(column) for column in zip(*rows, strict=True))
     home = np.ones(len(rows), np.int64)
     return Workload(
@@ -47,7 +47,7 @@ def jobs_of(rows: list[tuple[int, int, int, int, int]]) -> Workload:
 
 
 def played(jobs: Workload, nodes: list[int], net: GridNet) -> SimulationResult:
-    """Return what the batch driver makes of jobs, once the simulated world has made the same of them."""
+    """Return the result of the batch driver, after checking that the simulated world agrees."""
     result = simulate(jobs, nodes, POLICY, net=net)
     world = simulate_world(jobs, nodes, POLICY, rng=np.random.default_rng(1), net=net, check=True)
     assert world.start_ms.tolist() == result.start_ms.tolist()
@@ -66,8 +66,8 @@ def played(jobs: Workload, nodes: list[int], net: GridNet) -> SimulationResult:
         ("dynamic", [13_000, 14_000], [3_000, 3_000]),
     ],
 )
-def test_two_inputs_share_a_link(contention: str, end_ms: list[int], moved_ms: list[int]) -> None:
-    """Inputs that cross one link at a time take longer, and the work begins when they are there."""
+def test_simultaneous_inputs_share_a_link(contention: str, end_ms: list[int], moved_ms: list[int]) -> None:
+    """Work begins when the input has arrived."""
     jobs = jobs_of([(0, 4, 10_000, SIZE, 0), (1_000, 4, 10_000, SIZE, 0)])
     result = played(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
     assert result.start_ms.tolist() == [0, 1_000]
@@ -79,8 +79,8 @@ def test_two_inputs_share_a_link(contention: str, end_ms: list[int], moved_ms: l
     ("contention", "end_ms"),
     [("none", [4_000, 4_500]), ("static", [4_000, 5_500]), ("dynamic", [4_500, 5_000])],
 )
-def test_two_outputs_share_a_link(contention: str, end_ms: list[int]) -> None:
-    """Output sets out when the work is done, and keeps the nodes until it is where it is wanted."""
+def test_simultaneous_outputs_share_a_link(contention: str, end_ms: list[int]) -> None:
+    """Output is sent after the work and holds the nodes until it arrives."""
     jobs = jobs_of([(0, 4, 3_000, 0, SIZE // 2), (0, 4, 3_500, 0, SIZE // 2), (3_600, 8, 1_000, 0, 0)])
     result = played(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
     assert result.end_ms.tolist() == [*end_ms, max(end_ms) + 1_000]
@@ -97,8 +97,9 @@ def test_two_outputs_share_a_link(contention: str, end_ms: list[int]) -> None:
         ("dynamic", [1_500, 4_500], [4_500, 5_500]),
     ],
 )
-def test_input_comes_while_jobs_wait(contention: str, start_ms: list[int], end_ms: list[int]) -> None:
-    """Prefetched input sets out at the submission and shares the links with that of others that wait."""
+def test_prefetched_inputs_of_waiting_jobs_share_the_links(
+    contention: str, start_ms: list[int], end_ms: list[int]
+) -> None:
     jobs = jobs_of([(0, 4, 1_500, 0, 0), (0, 4, 90_000, 0, 0), (0, 4, 1_000, SIZE, 0), (500, 4, 1_000, SIZE, 0)])
     result = played(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention=contention))
     assert [result.fragments_of(row)[0][0] for row in range(4)] == [0, 1, 0, 0]
@@ -106,8 +107,8 @@ def test_input_comes_while_jobs_wait(contention: str, start_ms: list[int], end_m
     assert result.end_ms.tolist()[2:] == end_ms
 
 
-def test_input_that_was_sent_in_vain_stops() -> None:
-    """When a job starts where its data is, what is on its way to the other site leaves the link to others."""
+def test_input_for_unused_sites_stops_at_the_start() -> None:
+    """Its share of the link is free for other transfers."""
     jobs = jobs_of([(0, 4, 1_000, 0, 0), (0, 4, 1_000, 0, 0), (0, 4, 9_000, SIZE, 0), (0, 4, 9_000, SIZE, 0)])
     jobs = jobs.replace(run_ms=np.array([1_000, 500, 9_000, 9_000]))
     result = played(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention="dynamic"))
@@ -118,8 +119,8 @@ def test_input_that_was_sent_in_vain_stops() -> None:
 
 
 @pytest.mark.parametrize("contention", ["static", "dynamic"])
-def test_output_waits_for_a_link_that_has_failed(contention: str) -> None:
-    """Output that finds its link down stands still until that is back; if it never is, the simulation is refused."""
+def test_output_waits_for_a_failed_link(contention: str) -> None:
+    """If the link never recovers, the simulation is refused."""
     jobs, model = jobs_of([(0, 4, 3_000, 0, SIZE // 4)]), two_sites()
     down, up = CableChange(1_000, "link", (0,), 0.0), CableChange(5_000, "link", (0,), 1.0)
     for changes, end_ms in (([down, up], 5_500), ([], 3_500)):

@@ -1,4 +1,4 @@
-"""The batch loop with reserved starts against the slow reference, and against the site that a grid of one site is."""
+"""The grid loop with reserved starts, against the slow reference and against a single site."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ POLICIES: list[dict[str, Any]] = [
 
 
 class SameDraws:
-    """A generator that gives draws made beforehand, so that kernel and reference see the same chance."""
+    """A generator that returns prepared draws, so that kernel and reference use the same."""
 
     def __init__(self, draws: Sequence[float]) -> None:
         self._draws = draws
 
     def random(self, count: int) -> np.ndarray:
-        """Return the draws, of which there are as many as jobs."""
+        """Return the draws, one per job."""
         assert count == len(self._draws)
         return np.array(self._draws)
 
@@ -59,7 +59,7 @@ def agree(
     *,
     users_cancel: bool = False,
 ) -> SimulationResult:
-    """Run both, hold them to each other, and return ours."""
+    """Run both, compare them, and return our result."""
     workload = to_workload(jobs)
     if users_cancel:
         workload = cancelling(rng, workload)
@@ -86,8 +86,8 @@ def agree(
 
 
 @pytest.mark.parametrize("number", range(len(POLICIES)), ids=[str(sorted(p.items())) for p in POLICIES])
-def test_random_workloads(number: int) -> None:
-    """On 25 random workloads per policy, of up to 45 jobs on up to 6 sites, both give one schedule."""
+def test_random_workloads_give_the_same_schedule(number: int) -> None:
+    """25 workloads per policy, with up to 45 jobs on up to 6 sites."""
     rng = np.random.default_rng([11, number])
     split = 0
     for each in range(25):
@@ -99,8 +99,8 @@ def test_random_workloads(number: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
-    """Both agree where ends, submissions and reserved starts fall on one instant, and sites are of one size."""
+def test_workloads_full_of_ties_give_the_same_schedule(data: st.DataObject) -> None:
+    """Sites have equal sizes."""
     case = data.draw(grid_cases(too_wide=1))
     options = data.draw(grid_options(MODES, orders=ORDERS))
     del options["backfill"]
@@ -109,8 +109,7 @@ def test_coarse_workloads_full_of_ties(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(MODES), st.sampled_from(("fcfs", "sjf", "laf")))
-def test_one_site_is_its_conservative_queue(seed: int, mode: str, order: str) -> None:
-    """A grid of one site gives the very schedule of that site's own conservative backfilling, in every mode."""
+def test_a_grid_of_one_site_equals_its_conservative_queue(seed: int, mode: str, order: str) -> None:
     rng = np.random.default_rng(seed)
     workload = cancelling(rng, to_workload(random_jobs(rng, 40, 12, load=1.0)))
     own = simulate(workload, 12, order=order, backfill="conservative").start_ms
@@ -119,7 +118,6 @@ def test_one_site_is_its_conservative_queue(seed: int, mode: str, order: str) ->
 
 
 def test_under_mode_local_each_site_keeps_its_own_reservations() -> None:
-    """Mode local is conservative backfilling of each site, of the jobs that are at home there."""
     jobs = random_jobs(np.random.default_rng(3), 60, 8, load=1.5)
     workload = to_workload(jobs)
     result = simulate(workload, [8, 8], GridPolicy(mode="local", backfill="conservative"))
@@ -131,15 +129,15 @@ def test_under_mode_local_each_site_keeps_its_own_reservations() -> None:
 
 
 def test_the_plan_grows_with_the_queue() -> None:
-    """A thousand jobs of one instant wait for one node each: more than the plan has room for at first."""
+    """A thousand simultaneous jobs for one node exceed the initial capacity of the plan."""
     jobs = [Job(number, 0, 1, 7, 7) for number in range(1, 1001)]
     policy = GridPolicy(mode="sharing", backfill="conservative")
     result = simulate(to_workload(jobs), [2, 3], policy)
     assert result.start_ms.tolist() == [7 * (number // 5) for number in range(1000)]
 
 
-def test_a_reserved_start_is_an_instant_of_its_own() -> None:
-    """Where more fragments take much longer, a job may keep a start at which by then nothing ends or is submitted."""
+def test_a_reserved_start_needs_no_other_event() -> None:
+    """If further fragments take much longer, nothing else may happen at a reserved start."""
     rng = np.random.default_rng(11)
     options: dict[str, Any] = {"mode": "multi-site", "overhead": (0.1, 0.6, 2.0), "order": "sjf"}
     nodes = (10, 10, 7, 5, 3)

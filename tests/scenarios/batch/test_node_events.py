@@ -1,4 +1,4 @@
-"""Nodes that fail, drain and come back in the compiled loop: against the slow reference, and by hand."""
+"""Nodes that fail, drain and recover in the compiled loop: against the slow reference, and by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORDERS = ["fcfs", "sjf", "wfit", "priority"]
 
 
 def random_events(rng: np.random.Generator, nodes: int, until: int) -> list[NodeEvent]:
-    """Return some events at coarse instants; in the end mostly all nodes are back."""
+    """Return events at coarse times, mostly with all nodes back at the end."""
     events = []
     for _ in range(int(rng.integers(3, 16))):
         first = int(rng.integers(nodes))
@@ -43,7 +43,7 @@ def random_events(rng: np.random.Generator, nodes: int, until: int) -> list[Node
 
 
 def as_reference(events: list[NodeEvent]) -> list[model.NodeEvent]:
-    """Return the same events as the reference has them."""
+    """Convert the events for the reference."""
     return [
         model.NodeEvent(one.at_ms, one.kind, frozenset(range(one.first_node, one.first_node + one.nodes)))
         for one in events
@@ -52,8 +52,8 @@ def as_reference(events: list[NodeEvent]) -> list[model.NodeEvent]:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("options", POLICIES, ids=lambda options: " ".join(str(v) for v in options.values()))
-def test_random_workloads(options: dict[str, Any], order: str) -> None:
-    """Loop and reference give one schedule on 20 random workloads a policy and order, 560 in all; jobs are lost."""
+def test_random_workloads_give_the_same_schedule(options: dict[str, Any], order: str) -> None:
+    """20 workloads per policy and order, 560 in all, with lost jobs."""
     rng = np.random.default_rng([POLICIES.index(options), ORDERS.index(order)])
     options = options | {"order": order, "aging_ms": 7.0}
     lost = 0
@@ -74,8 +74,7 @@ def test_random_workloads(options: dict[str, Any], order: str) -> None:
 
 
 @pytest.mark.parametrize("options", POLICIES, ids=lambda options: " ".join(str(v) for v in options.values()))
-def test_lost_jobs_may_still_be_cancelled(options: dict[str, Any]) -> None:
-    """A job that was lost waits again, and leaves the queue if it is cancelled then."""
+def test_a_lost_job_can_be_cancelled_while_it_waits_again(options: dict[str, Any]) -> None:
     rng = np.random.default_rng([POLICIES.index(options), 9])
     met = 0
     for _ in range(30):
@@ -98,13 +97,13 @@ def test_lost_jobs_may_still_be_cancelled(options: dict[str, Any]) -> None:
 
 
 def three(**changes: Any) -> Workload:
-    """Return three jobs that fill two of four nodes each, for 100 ms."""
+    """Return three jobs of 100 ms, each on two of four nodes."""
     fields = {"submit_ms": [0, 0, 1], "width": [2, 2, 2], "estimate_ms": [100] * 3, "run_ms": [100] * 3} | changes
     return Workload(job_id=[1, 2, 3], **fields)
 
 
-def test_a_lost_job_stands_behind_those_that_wait() -> None:
-    """A job on a node that fails is begun anew as if it were submitted then; others run on."""
+def test_a_lost_job_restarts_behind_waiting_jobs() -> None:
+    """Jobs on other nodes are unaffected."""
     events = [
         NodeEvent(at_ms=50, kind="down", first_node=1),
         NodeEvent(at_ms=400, kind="up", first_node=1),
@@ -116,8 +115,7 @@ def test_a_lost_job_stands_behind_those_that_wait() -> None:
     assert result.own_metrics == {"restarts": 1}
 
 
-def test_a_drained_node_leaves_when_its_job_has_ended() -> None:
-    """A job on a node that drains runs to its end; then nobody has the node until it is back."""
+def test_a_draining_node_leaves_once_its_job_has_ended() -> None:
     events = [
         NodeEvent(at_ms=50, kind="drain", first_node=0, nodes=2),
         NodeEvent(at_ms=150, kind="up", first_node=0, nodes=2),
@@ -127,8 +125,7 @@ def test_a_drained_node_leaves_when_its_job_has_ended() -> None:
     assert result.columns["restarts"].tolist() == [0, 0, 0]
 
 
-def test_jobs_end_before_nodes_fail() -> None:
-    """At one instant jobs end first, then nodes fail, then new jobs come, and then is the pass."""
+def test_simultaneous_ends_precede_failures_submissions_and_the_pass() -> None:
     events = [
         NodeEvent(at_ms=100, kind="down", first_node=0, nodes=3),
         NodeEvent(at_ms=130, kind="up", first_node=0, nodes=3),
@@ -138,15 +135,13 @@ def test_jobs_end_before_nodes_fail() -> None:
     assert result.columns["restarts"].tolist() == [0, 0, 0]
 
 
-def test_jobs_that_need_what_does_not_come_back_are_refused() -> None:
-    """A job that is wider than what is left at the end never runs, and says why."""
+def test_a_job_wider_than_the_remaining_nodes_is_refused() -> None:
     result = simulate(three(width=[2, 4, 1]), 4, node_events=[NodeEvent(at_ms=0, kind="drain", first_node=3)])
     assert result.refused == ((2, "it needs 4 nodes, but too many of the 4 nodes did not return"),)
     assert result.start_ms.tolist() == [0, -1, 1]
 
 
-def test_what_cannot_be_is_refused() -> None:
-    """Nodes that are not there, other kinds, and what does not go together end with one line."""
+def test_invalid_events_and_combinations_are_refused() -> None:
     down = NodeEvent(at_ms=5, kind="down", first_node=2, nodes=3)
     with pytest.raises(InputError, match="node 4 goes down at 5 ms, but the site has nodes 0 to 3"):
         simulate(three(), 4, node_events=[down])
@@ -159,8 +154,7 @@ def test_what_cannot_be_is_refused() -> None:
         assert caught.value.option == "node_events"
 
 
-def test_a_file_of_node_events(tmp_path: Path) -> None:
-    """A file says what happens to nodes; a line that is none is named."""
+def test_node_events_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv"
     path.write_text("at_ms,kind,first_node,nodes\n50,down,1,2\n400,up,1,2\n")
     assert read_node_events(path) == [

@@ -1,4 +1,4 @@
-"""What must hold of every schedule, whatever the workload: on the compiled loop, and on a SiteCore as it goes."""
+"""Properties of every schedule, for the compiled loop and for a SiteCore."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SLACKS = st.sampled_from([0.0, 0.5, 1.0, 2.5])
 
 
 def played(case: Case, options: dict[str, Any]) -> SimulationResult:
-    """Return what the compiled loop makes of a workload."""
+    """Return the result of the compiled loop."""
     return simulate(to_workload(case.jobs), case.nodes, site_policy(options))
 
 
 def steps(core: SiteCore, jobs: list[Job]) -> Iterator[tuple[int, set[int]]]:
-    """Drive a core through a workload; yield each instant and the jobs started then, when the core is done with it."""
+    """Drive a core through a workload; yield each time and the jobs started then."""
     length = {job.id: job.length for job in jobs}
     arriving = sorted(jobs, key=lambda job: (job.submit, job.id), reverse=True)
     ends: dict[int, int] = {}
@@ -53,7 +53,6 @@ def steps(core: SiteCore, jobs: list[Job]) -> Iterator[tuple[int, set[int]]]:
 @EXAMPLES
 @given(cases(max_jobs=30), OPTIONS)
 def test_every_job_runs_once_and_no_node_is_used_twice(case: Case, options: dict[str, Any]) -> None:
-    """Every job runs for its time, not before its submission; at no instant more nodes are in use than there are."""
     result = played(case, options)
     assert result.ran.all()
     assert (result.start_ms >= result.workload.submit_ms).all()
@@ -66,7 +65,6 @@ def test_every_job_runs_once_and_no_node_is_used_twice(case: Case, options: dict
 @EXAMPLES
 @given(cases(max_jobs=30))
 def test_fcfs_without_backfilling_starts_in_order(case: Case) -> None:
-    """FCFS without backfilling starts jobs in the order in which they were submitted."""
     result = played(case, {"discipline": "queue", "order": "fcfs", "backfill": "none"})
     assert (np.diff(result.start_ms) >= 0).all()
 
@@ -74,7 +72,7 @@ def test_fcfs_without_backfilling_starts_in_order(case: Case) -> None:
 @EXAMPLES
 @given(cases(max_jobs=25), st.sampled_from(["first-fit", "best-fit"]))
 def test_the_head_of_easy_starts_when_promised(case: Case, choice: str) -> None:
-    """Under FCFS with EASY no start that the waiting head was shown is later than one before, and it starts by all."""
+    """No promise to the waiting head is later than an earlier one, and the head starts by all of them."""
     core = SiteCore(case.nodes, site_policy({"discipline": "queue", "backfill": "easy", "choice": choice}))
     shown: dict[int, int] = {}
     for now, started in steps(core, case.jobs):
@@ -93,7 +91,7 @@ def test_the_head_of_easy_starts_when_promised(case: Case, choice: str) -> None:
 @EXAMPLES
 @given(cases(max_jobs=25), st.sampled_from(ORDERS))
 def test_conservative_promises_are_kept(case: Case, order: str) -> None:
-    """Under conservative backfilling every waiting job has a promise from its submission on, and none moves later."""
+    """Every waiting job has a promise from its submission on, and it never moves later."""
     core = SiteCore(case.nodes, site_policy({"discipline": "queue", "order": order, "backfill": "conservative"}))
     promised: dict[int, int] = {}
     for now, started in steps(core, case.jobs):
@@ -107,7 +105,7 @@ def test_conservative_promises_are_kept(case: Case, order: str) -> None:
 @EXAMPLES
 @given(cases(max_jobs=25), SLACKS)
 def test_slack_bounds_the_delay_of_the_head(case: Case, slack: float) -> None:
-    """Under FCFS with slack a head starts no later than the part of its estimate after any start it was shown."""
+    """A head starts no later than the slack fraction of its estimate after any promise."""
     core = SiteCore(case.nodes, site_policy({"discipline": "queue", "backfill": "slack", "slack": slack}))
     latest: dict[int, int] = {}
     for now, started in steps(core, case.jobs):
@@ -122,7 +120,7 @@ def test_slack_bounds_the_delay_of_the_head(case: Case, slack: float) -> None:
 @EXAMPLES
 @given(cases(max_jobs=25), queue_options(backfills=("none", "easy")))
 def test_a_head_that_fits_does_not_wait(case: Case, options: dict[str, Any]) -> None:
-    """Whatever the order of a queue, after every pass its head needs more nodes than are free."""
+    """The order of the queue does not matter."""
     core = SiteCore(case.nodes, site_policy(options | {"aging_ms": 3.0}))
     for _ in steps(core, case.jobs):
         for head, _ in list(core.waiting())[:1]:
@@ -131,8 +129,7 @@ def test_a_head_that_fits_does_not_wait(case: Case, options: dict[str, Any]) -> 
 
 @EXAMPLES
 @given(cases(max_jobs=25, tick=2), OPTIONS, SLACKS, st.integers(2, 10**6))
-def test_scaled_times_make_a_scaled_schedule(case: Case, options: dict[str, Any], slack: float, factor: int) -> None:
-    """The unit of time does not matter: all times multiplied by a whole number multiply every start by it."""
+def test_scaling_all_times_scales_the_schedule(case: Case, options: dict[str, Any], slack: float, factor: int) -> None:
     # Half of an even estimate is whole, so no slack is rounded.
     want = played(case, options | {"slack": slack}).start_ms * factor
     scaled = [
@@ -147,8 +144,7 @@ def test_scaled_times_make_a_scaled_schedule(case: Case, options: dict[str, Any]
 
 @EXAMPLES
 @given(cases(max_jobs=25), OPTIONS, st.integers(1, 10**9))
-def test_a_later_time_zero_moves_the_schedule_alone(case: Case, options: dict[str, Any], by_ms: int) -> None:
-    """All submissions later by some time make all starts later by that time."""
+def test_shifting_all_submissions_shifts_the_schedule(case: Case, options: dict[str, Any], by_ms: int) -> None:
     later = [replace(job, submit=job.submit + by_ms) for job in case.jobs]
     want = played(case, options).start_ms + by_ms
     assert played(Case(case.nodes, later), options).start_ms.tolist() == want.tolist()
@@ -156,8 +152,7 @@ def test_a_later_time_zero_moves_the_schedule_alone(case: Case, options: dict[st
 
 @EXAMPLES
 @given(cases(max_jobs=25), OPTIONS, st.data())
-def test_a_job_after_all_others_changes_nothing(case: Case, options: dict[str, Any], data: st.DataObject) -> None:
-    """A job that is submitted when all others have ended starts at once and leaves their schedule as it was."""
+def test_a_job_after_all_others_does_not_change_them(case: Case, options: dict[str, Any], data: st.DataObject) -> None:
     before = played(case, options)
     submit = int(before.end_ms.max()) + data.draw(st.integers(0, 5))
     width = data.draw(st.integers(1, case.nodes))
@@ -168,8 +163,7 @@ def test_a_job_after_all_others_changes_nothing(case: Case, options: dict[str, A
 
 @EXAMPLES
 @given(st.data())
-def test_accepted_reservations_open_at_their_start(data: st.DataObject) -> None:
-    """A planning site opens every reservation that it accepted at its start and closes it after its length."""
+def test_accepted_reservations_open_and_close_on_time(data: st.DataObject) -> None:
     case = data.draw(cases(max_jobs=25))
     requests = {request.id: request for request in data.draw(reservation_lists(case, max_size=6))}
     policy = site_policy(data.draw(planning_options()) | {"aging_ms": 3.0})

@@ -1,4 +1,4 @@
-"""A simulation that is saved and taken up, wherever it broke off, gives the schedule of one that did not."""
+"""A simulation that is interrupted and resumed gives the same schedule as one that is not."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class BrokenOffError(Exception):
 
 
 def jobs(seed: int) -> Workload:
-    """Return a loaded site's jobs, some of which are cancelled."""
+    """Return the jobs of a loaded site, some of them cancelled."""
     rng = np.random.default_rng(seed)
     return cancelling(rng, to_workload(random_jobs(rng, 300, nodes=NODES, load=0.95)))
 
 
 def broken_off(workload: Workload, saving: Saving, after: int, **options: Any) -> None:
-    """Simulate until so many pieces are played, each of which is saved."""
+    """Interrupt a simulation after some pieces, each of which is saved."""
     played = 0
 
     def progress(done: int, total: int) -> None:
@@ -57,8 +57,10 @@ def broken_off(workload: Workload, saving: Saving, after: int, **options: Any) -
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_break_changes_nothing(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it broke off, once or twice: the same starts and ends to the millisecond; then the file is gone."""
+def test_an_interrupted_simulation_gives_the_same_schedule(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is removed at the end."""
     rng = np.random.default_rng(OPTIONS.index(options))
     path = tmp_path / "saved"
     for seed in range(10):
@@ -77,8 +79,8 @@ def test_a_break_changes_nothing(options: dict[str, Any], tmp_path: Path, monkey
         assert not path.exists()
 
 
-def test_it_is_taken_up_and_not_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was played is in the file: where the times that it holds are changed, so are those of the result."""
+def test_resuming_uses_the_saved_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed times in the file appear in the result."""
     monkeypatch.setattr(one_site, "_PIECE", 30)
     path = tmp_path / "saved"
     broken_off(jobs(1), Saving(path, every_s=0), 8)
@@ -93,8 +95,7 @@ def test_it_is_taken_up_and_not_begun_anew(tmp_path: Path, monkeypatch: pytest.M
     assert (result.start_ms != simulate(jobs(1), NODES).start_ms).tolist() == [True] + [False] * 299
 
 
-def test_it_is_saved_when_the_time_has_come_or_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not more often than that."""
+def test_it_is_saved_at_intervals_and_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_site, "_PIECE", 50)
     now_s, written = 0.0, []
 
@@ -114,8 +115,7 @@ def test_it_is_saved_when_the_time_has_come_or_somebody_asks(tmp_path: Path, mon
     assert (tmp_path / "saved").exists()
 
 
-def test_what_cannot_be_taken_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another trace, another policy, no such file, no such thing, another version."""
+def test_unusable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_site, "_PIECE", 50)
     path = tmp_path / "saved"
     broken_off(jobs(3), Saving(path, every_s=0), 2)

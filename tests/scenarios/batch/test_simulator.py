@@ -1,4 +1,4 @@
-"""`simulate`: what it refuses, what it returns, and that both drivers return the same."""
+"""`simulate`: errors, results, and agreement of both drivers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize("driver", DRIVERS)
 
 
 def jobs(rows: Sequence[tuple[int, int, int, int]], **fields: Any) -> Workload:
-    """Return a workload of (submit, width, estimate, run) with ids from 1 on; a run beyond the estimate is cut."""
+    """Return a workload of (submit, width, estimate, run) with ids from 1; longer runs are cut at the estimate."""
     table = np.array(rows, np.int64).reshape(-1, 4)
     submit, width, estimate, run = table.T
     return Workload(
@@ -54,7 +54,6 @@ EMPTY = jobs([])
 
 @BOTH
 def test_jobs_wider_than_the_site_are_refused_and_the_rest_runs(driver: str) -> None:
-    """A job that is wider than the site never starts, says why, and takes no part in the schedule of the others."""
     result = simulate(jobs([(0, 5, 10, 10), (0, 4, 10, 10), (3, 9, 10, 10), (4, 1, 10, 10)]), nodes=4, driver=driver)
     assert result.refused == (
         (1, "it needs 5 nodes and the site has 4"),
@@ -67,8 +66,7 @@ def test_jobs_wider_than_the_site_are_refused_and_the_rest_runs(driver: str) -> 
 
 
 @BOTH
-def test_a_job_that_limits_never_let_start_is_refused(driver: str) -> None:
-    """A job wider than a limit ever allows, or closed out all week long, is refused; a narrower one runs."""
+def test_a_job_that_limits_always_exclude_is_refused(driver: str) -> None:
     limits = (Limit(wider_than=2, max_nodes=3), Limit(longer_than_ms=500, window=Window()))
     work = jobs([(0, 4, 10, 10), (0, 3, 10, 10), (0, 1, 501, 501), (0, 1, 500, 500)])
     result = simulate(work, nodes=8, discipline="planning", limits=limits, driver=driver)
@@ -78,8 +76,7 @@ def test_a_job_that_limits_never_let_start_is_refused(driver: str) -> None:
     assert result.start_ms.tolist() == [-1, 0, -1, 0]
 
 
-def test_nodes_must_be_known() -> None:
-    """Without a number of nodes, from the caller or the workload, an error names the option."""
+def test_an_unknown_number_of_nodes_is_an_error() -> None:
     with pytest.raises(OptionError, match="nodes: workload does not say how many"):
         simulate(THREE)
     assert simulate(THREE.replace(nodes=4)).nodes == 4
@@ -88,8 +85,7 @@ def test_nodes_must_be_known() -> None:
 
 
 @pytest.mark.parametrize("nodes", [0, -5, MAX_WIDTH + 1, 10**30, 4.5, 4.0, "4", float("nan")])
-def test_absurd_nodes_are_refused(nodes: Any) -> None:
-    """A number of nodes that no site has is refused, and so is what is no whole number."""
+def test_an_invalid_number_of_nodes_is_refused(nodes: Any) -> None:
     with pytest.raises(OptionError) as caught:
         simulate(THREE, nodes=nodes)
     assert caught.value.option == "nodes"
@@ -113,7 +109,7 @@ def test_absurd_nodes_are_refused(nodes: Any) -> None:
     ids=str,
 )
 def test_unknown_options_are_refused_by_name(options: dict[str, Any], option: str, tmp_path: Path) -> None:
-    """An option that cannot be used is named, before any trace is looked for."""
+    """The error comes before any trace is loaded."""
     for workload in (THREE, tmp_path / "not-there.swf"):
         with pytest.raises(OptionError) as caught:
             simulate(workload, nodes=4, **options)
@@ -124,23 +120,20 @@ def test_unknown_options_are_refused_by_name(options: dict[str, Any], option: st
 
 @BOTH
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_weights_above_zero(driver: str, weight: float) -> None:
-    """A weight that is not above 0, or has no end, is refused by both drivers alike, with the job."""
+def test_weights_must_be_positive_and_finite_with_both_drivers(driver: str, weight: float) -> None:
     with pytest.raises(InputError, match=r"workload: job 2: weight .* is not a weight; expected a number above 0"):
         simulate(THREE.replace(columns={"weight": [1.0, weight, 2.0]}), nodes=4, order="smith", driver=driver)
 
 
 @BOTH
-def test_times_beyond_int64(driver: str) -> None:
-    """Jobs so long and so many that their ends cannot be told are refused; fewer run."""
+def test_workloads_that_could_exceed_int64_are_refused(driver: str) -> None:
     work = jobs([(0, 1, MAX_TIME_MS, MAX_TIME_MS)] * 50_000)
     with pytest.raises(InputError, match=r"estimates add up to 5e\+18 ms"):
         simulate(work, nodes=1, driver=driver)
     assert simulate(work.take(np.arange(300)), nodes=1, driver=driver).end_ms[-1] == 300 * MAX_TIME_MS
 
 
-def test_a_trace_by_its_path(tmp_path: Path) -> None:
-    """A file is loaded, with jobs too wide dropped on the way; one that is not there is named."""
+def test_a_trace_is_loaded_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "three.swf"
     save_workload(jobs([(0, 3, 100_000, 90_000), (1000, 4, 50_000, 50_000), (1000, 5, 1000, 1000)], nodes=8), path)
     for trace in (path, str(path)):
@@ -157,7 +150,7 @@ def test_a_trace_by_its_path(tmp_path: Path) -> None:
 
 @BOTH
 def test_hand_computed_schedules(driver: str) -> None:
-    """The three jobs of the example: EASY lets the third go ahead, without backfilling it waits for the second."""
+    """With EASY the third job overtakes; without backfilling it waits for the second."""
     assert simulate(THREE, nodes=4, driver=driver).start_ms.tolist() == [0, 100, 2]
     assert simulate(THREE, nodes=4, backfill="none", driver=driver).start_ms.tolist() == [0, 100, 150]
     planned = simulate(THREE, nodes=4, discipline="planning", order="ljf", driver=driver)
@@ -166,7 +159,7 @@ def test_hand_computed_schedules(driver: str) -> None:
 
 @BOTH
 def test_killed_jobs_are_those_that_overran(driver: str) -> None:
-    """A job that overran its estimate ends there and is marked as killed; a refused one is not, though it overran."""
+    """A refused job does not count, even if it overran."""
     result = simulate(jobs([(0, 1, 10, 25), (0, 1, 10, 10), (0, 5, 10, 25)]), nodes=4, driver=driver)
     assert result.killed.tolist() == [True, False, False]
     assert result.end_ms.tolist() == [10, 10, -1]
@@ -174,8 +167,7 @@ def test_killed_jobs_are_those_that_overran(driver: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("discipline", ["queue", "planning"])
-def test_no_jobs(driver: str, discipline: str) -> None:
-    """A workload without jobs gives an empty result."""
+def test_an_empty_workload_gives_an_empty_result(driver: str, discipline: str) -> None:
     result = simulate(EMPTY, nodes=4, discipline=discipline, driver=driver)
     assert len(result.start_ms) == len(result.end_ms) == len(result.killed) == 0
     assert result.refused == ()
@@ -185,15 +177,14 @@ def test_no_jobs(driver: str, discipline: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("backfill", ["none", "easy", "conservative", "slack"])
-def test_one_job(driver: str, backfill: str) -> None:
-    """A job alone starts when it is submitted, on all nodes if it likes."""
+def test_a_single_job_starts_at_its_submission(driver: str, backfill: str) -> None:
     result = simulate(jobs([(7, 4, 30, 20)]), nodes=4, backfill=backfill, driver=driver)
     assert (result.start_ms.tolist(), result.end_ms.tolist()) == ([7], [27])
 
 
 @BOTH
-def test_all_jobs_at_one_instant(driver: str) -> None:
-    """Off-line scheduling: on one node the orders are the sorted jobs, ties by id."""
+def test_simultaneous_jobs_run_in_the_order_of_the_policy(driver: str) -> None:
+    """Ties are ordered by id."""
     work = jobs([(5, 1, estimate, estimate) for estimate in (30, 10, 20, 10)])
     starts = {
         order: simulate(work, nodes=1, order=order, driver=driver).start_ms.tolist() for order in ("fcfs", "sjf", "ljf")
@@ -202,8 +193,7 @@ def test_all_jobs_at_one_instant(driver: str) -> None:
 
 
 @BOTH
-def test_users_weights_and_priorities_count(driver: str) -> None:
-    """Optional columns of the workload reach limits and orders, in both drivers."""
+def test_optional_columns_reach_limits_and_orders(driver: str) -> None:
     columns = {"user": [7, 8, 7], "weight": [1.0, 1.0, 3.0], "priority": [0, 2, 1]}
     work = jobs([(0, 1, 10, 10)] * 3, columns=columns)
     limits = [Limit(user=7, max_jobs=1)]
@@ -212,8 +202,8 @@ def test_users_weights_and_priorities_count(driver: str) -> None:
     assert simulate(work, 1, order="priority", driver=driver).start_ms.tolist() == [20, 0, 10]
 
 
-def test_what_the_result_says_of_itself() -> None:
-    """The options that made a result are in it as plain values, those without meaning as None."""
+def test_the_result_records_its_options() -> None:
+    """Unused options are None."""
     limit = Limit(wider_than=3, max_jobs=2)
     result = simulate(THREE, nodes=4, discipline="planning", order="sjf", limits=[limit])
     assert result.label == "planning sjf [wider-than=3 max-jobs=2]"
@@ -227,8 +217,8 @@ def test_what_the_result_says_of_itself() -> None:
     assert (aged.options["slack"], aged.options["aging_ms"]) == (0.25, 60.0)
 
 
-def test_to_pandas() -> None:
-    """The table has the columns of jobs.csv and one row per job, refused ones included."""
+def test_to_pandas_has_a_row_per_job() -> None:
+    """Its columns are those of jobs.csv."""
     frame = simulate(jobs([(0, 1, 10, 25), (2, 9, 10, 10)]), nodes=4).to_pandas()
     assert tuple(frame.columns) == JOBS_HEADER
     assert frame.to_dict("list") == {
@@ -247,7 +237,6 @@ def test_to_pandas() -> None:
 
 @BOTH
 def test_the_same_input_gives_the_same_schedule(driver: str) -> None:
-    """Simulating twice gives one schedule."""
     rng = np.random.default_rng(5)
     table = rng.integers(1, 9, (200, 4))
     table[:, 0] = np.sort(table[:, 0])
@@ -258,8 +247,8 @@ def test_the_same_input_gives_the_same_schedule(driver: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
-def test_progress_rises_and_ends_at_all(driver: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports never go back, speak of the jobs that are not refused, and the last says that all are done."""
+def test_progress_increases_up_to_all_jobs(driver: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused jobs are not counted."""
     monkeypatch.setattr(simulator, "_PIECE", 3)
     monkeypatch.setattr(core_run, "_SLICE", 3)
     told: list[tuple[int, int]] = []
@@ -285,15 +274,16 @@ def test_progress_rises_and_ends_at_all(driver: str, count: int, monkeypatch: py
         (-1, "UTC", (3 * 24 * 3600 - 1) * 1000),
     ],
 )
-def test_week_offset(start_unix_s: int | None, timezone: str | None, offset_ms: int) -> None:
-    """The offset is the local time since Monday 00:00, summer time included; a Thursday is where the epoch begins."""
+def test_the_week_clock_follows_local_time_since_monday(
+    start_unix_s: int | None, timezone: str | None, offset_ms: int
+) -> None:
+    """The epoch begins on a Thursday; daylight saving time is included."""
     week = week_clock(THREE.replace(start_unix_s=start_unix_s, timezone=timezone))
     assert week.offset_ms[0] == offset_ms
 
 
 @pytest.mark.parametrize("timezone", ["Mars/Olympus", "../passwd", "Europe", "\0"])
-def test_an_unknown_zone_is_an_error(timezone: str) -> None:
-    """A zone that nobody knows is named where the time of the week counts, and does no harm where it does not."""
+def test_an_unknown_zone_is_an_error_only_if_it_matters(timezone: str) -> None:
     work = THREE.replace(start_unix_s=MONDAY_UNIX_S, timezone=timezone)
     with pytest.raises(InputError, match=r"workload: time zone .* is not known"):
         week_clock(work)
@@ -303,14 +293,13 @@ def test_an_unknown_zone_is_an_error(timezone: str) -> None:
 
 
 @pytest.mark.parametrize("start_unix_s", [10**12, 10**18, 10**30, -(10**14)])
-def test_a_date_beyond_the_calendar_is_an_error(start_unix_s: int) -> None:
-    """A workload that begins in a year that no calendar has is refused where the time of the week counts."""
+def test_a_date_beyond_the_calendar_is_an_error_if_it_matters(start_unix_s: int) -> None:
     with pytest.raises(InputError, match="beyond the calendar"):
         week_clock(THREE.replace(start_unix_s=start_unix_s))
 
 
 @BOTH
-def test_limits_go_by_local_time(driver: str) -> None:
+def test_limits_use_local_time(driver: str) -> None:
     """On a Monday that begins at 07:00 local time, a wide job of 09:00 waits for the end of prime time at 18:00."""
     work = jobs(
         [(2 * HOUR_MS, 80, HOUR_MS, HOUR_MS), (2 * HOUR_MS, 70, HOUR_MS, HOUR_MS)],
@@ -327,8 +316,7 @@ def test_limits_go_by_local_time(driver: str) -> None:
 # -- reservations
 
 
-def test_reservations_hold_nodes_for_others() -> None:
-    """Accepted reservations keep jobs off their nodes; one that does not fit is refused and keeps nobody off."""
+def test_only_accepted_reservations_hold_nodes() -> None:
     work = jobs([(0, 4, 10, 10), (1, 4, 30, 30)])
     reserved = [(0, ReservationRequested(1, start_ms=20, length_ms=15, width=2))]
     too_early = [(0, ReservationRequested(2, start_ms=5, length_ms=15, width=2))]
@@ -340,8 +328,8 @@ def test_reservations_hold_nodes_for_others() -> None:
         assert len(simulate(EMPTY, reservations=reserved, **options).start_ms) == 0
 
 
-def test_result_says_which_reservations_were_accepted() -> None:
-    """The result and its summary hold the site's answer to each request, in the order of the requests."""
+def test_the_result_has_the_answers_to_reservations() -> None:
+    """They are in the order of the requests."""
     work = jobs([(0, 4, 10, 10), (1, 4, 30, 30)])
     asked = [
         (5, ReservationRequested(7, start_ms=20, length_ms=15, width=2)),
@@ -364,8 +352,9 @@ def test_result_says_which_reservations_were_accepted() -> None:
 
 
 @pytest.mark.parametrize(("when_ms", "ids", "words"), [(0, (1, 1), "appears twice"), (-1, (1, 2), "time begins at 0")])
-def test_requests_that_cannot_be_told_apart_are_refused(when_ms: int, ids: tuple[int, int], words: str) -> None:
-    """Two reservations of one id, and one that is requested before time zero, are an error."""
+def test_duplicate_and_negative_reservation_requests_are_refused(
+    when_ms: int, ids: tuple[int, int], words: str
+) -> None:
     asked = [(when_ms, ReservationRequested(number, start_ms=20, length_ms=15, width=2)) for number in ids]
     with pytest.raises(OptionError, match=words):
         simulate(THREE, nodes=4, discipline="planning", reservations=asked)
@@ -398,7 +387,6 @@ REAL: dict[str, dict[str, Any]] = {
 @pytest.mark.trace
 @pytest.mark.parametrize("options", REAL.values(), ids=REAL)
 def test_drivers_agree_on_real_jobs(excerpt: Workload, options: dict[str, Any]) -> None:
-    """The compiled loop and a SiteCore give 3,000 real jobs the same starts, and refuse the same."""
     batch, core = (simulate(excerpt, driver=driver, **options) for driver in DRIVERS)
     assert batch.start_ms.tolist() == core.start_ms.tolist()
     assert batch.refused == core.refused
@@ -407,7 +395,7 @@ def test_drivers_agree_on_real_jobs(excerpt: Workload, options: dict[str, Any]) 
 
 @pytest.mark.trace
 def test_real_jobs_keep_off_reserved_nodes(excerpt: Workload) -> None:
-    """Reservations of 60 nodes, made ten days ahead, keep 3,000 real jobs off; without them jobs would be there."""
+    """60 nodes are reserved ten days ahead; without the reservations, jobs would use them."""
     day_ms = 24 * HOUR_MS
     asked = [
         (day * day_ms, ReservationRequested(day, (day + 10) * day_ms, day_ms // 2, width=60)) for day in range(27, 38)
@@ -419,7 +407,7 @@ def test_real_jobs_keep_off_reserved_nodes(excerpt: Workload) -> None:
 
 
 def most_in_use(result: SimulationResult, asked: Sequence[tuple[int, ReservationRequested]]) -> int:
-    """Return the most nodes that jobs and reservations have together at any time."""
+    """Return the maximum number of nodes in use by jobs and reservations."""
     starts = [*result.start_ms.tolist(), *(request.start_ms for _, request in asked)]
     ends = [*result.end_ms.tolist(), *(request.start_ms + request.length_ms for _, request in asked)]
     widths = [*result.workload.width.tolist(), *(request.width for _, request in asked)]
@@ -441,8 +429,8 @@ def most_in_use(result: SimulationResult, asked: Sequence[tuple[int, Reservation
         ((2021, 3, 26), "Asia/Kolkata"),  # never
     ],
 )
-def test_windows_follow_summer_time(driver: str, date: tuple[int, int, int], zone: str) -> None:
-    """What a window from 8:00 to 18:00 holds up starts at 18:00 on the clock there, on each day of three weeks."""
+def test_windows_follow_daylight_saving_time(driver: str, date: tuple[int, int, int], zone: str) -> None:
+    """Jobs held back by a window from 8:00 to 18:00 start at 18:00 local time on each day of three weeks."""
     start = datetime(*date, tzinfo=ZoneInfo(zone))
     noons = [datetime(*date, 12, tzinfo=ZoneInfo(zone)) + timedelta(days=day) for day in range(21)]
     submit = [round((noon.timestamp() - start.timestamp()) * 1000) for noon in noons]
@@ -462,8 +450,8 @@ def test_windows_follow_summer_time(driver: str, date: tuple[int, int, int], zon
     assert [(one.day, one.hour, one.minute) for one in starts] == [(noon.day, 18, 0) for noon in noons]
 
 
-def test_a_window_that_the_clock_leaps_out_of_ends_there() -> None:
-    """From 1:30 to 2:30 in the night in which 2:00 becomes 3:00: it is open from 3:00 on, half an hour later."""
+def test_a_window_ends_when_the_clock_skips_its_end() -> None:
+    """A window from 1:30 to 2:30 ends after half an hour if 2:00 becomes 3:00 that night."""
     zone = ZoneInfo("Europe/Berlin")
     start = datetime(2021, 3, 28, 1, 30, tzinfo=zone)
     jobs = Workload([1], [0], [4], [60_000], [60_000], start_unix_s=round(start.timestamp()), timezone="Europe/Berlin")

@@ -1,4 +1,4 @@
-"""dynP in the compiled loop against the slow reference and `SiteCore`: the same decisions, job by job."""
+"""dynP in the compiled loop, the slow reference and `SiteCore`: the same decisions, job by job."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def plain_window(window: Window) -> model.Window:
-    """Return a window as the reference has it."""
+    """Convert a window for the reference."""
     return model.Window(frozenset(window.days), window.from_ms, window.to_ms)
 
 
 def plain(policy: DynPPolicy) -> reference_dynp.Tuning:
-    """Return a policy as the reference has it."""
+    """Convert a policy for the reference."""
     return reference_dynp.Tuning(
         policies=policy.policies,
         decider=policy.decider,
@@ -77,19 +77,19 @@ def plain(policy: DynPPolicy) -> reference_dynp.Tuning:
 
 
 def starts(result: Any) -> dict[int, int]:
-    """Return the start of every job that was started, by its id."""
+    """Return the start of every job that started, by its id."""
     ids, started = result.workload.job_id[result.ran].tolist(), result.start_ms[result.ran].tolist()
     return dict(zip(ids, started, strict=True))
 
 
 def label_of(options: dict[str, Any]) -> str:
-    """Return the name of a test."""
+    """Return the name of a test case."""
     return DynPPolicy(**options).label
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=label_of)
-def test_the_loop_decides_as_the_reference(options: dict[str, Any]) -> None:
-    """On random workloads, with cancellations, loop, core and reference start every job at the same instant."""
+def test_loop_core_and_reference_agree(options: dict[str, Any]) -> None:
+    """The workloads are random and have cancellations."""
     rng = np.random.default_rng([OPTIONS.index(options), 18])
     policy = DynPPolicy(**options)
     tick = HOUR // 2 if policy.calendar else 60_000 if policy.metric == "ppsld60" else 1
@@ -117,7 +117,6 @@ def test_the_loop_decides_as_the_reference(options: dict[str, Any]) -> None:
 
 
 def test_limits_hold_under_every_policy() -> None:
-    """A cap and a window hold whichever policy is in force; loop and reference agree."""
     rng = np.random.default_rng(4)
     window = Window(days=(0, 1, 2, 3, 4), from_ms=8 * HOUR, to_ms=18 * HOUR)
     limits = (Limit(wider_than=3, window=window), Limit(longer_than_ms=5 * HOUR, max_nodes=6))
@@ -133,16 +132,15 @@ def test_limits_hold_under_every_policy() -> None:
         assert starts(result) == want.start
 
 
-def test_one_candidate_is_a_planning_site() -> None:
-    """With a single policy to choose, dynP schedules as planning in that order does."""
+def test_dynp_with_one_policy_equals_planning() -> None:
     jobs = to_workload(random_jobs(np.random.default_rng(2), 200, 12, load=1.2))
     for order in TEN:
         tuned = simulate(jobs, 12, DynPPolicy(policies=(order,)))
         assert starts(tuned) == starts(simulate(jobs, 12, SitePolicy(discipline="planning", order=order)))
 
 
-def test_the_result_tells_how_policies_were_used() -> None:
-    """Times in force add up to the length of the schedule, jobs to all that ran, and switches to those logged."""
+def test_the_result_has_the_usage_of_each_policy() -> None:
+    """Times in force sum to the length of the schedule, and jobs to all that ran."""
     jobs: Workload = to_workload(random_jobs(np.random.default_rng(3), 300, 12, load=1.3))
     result = simulate(jobs, 12, DynPPolicy(decider="simple"))
     assert isinstance(result.own, TuningUse)
@@ -156,8 +154,7 @@ def test_the_result_tells_how_policies_were_used() -> None:
     assert (np.diff(result.own.switched_to) != 0).all()
 
 
-def test_files_tell_of_the_switches(tmp_path: Path) -> None:
-    """The files of a result have every switch with its instant, and a plot of the time in force."""
+def test_result_files_list_and_plot_the_switches(tmp_path: Path) -> None:
     jobs = to_workload(random_jobs(np.random.default_rng(3), 100, 12, load=1.3, tick=1000))
     result = simulate(jobs, 12, DynPPolicy())
     result.write(tmp_path)
@@ -168,8 +165,7 @@ def test_files_tell_of_the_switches(tmp_path: Path) -> None:
     assert (tmp_path / "policies.png").stat().st_size > 5_000
 
 
-def test_shares_of_a_bin_add_up() -> None:
-    """In every bin of time the parts in which policies were in force make the whole."""
+def test_shares_of_each_time_bin_sum_to_one() -> None:
     jobs = to_workload(random_jobs(np.random.default_rng(5), 200, 12, load=1.3))
     result = simulate(jobs, 12, DynPPolicy(decider="simple"))
     assert isinstance(result.own, TuningUse)
@@ -180,8 +176,8 @@ def test_shares_of_a_bin_add_up() -> None:
     assert parts.mean(axis=1) * result.end_ms.max() == pytest.approx(list(lasted.values()))
 
 
-def test_switches_are_told_with_reservations_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A site that keeps reservations is stepped, and tells of more switches than it remembers at one time."""
+def test_all_switches_are_reported_with_reservations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There are more of them than the site remembers at a time."""
     jobs = to_workload(random_jobs(np.random.default_rng(3), 400, 12, load=1.3))
     monkeypatch.setattr(discipline, "KEPT_SWITCHES", 4)
     ask = ReservationRequested(reservation_id=1, start_ms=10 * HOUR, length_ms=HOUR, width=3)
@@ -195,8 +191,8 @@ def test_switches_are_told_with_reservations_too(monkeypatch: pytest.MonkeyPatch
     assert len((tmp_path / "switches.csv").read_text().splitlines()) == 1 + switches
 
 
-def test_the_policy_of_a_job_is_written_by_its_name(tmp_path: Path) -> None:
-    """As in the options; a job that never ran has none."""
+def test_the_policy_of_a_job_is_written_by_name(tmp_path: Path) -> None:
+    """A job that never ran has none."""
     jobs = Workload([1, 2, 3], [0, 0, 0], [4, 4, 9], [10, 20, 10], [10, 20, 10])
     for driver in ("batch", "core"):
         result = simulate(jobs, 4, DynPPolicy(policies=("sjf", "fcfs")), driver=driver)

@@ -1,4 +1,4 @@
-"""The histogram model of Streit's thesis: what is learnt and generated, and the model that comes with gridweave."""
+"""The histogram model of Streit's thesis: learning, generating, and the model that ships with gridweave."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COLUMNS = ("submit_ms", "width", "estimate_ms", "run_ms", "overran")
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Draw small workloads with ties, killed jobs and times of any size; time passes between the first and the last."""
+    """Draw small workloads with ties, killed jobs and times of any size, not all submitted at the same time."""
     job = st.tuples(st.integers(0, 5000), st.integers(1, 16), st.integers(1, 10**7), st.integers(1, 10**7))
     rows = draw(st.lists(job, min_size=2, max_size=40))
     rows[-1] = (rows[-1][0] + 1, *rows[-1][1:])
@@ -46,7 +46,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 
 def shipped() -> HistogramModel:
-    """Return the model that comes with gridweave."""
+    """Return the model that ships with gridweave."""
     model = load_model("ctc-sp2")
     assert isinstance(model, HistogramModel)
     return model
@@ -54,7 +54,7 @@ def shipped() -> HistogramModel:
 
 @given(st.integers(1, MAX_TIME_MS))
 def test_every_time_lies_in_its_bin(ticks: int) -> None:
-    """A time lies between the edges of its bin, which are no more than a ninth apart or one tick."""
+    """Bin edges differ by at most a ninth, or by one tick."""
     edges = bin_edges()
     box = int(bin_of(np.array([ticks]))[0])
     low, high = int(edges[box]), int(edges[box + 1])
@@ -63,14 +63,14 @@ def test_every_time_lies_in_its_bin(ticks: int) -> None:
 
 
 def test_powers_of_two_are_edges() -> None:
-    """Each octave begins at a power of two, and the shortest times have bins of their own."""
+    """The shortest times have a bin each."""
     edges = set(bin_edges().tolist())
     assert edges >= {2**k for k in range(46)}
     assert bin_of(np.arange(1, 10)).tolist() == list(range(9))
 
 
 def test_the_histogram_counts_every_job_once() -> None:
-    """Jobs alike in width, estimate and bin of the run time share a cell; those at their limit have their own."""
+    """Jobs with equal width, estimate and run time bin share a cell; jobs at their limit have separate cells."""
     rows = [(0, 2, 600, 100), (5, 2, 600, 100), (5, 2, 600, 600), (5, 2, 600, 900), (5, 4, 600, 100), (5, 2, 900, 100)]
     model = learn_histogram(workload_of_gaps(rows, overran=[False, False, False, True, False, False]))
     assert model.estimate_values == [600, 900]
@@ -89,7 +89,6 @@ def test_the_histogram_counts_every_job_once() -> None:
 @settings(deadline=None)
 @given(workload=workloads(), seed=st.integers(0, 100))
 def test_generated_jobs_are_combinations_that_occurred(workload: Workload, seed: int) -> None:
-    """Width, estimate and bin of the run time occur together in a generated job only if they did in the workload."""
     model = learn_histogram(workload)
     made = generate_histogram(model, 200, np.random.default_rng(seed))
 
@@ -108,8 +107,8 @@ def test_generated_jobs_are_combinations_that_occurred(workload: Workload, seed:
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 1000), killed=st.booleans())
-def test_many_estimates_go_into_bins(seed: int, killed: bool) -> None:
-    """With too many different estimates the common ones stay exact, the others stay within their bin, and runs fit."""
+def test_rare_estimates_are_binned_if_there_are_many(seed: int, killed: bool) -> None:
+    """Common estimates stay exact, and run times stay within them."""
     rng = np.random.default_rng(seed)
     estimate = np.concatenate([np.full(200, 7777), rng.choice(10**6, MAX_EXACT_ESTIMATES + 500, replace=False) + 1])
     run = np.where(rng.random(len(estimate)) < 0.3, estimate, rng.integers(1, estimate + 1))
@@ -127,8 +126,7 @@ def test_many_estimates_go_into_bins(seed: int, killed: bool) -> None:
     assert made.overran.any() == killed
 
 
-def test_same_seed_same_workload() -> None:
-    """What is generated depends on the model and the seed alone."""
+def test_a_workload_depends_only_on_model_and_seed() -> None:
     model = shipped()
     one, again, other = (generate_histogram(model, 500, np.random.default_rng(seed)) for seed in (4, 4, 5))
     assert all(np.array_equal(getattr(one, name), getattr(again, name)) for name in COLUMNS)
@@ -137,16 +135,15 @@ def test_same_seed_same_workload() -> None:
 
 
 @pytest.mark.parametrize("load", [0.2, 0.75, 3.0])
-def test_the_wanted_load_is_reached(load: float) -> None:
-    """With a target the generated jobs offer this load, and are otherwise those without a target."""
+def test_the_requested_load_is_reached(load: float) -> None:
+    """Apart from submit times, the jobs do not change."""
     plain = generate_histogram(shipped(), 3000, np.random.default_rng(1))
     loaded = generate_histogram(shipped(), 3000, np.random.default_rng(1), load=load)
     assert measure(loaded).offered_load == pytest.approx(load, rel=1e-5)
     assert all(np.array_equal(getattr(plain, name), getattr(loaded, name)) for name in COLUMNS[1:])
 
 
-def test_factors_scale_the_times() -> None:
-    """The two factors multiply gaps, and run times with their estimates, and nothing else."""
+def test_factors_scale_only_their_times() -> None:
     model = shipped()
     plain = generate_histogram(model, 2000, np.random.default_rng(1))
     faster = generate_histogram(model, 2000, np.random.default_rng(1), interarrival_factor=0.5)
@@ -159,8 +156,8 @@ def test_factors_scale_the_times() -> None:
     assert np.array_equal(longer.overran, plain.overran)
 
 
-def test_a_smaller_machine_gets_narrower_jobs() -> None:
-    """On fewer nodes the wide jobs are left out, and the others keep their proportions."""
+def test_a_smaller_machine_leaves_out_wide_jobs() -> None:
+    """The other jobs keep their proportions."""
     model = shipped()
     made = generate_histogram(model, 20_000, np.random.default_rng(1), nodes=8)
     assert made.nodes == 8
@@ -169,8 +166,7 @@ def test_a_smaller_machine_gets_narrower_jobs() -> None:
     assert np.abs(np.bincount(made.width, minlength=9)[1:] / 20_000 - expected).max() < 0.01
 
 
-def test_published_interarrival_times_can_be_taken() -> None:
-    """Instead of a fit the model takes the law of Table 3.7, or any other."""
+def test_published_interarrival_parameters_can_be_used() -> None:
     workload = workload_of_gaps([(1, 1, 10, 5)] * 5)
     assert learn_histogram(workload, weibull="table:KTH").weibull == WEIBULL_TABLE["KTH"]
     law = Weibull(alpha=1.0, beta_ms=5.0)
@@ -178,14 +174,12 @@ def test_published_interarrival_times_can_be_taken() -> None:
 
 
 @pytest.mark.parametrize("weibull", ["table", "table:", "table:ctc", "mle", ""])
-def test_unknown_interarrival_laws_are_refused(weibull: str) -> None:
-    """A law that is not in the table is an error that lists those that are."""
+def test_unknown_interarrival_parameters_are_refused(weibull: str) -> None:
     with pytest.raises(OptionError, match="PC2-2001"):
         learn_histogram(workload_of_gaps([(1, 1, 10, 5)] * 5), weibull=weibull)
 
 
-def test_a_workload_without_arrivals_teaches_nothing() -> None:
-    """One job, or jobs of one instant, or a machine of unknown or too small size are refused."""
+def test_learning_needs_arrivals_and_a_machine() -> None:
     with pytest.raises(InputError, match="takes at least two"):
         learn_histogram(workload_of_gaps([(1, 1, 10, 5)]))
     with pytest.raises(InputError, match="one instant"):
@@ -214,16 +208,14 @@ def test_a_workload_without_arrivals_teaches_nothing() -> None:
         ({"interarrival_factor": 1e30}, "interarrival_factor"),
     ],
 )
-def test_impossible_requests_are_refused(arguments: dict[str, float], option: str) -> None:
-    """What cannot be generated is an error of the argument that asks for it."""
+def test_invalid_requests_are_refused(arguments: dict[str, float], option: str) -> None:
     wanted = {"jobs": 100, **arguments}
     with pytest.raises(OptionError) as error:
         generate(shipped(), rng=np.random.default_rng(1), **wanted)  # type: ignore[arg-type]
     assert error.value.option == option
 
 
-def test_no_job_that_narrow() -> None:
-    """A machine narrower than every job of the model is refused."""
+def test_a_machine_narrower_than_every_job_is_refused() -> None:
     model = learn_histogram(workload_of_gaps([(1, 4, 10, 5)] * 5))
     with pytest.raises(OptionError, match="narrowest has 4"):
         generate_histogram(model, 10, np.random.default_rng(1), nodes=3)
@@ -232,15 +224,13 @@ def test_no_job_that_narrow() -> None:
 @settings(deadline=None)
 @given(workload=workloads())
 def test_every_learnt_model_can_be_loaded(tmp_path_factory: pytest.TempPathFactory, workload: Workload) -> None:
-    """What is learnt from any workload passes the checks that stand before a file is used."""
     path = tmp_path_factory.mktemp("model") / "m.json"
     model = learn_histogram(workload.replace(name="odd \n name \x7f"))
     save_model(model, path)
     assert load_model(path) == model
 
 
-def test_the_shipped_model_generates_what_it_records() -> None:
-    """Workloads generated from the shipped model have the figures of the trace that it records."""
+def test_the_shipped_model_reproduces_its_statistics() -> None:
     model = shipped()
     recorded = model.moments
     drawn = [measure(generate_histogram(model, 40_000, np.random.default_rng(seed))) for seed in range(5)]
@@ -259,7 +249,7 @@ def test_the_shipped_model_generates_what_it_records() -> None:
 
 
 def test_the_shipped_model_is_small_and_of_the_published_machine() -> None:
-    """The shipped model is a statistic of some tens of kilobytes, for the 430 nodes of the publications."""
+    """It takes tens of kilobytes and has the 430 nodes of the publications."""
     path = Path(registry.__file__).parent.parent / "data" / "ctc-sp2.json.gz"
     assert path.stat().st_size < 40_000
     assert shipped().nodes == 430
@@ -267,8 +257,7 @@ def test_the_shipped_model_is_small_and_of_the_published_machine() -> None:
 
 
 @pytest.mark.trace
-def test_the_shipped_model_is_what_the_trace_teaches(trace_path) -> None:  # type: ignore[no-untyped-def]
-    """Learning from the trace anew gives the shipped model."""
+def test_learning_from_the_trace_gives_the_shipped_model(trace_path) -> None:  # type: ignore[no-untyped-def]
     workload, _ = load_workload(trace_path(CTC), nodes=430)
     learnt = learn_histogram(workload)
     model = shipped()
@@ -280,7 +269,7 @@ def test_the_shipped_model_is_what_the_trace_teaches(trace_path) -> None:  # typ
 
 @pytest.mark.trace
 def test_generated_jobs_resemble_the_trace(trace_path) -> None:  # type: ignore[no-untyped-def]
-    """A workload as long as CTC-SP2 has its distributions, its mean area, its load and its share of killed jobs."""
+    """A workload as long as CTC-SP2 has its distributions, mean area, load and share of killed jobs."""
     trace, _ = load_workload(trace_path(CTC), nodes=430)
     made = generate_histogram(shipped(), len(trace), np.random.default_rng(1))
     for column, distance in {"width": 0.01, "estimate_ms": 0.01, "run_ms": 0.01}.items():

@@ -1,4 +1,4 @@
-"""The hyper-Erlang workload model: what is learnt of each class, and the jobs drawn from it."""
+"""The hyper-Erlang workload model: learning, and generating jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def random_workload(seed: int, n: int = 400, nodes: int = 20) -> Workload:
 
 
 def test_classes_end_at_powers_of_two() -> None:
-    """Jobs are grouped in the classes 1, 2, 3-4, 5-8, 9-16, and the last ends with the machine."""
+    """The last class ends at the size of the machine."""
     widths = [1, 2, 3, 4, 4, 5, 8, 9, 16, 17, 20]
     model = learn_hyper_erlang(workload_of(list(range(11)), widths, [10] * 11, nodes=20))
     found = {group.max_width: dict(zip(group.widths, group.counts, strict=True)) for group in model.classes}
@@ -68,8 +68,7 @@ def test_classes_end_at_powers_of_two() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10_000))
-def test_rates_and_moments_are_those_of_the_trace(seed: int) -> None:
-    """Every class has its share of the jobs, the moments of its gaps on the ring, and those of its run times."""
+def test_classes_have_the_rates_and_moments_of_the_trace(seed: int) -> None:
     workload = random_workload(seed)
     model = learn_hyper_erlang(workload)
     span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])
@@ -94,7 +93,7 @@ def test_rates_and_moments_are_those_of_the_trace(seed: int) -> None:
 
 
 def test_one_or_two_jobs_are_a_poisson_process() -> None:
-    """A class with too few gaps for three moments has exponential gaps at its rate on the ring."""
+    """Their rate is that on the ring."""
     model = learn_hyper_erlang(workload_of([0, 10, 20, 1000], [1, 1, 4, 2], [5, 6, 7, 8]))
     ring_ms = 1000_000 * 4 / 3
     for group, jobs in zip(model.classes, (2, 1, 1), strict=True):
@@ -103,8 +102,7 @@ def test_one_or_two_jobs_are_a_poisson_process() -> None:
         assert law.means_ms[0] == pytest.approx(ring_ms / jobs)
 
 
-def test_a_workload_without_arrivals_teaches_nothing() -> None:
-    """One job, jobs of one instant, and a machine of unknown or too small size are refused."""
+def test_learning_needs_arrivals_and_a_machine() -> None:
     with pytest.raises(InputError, match="takes at least two"):
         learn_hyper_erlang(workload_of([0], [1], [5]))
     with pytest.raises(InputError, match="one instant"):
@@ -118,7 +116,7 @@ def test_a_workload_without_arrivals_teaches_nothing() -> None:
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 1000), n=st.integers(2, 60))
 def test_generated_jobs_are_valid(seed: int, n: int) -> None:
-    """Generated jobs have widths that occurred, perfect estimates, ids from 1 and a start at time zero."""
+    """Widths occur in the model, estimates are perfect, ids start at 1, and the first job is at time zero."""
     workload = random_workload(seed, n)
     made = generate_hyper_erlang(learn_hyper_erlang(workload), 300, np.random.default_rng(seed))
     assert len(made) == 300
@@ -133,7 +131,6 @@ def test_generated_jobs_are_valid(seed: int, n: int) -> None:
 
 
 def test_shares_and_rates_converge_to_the_model() -> None:
-    """In a long workload the classes have their rates, the widths their shares, and the load is that of the model."""
     workload = random_workload(3)
     model = learn_hyper_erlang(workload)
     made = generate_hyper_erlang(model, 200_000, np.random.default_rng(1))
@@ -143,8 +140,7 @@ def test_shares_and_rates_converge_to_the_model() -> None:
     assert measure(made).offered_load == pytest.approx(model.offered_load(), rel=0.03)
 
 
-def test_the_rate_is_right_from_the_first_job_on() -> None:
-    """Short workloads have the same rate as long ones: no burst at the start, although the gaps vary much."""
+def test_short_workloads_have_the_same_rate_as_long_ones() -> None:
     law = HyperErlang(order=1, probabilities=(0.98, 0.02), means_ms=(1000.0, 500_000.0))
     group = SizeClass(max_width=1, widths=[1], counts=[1], interarrival=law, run=law)
     window_ms = 100_000
@@ -156,15 +152,14 @@ def test_the_rate_is_right_from_the_first_job_on() -> None:
     assert np.mean((np.cumsum(gaps_ms, axis=1) <= window_ms).sum(axis=1)) > 2 * expected
 
 
-def test_a_longer_workload_begins_with_the_shorter() -> None:
-    """With one seed the first jobs are the same however many are asked for."""
+def test_a_shorter_workload_is_a_prefix_of_a_longer_one() -> None:
     model = learn_hyper_erlang(random_workload(4))
     short, long = (generate_hyper_erlang(model, jobs, np.random.default_rng(6)) for jobs in (700, 9000))
     assert all(np.array_equal(getattr(short, name), getattr(long, name)[:700]) for name in COLUMNS)
 
 
-def test_factors_change_nothing_else() -> None:
-    """The nine workloads of the paper differ in their run times alone; another arrival rate in the arrivals alone."""
+def test_each_factor_changes_only_its_times() -> None:
+    """The nine workloads of the paper differ only in their run times."""
     model = learn_hyper_erlang(random_workload(5))
     plain, other = (generate_hyper_erlang(model, 1000, np.random.default_rng(seed)) for seed in (1, 2))
     longer = generate_hyper_erlang(model, 1000, np.random.default_rng(1), run_factor=1.8)
@@ -178,8 +173,8 @@ def test_factors_change_nothing_else() -> None:
     assert not np.array_equal(other.submit_ms, plain.submit_ms)
 
 
-def test_a_target_load_is_reached_exactly_or_on_the_average() -> None:
-    """`load` is reached by the very jobs; `interarrival_factor_for` gives it to the means of the model."""
+def test_a_load_is_reached_exactly_or_on_average() -> None:
+    """``load`` is exact for the generated jobs; `interarrival_factor_for` holds for the model's means."""
     model = learn_hyper_erlang(random_workload(6))
     made = generate_hyper_erlang(model, 2000, np.random.default_rng(1), load=0.55)
     assert measure(made).offered_load == pytest.approx(0.55, rel=1e-3)
@@ -190,7 +185,7 @@ def test_a_target_load_is_reached_exactly_or_on_the_average() -> None:
 
 
 def test_rescaling_caps_the_widths() -> None:
-    """On another machine wider jobs get the greatest width, and arrivals and run times stay."""
+    """Arrivals and run times stay the same."""
     model = learn_hyper_erlang(random_workload(7))
     small = rescale(model, nodes=14, max_width=10)
     assert (small.nodes, max(max(group.widths) for group in small.classes)) == (14, 10)
@@ -203,8 +198,8 @@ def test_rescaling_caps_the_widths() -> None:
     assert other.nodes == 14
 
 
-def test_a_smaller_machine_leaves_wide_jobs_out() -> None:
-    """With fewer nodes the wide jobs do not come, and the load counts the others."""
+def test_a_smaller_machine_leaves_out_wide_jobs() -> None:
+    """The load counts only the other jobs."""
     workload = random_workload(8)
     model = learn_hyper_erlang(workload)
     made = generate_hyper_erlang(model, 50_000, np.random.default_rng(1), nodes=6)
@@ -217,7 +212,6 @@ def test_a_smaller_machine_leaves_wide_jobs_out() -> None:
 
 
 def test_machines_on_which_nothing_fits_are_refused() -> None:
-    """A machine narrower than every job, or a cap outside the machine, is an error of that option."""
     model = learn_hyper_erlang(workload_of([0, 5, 9, 20], [8, 8, 8, 8], [5, 6, 7, 8]))
     with pytest.raises(OptionError, match="nodes"):
         generate_hyper_erlang(model, 10, np.random.default_rng(1), nodes=7)
@@ -230,8 +224,7 @@ def test_machines_on_which_nothing_fits_are_refused() -> None:
             rescale(model, nodes=16, max_width=cap)
 
 
-def test_long_run_times_stay_in_range() -> None:
-    """A law far beyond the range of times still gives jobs, cut at the greatest time."""
+def test_run_times_are_cut_at_the_maximum_time() -> None:
     law = HyperErlang(order=1, probabilities=(1.0,), means_ms=(1e20,))
     gaps = HyperErlang(order=1, probabilities=(1.0,), means_ms=(1e5,))
     group = SizeClass(max_width=1, widths=[1], counts=[1], interarrival=gaps, run=law)
@@ -240,8 +233,7 @@ def test_long_run_times_stay_in_range() -> None:
     assert np.all(made.run_ms == MAX_TIME_MS)
 
 
-def test_models_survive_the_file(tmp_path: Path) -> None:
-    """A model that is saved and loaded is the same, constants and all."""
+def test_models_survive_a_file(tmp_path: Path) -> None:
     for seed, n in ((1, 400), (2, 2), (3, 5)):
         model = learn_hyper_erlang(random_workload(seed, n))
         save_model(model, tmp_path / "m.json.gz")
@@ -261,7 +253,6 @@ def test_models_survive_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_model_files_are_refused(tmp_path: Path, old: bytes, new: bytes) -> None:
-    """A value that cannot be used is an input error that names the file."""
     path = tmp_path / "m.json"
     save_model(learn_hyper_erlang(workload_of([0, 10, 20, 1000], [1, 1, 4, 2], [5, 6, 7, 8])), path)
     content = path.read_bytes()
@@ -272,8 +263,8 @@ def test_damaged_model_files_are_refused(tmp_path: Path, old: bytes, new: bytes)
 
 
 @pytest.mark.trace
-def test_the_model_of_the_trace_has_its_moments_and_load(trace_path) -> None:  # type: ignore[no-untyped-def]
-    """Fitted to CTC-SP2 every class has the trace's moments; capped and slowed down it is the baseline of the paper."""
+def test_the_model_of_ctc_has_its_moments_and_load(trace_path) -> None:  # type: ignore[no-untyped-def]
+    """Capped and slowed down, it is the baseline workload of the paper."""
     trace, _ = load_workload(trace_path(CTC), nodes=430)
     model = learn_hyper_erlang(trace)
     assert [group.max_width for group in model.classes] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 430]

@@ -1,4 +1,4 @@
-"""Hyper-Erlang distributions of common order: the fit of three moments, and drawing."""
+"""Hyper-Erlang distributions of common order: fitting three moments, and sampling."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def moments_of(values: list[int]) -> tuple[Fraction, Fraction, Fraction]:
 
 
 def fit_moments(m1: float, m2: float, m3: float) -> HyperErlang:
-    """Fit to raw moments, by the central ones in units of the mean; exactly, as they may cancel nearly all digits."""
+    """Fit to raw moments, through exact central moments, because floats could cancel nearly all digits."""
     mean, second, third = Fraction(m1), Fraction(m2), Fraction(m3)
     return _fit(m1, float(second / mean**2 - 1), float(third / mean**3 - 3 * (second / mean**2) + 2))
 
 
 def allows(order: int, moments: tuple[Fraction, Fraction, Fraction], *, margin: float) -> bool:
-    """Return whether a mixture of two Erlang laws of this order has these moments (Johnson and Taaffe, 1989)."""
+    """Return whether a mixture of this order can have these moments (Johnson and Taaffe, 1989)."""
     m1, m2, m3 = moments
     room = 1 + Fraction(margin)
     return m2 * order > m1**2 * (order + 1) * room and m1 * m3 * (order + 1) > m2**2 * (order + 2) * room
@@ -43,7 +43,6 @@ def samples(most: int) -> st.SearchStrategy[list[int]]:
 @settings(deadline=None)
 @given(values=st.one_of(samples(100), samples(10**8), samples(10**12)))
 def test_the_fit_has_the_moments_of_the_data(values: list[int]) -> None:
-    """The first three moments of the fitted distribution are those of the observed values."""
     law = fit_sample(np.array(values))
     for k, moment in enumerate(moments_of(values), start=1):
         assert law.moment(k) == pytest.approx(float(moment), rel=1e-9)
@@ -55,7 +54,7 @@ def test_the_fit_has_the_moments_of_the_data(values: list[int]) -> None:
     scale=st.floats(1e-3, 1e6),
 )
 def test_the_fit_has_the_given_moments(values: list[int], scale: float) -> None:
-    """The first three moments of the fitted distribution are the given ones, whatever the unit of time."""
+    """The unit of time does not matter."""
     given_moments = [float(moment) * scale**k for k, moment in enumerate(moments_of(values), start=1)]
     law = fit_moments(*given_moments)
     for k, moment in enumerate(given_moments, start=1):
@@ -65,7 +64,7 @@ def test_the_fit_has_the_given_moments(values: list[int], scale: float) -> None:
 @settings(deadline=None)
 @given(values=st.one_of(samples(10), samples(10**6)))
 def test_the_order_is_the_lowest_possible(values: list[int]) -> None:
-    """The order is the lowest that the moments allow; constants stand for orders beyond the highest."""
+    """Constants replace orders above the maximum."""
     law = fit_sample(np.array(values))
     moments = moments_of(values)
     # The margin is what rounding may do; the bounds of two neighbouring orders are ten times as far apart.
@@ -77,8 +76,7 @@ def test_the_order_is_the_lowest_possible(values: list[int]) -> None:
 
 
 @pytest.mark.parametrize("order", [1, 2, 5, 40])
-def test_an_erlang_law_is_found_again(order: int) -> None:
-    """From the moments of one Erlang distribution comes that distribution, in one branch."""
+def test_an_erlang_distribution_is_recovered_in_one_branch(order: int) -> None:
     mean = 3000.0
     m2, m3 = mean**2 * (order + 1) / order, mean**3 * (order + 1) * (order + 2) / order**2
     law = fit_moments(mean, m2, m3)
@@ -86,8 +84,7 @@ def test_an_erlang_law_is_found_again(order: int) -> None:
     assert law.means_ms == (pytest.approx(mean),)
 
 
-def test_a_mixture_is_found_again() -> None:
-    """From the moments of a mixture of order 1 comes that mixture."""
+def test_a_mixture_of_order_one_is_recovered() -> None:
     mixture = HyperErlang(order=1, probabilities=(0.9, 0.1), means_ms=(10.0, 5000.0))
     law = fit_moments(mixture.moment(1), mixture.moment(2), mixture.moment(3))
     assert law.order == 1
@@ -97,14 +94,13 @@ def test_a_mixture_is_found_again() -> None:
 
 @pytest.mark.parametrize("values", [[5], [7, 7, 7]])
 def test_equal_values_are_a_constant(values: list[int]) -> None:
-    """Values that are all equal give that constant."""
     law = fit_sample(np.array(values))
     assert law == HyperErlang(order=None, probabilities=(1.0,), means_ms=(float(values[0]),))
     assert set(law.sample_ms(np.random.default_rng(1), 100)) == {float(values[0])}
 
 
 def test_zeros_and_one_value_are_two_constants() -> None:
-    """Zeros and one other value, which no mixture of positive order fits, give these two constants."""
+    """No mixture of positive order fits them."""
     law = fit_sample(np.array([0, 0, 0, 8]))
     assert law.order is None
     assert law.probabilities == pytest.approx((0.75, 0.25))
@@ -115,7 +111,6 @@ def test_zeros_and_one_value_are_two_constants() -> None:
 
 @pytest.mark.parametrize("values", [[], [0, 0], [-1, 2], [1.0, math.inf]])
 def test_unusable_samples_are_refused(values: list[float]) -> None:
-    """Nothing is fitted to no values, to zeros alone, or to negative or infinite ones."""
     with pytest.raises(InputError, match="at least one value"):
         fit_sample(np.array(values, np.float64))
 
@@ -130,7 +125,6 @@ LAWS = [
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_sampled_moments_converge(law: HyperErlang) -> None:
-    """The moments of many drawn values are those of the distribution, within four standard errors."""
     n = 200_000
     drawn = law.sample_ms(np.random.default_rng(3), n)
     for k in (1, 2, 3):
@@ -139,7 +133,7 @@ def test_sampled_moments_converge(law: HyperErlang) -> None:
 
 
 def _distribution_of_the_residual(law: HyperErlang, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the equilibrium distribution: branches by length, and Erlang of each order up to n equally likely."""
+    """Return the equilibrium distribution: length-weighted branches, with all orders up to n equally likely."""
     assert law.order is not None
     total = np.zeros_like(x)
     for p, mean in zip(law.probabilities, law.means_ms, strict=True):
@@ -149,8 +143,7 @@ def _distribution_of_the_residual(law: HyperErlang, x: npt.NDArray[np.float64]) 
 
 
 @pytest.mark.parametrize("law", LAWS[:3], ids=str)
-def test_the_first_gap_is_that_of_a_process_under_way(law: HyperErlang) -> None:
-    """The residual time has the equilibrium distribution of the renewal process."""
+def test_the_first_gap_has_the_equilibrium_distribution(law: HyperErlang) -> None:
     rng = np.random.default_rng(8)
     drawn = np.array([law.sample_residual_ms(rng) for _ in range(5000)])
     assert stats.kstest(drawn, lambda x: _distribution_of_the_residual(law, x)).pvalue > 0.01
@@ -169,8 +162,7 @@ def test_the_first_gap_is_that_of_a_process_under_way(law: HyperErlang) -> None:
         {"order": None, "means_ms": (0.0, 0.0)},
     ],
 )
-def test_a_law_has_bounds(change: dict[str, object]) -> None:
-    """Parameters that are no distribution of positive times are refused."""
+def test_invalid_parameters_are_refused(change: dict[str, object]) -> None:
     fields: dict[str, object] = {"order": 2, "probabilities": (0.5, 0.5), "means_ms": (1.0, 5.0), **change}
     with pytest.raises(InputError):
         HyperErlang(**fields)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Workloads of the Lublin and Feitelson model, and their likeness to the output of the authors' own program."""
+"""Workloads of the Lublin and Feitelson model, and their similarity to output of the authors' program."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def same(one: Workload, other: Workload) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "jobs"), TYPES.items())
-def test_parameters_are_those_published(kind: str, jobs: LublinJobs) -> None:
-    """Each kind holds its column of the published table; med and hi come out as published for 128 nodes."""
+def test_parameters_are_the_published_ones(kind: str, jobs: LublinJobs) -> None:
     rows = {
         "whole": "0.244 0.576 0.86 4.2 0.94 312 0.03 -0.0054 0.78 10.2303 0.4871 8.1737 3.9631 1.0225",
         "batch": "0.2927 0.6686 0.875 6.57 0.823 639.1 0.0156 -0.003 0.6986 6.0415 0.8531 6.1271 5.2740 1.0519",
@@ -81,7 +80,6 @@ def test_generated_jobs_are_valid(
     run_factor: float,
     interarrival_factor: float,
 ) -> None:
-    """As many jobs come as are asked for, none wider than the machine, in whole seconds, with perfect estimates."""
     try:
         workload = generate_lublin(
             lublin_model(kind),
@@ -109,8 +107,7 @@ def test_generated_jobs_are_valid(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_longer_workload_begins_with_the_shorter(kind: str) -> None:
-    """The first jobs of a seed are the same, however many are asked for."""
+def test_a_shorter_workload_is_a_prefix_of_a_longer_one(kind: str) -> None:
     long = made(kind, 9000)
     for jobs in (1, 4096, 5000):
         short = made(kind, jobs)
@@ -118,7 +115,7 @@ def test_a_longer_workload_begins_with_the_shorter(kind: str) -> None:
 
 
 def test_time_zero_is_midnight() -> None:
-    """Submit times count from midnight: the first job comes after the first gap, not at zero."""
+    """The first job arrives after the first gap, not at zero."""
     cycle = daily_cycle(WHOLE_SAMPLE.anum, WHOLE_SAMPLE.bnum)
     for seed in range(20):
         for_gaps = np.random.default_rng(seed).spawn(1)[0].spawn(2)[1]
@@ -128,15 +125,13 @@ def test_time_zero_is_midnight() -> None:
         assert made(jobs=50, seed=seed).submit_ms.tolist() == (submit_s * 1000).tolist()
 
 
-def test_same_seed_same_jobs() -> None:
-    """One seed gives the same workload, another one another."""
+def test_jobs_depend_only_on_the_seed() -> None:
     assert same(made("types", seed=5), made("types", seed=5))
     assert not same(made("types", seed=5), made("types", seed=6))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_factors_change_nothing_else(kind: str) -> None:
-    """The run factor changes run times alone; the factor of the gaps changes neither sizes nor run times."""
+def test_each_factor_changes_only_its_times(kind: str) -> None:
     plain, longer = made(kind), made(kind, run_factor=2.0)
     assert np.array_equal(longer.run_ms, plain.run_ms * 2)
     assert np.array_equal(longer.submit_ms, plain.submit_ms)
@@ -157,23 +152,21 @@ def test_factors_change_nothing_else(kind: str) -> None:
 def test_a_target_load_is_reached(
     seed: int, kind: str, load: float, interarrival_factor: float, run_factor: float
 ) -> None:
-    """The jobs offer the load asked for, before the two factors, but for the rounding of submissions to seconds."""
+    """It holds before the two factors apply, up to the rounding of submit times to seconds."""
     workload = made(kind, 300, seed, load=load, interarrival_factor=interarrival_factor, run_factor=run_factor)
     span_s = (workload.submit_ms[-1] - workload.submit_ms[0]) / 1000
     expected = load * run_factor / interarrival_factor
     assert measure(workload).offered_load == pytest.approx(expected, rel=1.1 / span_s)
 
 
-def test_the_day_keeps_its_length() -> None:
-    """At any factor of the gaps the jobs of each hour of the day have the share of its weights."""
+def test_interarrival_factors_do_not_stretch_the_day() -> None:
     for factor in (0.05, 0.5):
         hour = made(jobs=100_000, interarrival_factor=factor).submit_ms // 3_600_000 % 24
         expected = daily_cycle(WHOLE_SAMPLE.anum, WHOLE_SAMPLE.bnum).weights.reshape(24, 2).sum(axis=1) / 48
         assert np.abs(np.bincount(hour, minlength=24) / 100_000 - expected).max() < 0.02
 
 
-def test_less_alpha_means_more_jobs_and_the_same_jobs() -> None:
-    """LOMARC's workloads 1 to 3 have the same sizes and run times of a seed, and mean gaps that grow shorter."""
+def test_a_lower_alpha_shortens_the_gaps_between_the_same_jobs() -> None:
     workloads = [
         generate_lublin(with_alpha(lublin_model(), alpha), 8000, np.random.default_rng(1))
         for alpha in (10.23, 9.83, 8.83)
@@ -186,8 +179,7 @@ def test_less_alpha_means_more_jobs_and_the_same_jobs() -> None:
     assert with_alpha(lublin_model(), 10.2303) == lublin_model()
 
 
-def test_two_types_are_merged_arrivals() -> None:
-    """Merged workloads are, type by type, the jobs of the two models in the order of their arrival."""
+def test_types_are_merged_by_arrival() -> None:
     workload = made("types", 20_000)
     assert (np.diff(workload.submit_ms) >= 0).all()
     classes = workload.columns["job_class"]
@@ -201,8 +193,7 @@ def test_two_types_are_merged_arrivals() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_models_survive_the_file(tmp_path: Path, kind: str) -> None:
-    """A model is the same after it was saved and loaded, and known by its name without a file."""
+def test_models_survive_a_file(tmp_path: Path, kind: str) -> None:
     model = lublin_model(kind, nodes=300)
     save_model(model, tmp_path / "m.json.gz")
     assert load_model(tmp_path / "m.json.gz") == model
@@ -225,8 +216,7 @@ def test_models_survive_the_file(tmp_path: Path, kind: str) -> None:
         ("bnum", 0.01, "half hour"),
     ],
 )
-def test_parameters_out_of_bounds_are_refused(tmp_path: Path, name: str, value: float, words: str) -> None:
-    """A parameter that no model can have is refused, in Python and in a file."""
+def test_parameters_out_of_range_are_refused(tmp_path: Path, name: str, value: float, words: str) -> None:
     with pytest.raises(InputError, match=words):
         msgspec.structs.replace(WHOLE_SAMPLE, **{name: value})
     if math.isfinite(value):
@@ -240,7 +230,6 @@ def test_parameters_out_of_bounds_are_refused(tmp_path: Path, name: str, value: 
 
 
 def test_the_name_of_a_model_is_one_line(tmp_path: Path) -> None:
-    """A name with a line break is refused, also with one at its end."""
     save_model(lublin_model(), tmp_path / "m.json")
     text = (tmp_path / "m.json").read_text()
     name = lublin_model().name
@@ -265,15 +254,14 @@ def test_the_name_of_a_model_is_one_line(tmp_path: Path) -> None:
         ({"interarrival_factor": 1e12}, "interarrival_factor"),
     ],
 )
-def test_requests_that_cannot_be_met_are_refused(options: dict[str, float], words: str) -> None:
-    """An argument out of its bounds is an error that names it."""
+def test_invalid_requests_are_refused(options: dict[str, float], words: str) -> None:
     with pytest.raises(OptionError) as caught:
         made(**options)  # type: ignore[arg-type]
     assert caught.value.option == words
 
 
-def test_alpha_and_kinds_that_are_none_are_refused() -> None:
-    """Alpha needs one type of jobs and a value that can be drawn; a model without types, or of no kind, is none."""
+def test_invalid_alpha_and_unknown_kinds_are_refused() -> None:
+    """Alpha also needs a model with a single type."""
     with pytest.raises(OptionError, match="2 types"):
         with_alpha(lublin_model("types"), 9.0)
     for alpha in (0.0, math.nan, 30.0):
@@ -287,13 +275,13 @@ def test_alpha_and_kinds_that_are_none_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def theirs(trace_path: Callable[[str], Path]) -> Workload:
-    """Return 10,000 jobs on 256 nodes that the authors' program drew."""
+    """Return 10,000 jobs on 256 nodes from the authors' program."""
     return load_workload(trace_path("lublin_256"))[0]
 
 
 @pytest.fixture(scope="module")
 def ours() -> Workload:
-    """Return 200,000 jobs of ours on 256 nodes."""
+    """Return 200,000 jobs on 256 nodes from our generator."""
     return made(jobs=200_000, nodes=256)
 
 
@@ -303,7 +291,7 @@ KS_BOUND = 1.95 * math.sqrt(1 / 10_000 + 1 / 200_000)
 
 @pytest.mark.trace
 def test_sizes_run_times_and_gaps_resemble_those_of_the_authors(theirs: Workload, ours: Workload) -> None:
-    """The Kolmogorov-Smirnov distances to the authors' output are those of two samples of one distribution: < 0.02."""
+    """Kolmogorov-Smirnov distances to the authors' output are below 0.02, as between samples of one distribution."""
     assert len(theirs) == 10_000
     assert pytest.approx(0.01998, abs=1e-5) == KS_BOUND
     assert ks_2samp(theirs.width, ours.width).statistic < KS_BOUND
@@ -312,8 +300,8 @@ def test_sizes_run_times_and_gaps_resemble_those_of_the_authors(theirs: Workload
 
 
 @pytest.mark.trace
-def test_other_parameters_do_not_resemble_it(theirs: Workload) -> None:
-    """The bound tells models apart: another med, gaps without arar, or a type's run times lie beyond it."""
+def test_the_bound_distinguishes_other_parameters(theirs: Workload) -> None:
+    """Another med, gaps without arar, or the run times of a single type exceed it."""
 
     def distances(jobs: LublinJobs) -> list[float]:
         other = generate_lublin(LublinModel("other", 256, (jobs,)), 200_000, np.random.default_rng(1))
@@ -329,7 +317,7 @@ def test_other_parameters_do_not_resemble_it(theirs: Workload) -> None:
 
 @pytest.mark.trace
 def test_run_times_depend_on_sizes_as_with_the_authors(theirs: Workload, ours: Workload) -> None:
-    """Rank correlation agrees, and so do the run times of serial, narrow, middle and wide jobs."""
+    """Rank correlation agrees, and so do the run times of serial, narrow, medium and wide jobs."""
     found, expected = (spearmanr(w.width, w.run_ms).statistic for w in (theirs, ours))
     assert found == pytest.approx(expected, abs=0.034)  # 3.3 standard deviations of 10,000 pairs
     for low, high in ((1, 1), (2, 8), (9, 64), (65, 256)):
@@ -340,7 +328,7 @@ def test_run_times_depend_on_sizes_as_with_the_authors(theirs: Workload, ours: W
 
 @pytest.mark.trace
 def test_shares_of_serial_jobs_and_powers_of_two_agree(theirs: Workload, ours: Workload) -> None:
-    """The parts of serial jobs and of powers of two are within 3.3 standard deviations."""
+    """They differ by less than 3.3 standard deviations."""
     for part in (lambda w: w == 1, lambda w: (w & (w - 1)) == 0, lambda w: w > 64):
         share = float(np.mean(part(ours.width)))
         assert np.mean(part(theirs.width)) == pytest.approx(share, abs=3.3 * math.sqrt(share * (1 - share) / 10_000))
@@ -348,10 +336,10 @@ def test_shares_of_serial_jobs_and_powers_of_two_agree(theirs: Workload, ours: W
 
 @pytest.mark.trace
 def test_the_day_of_the_authors_drifts_by_half_a_second_per_job(theirs: Workload) -> None:
-    """Our cycle explains their times of day best if each job came half a second later than they say.
+    """Our cycle fits their times of day best if each job arrived half a second later than stated.
 
-    Their program cuts every submit time to whole seconds and goes on from there, so its clock loses half a second per
-    job, 1.4 hours in all, while its cycle does not.
+    Their program truncates every submit time to whole seconds and continues from there, so its clock loses half a
+    second per job, 1.4 hours in all, while its cycle does not.
     """
     weights = daily_cycle(WHOLE_SAMPLE.anum, WHOLE_SAMPLE.bnum).weights
     number = np.arange(1, len(theirs) + 1)

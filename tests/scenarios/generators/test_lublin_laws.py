@@ -1,4 +1,4 @@
-"""What the Lublin and Feitelson model draws, rule by rule: sizes, run times, gaps and the cycle of the day."""
+"""The distributions of the Lublin and Feitelson model: sizes, run times, gaps and the daily cycle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = {"whole": WHOLE_SAMPLE, "batch": BATCH_JOBS, "interactive": INTERACTIVE_
 @settings(max_examples=200)
 @given(nodes=st.integers(2, 10**7), kind=st.sampled_from(list(TYPES)))
 def test_the_size_range_fits_any_machine(nodes: int, kind: str) -> None:
-    """Low, med and hi ascend and end with the machine, and med keeps its distance where the machine is large enough."""
+    """Low, med and hi ascend up to the machine size, and med keeps its distance on large machines."""
     jobs = TYPES[kind]
     low, med, hi = jobs.size_range(nodes)
     assert low == jobs.low <= med <= hi
@@ -38,15 +38,15 @@ def test_the_size_range_fits_any_machine(nodes: int, kind: str) -> None:
         assert med == hi - jobs.med_offset
 
 
-def test_small_machines_have_the_break_that_the_authors_suggest() -> None:
-    """On 8 nodes the authors would put med at 1.5."""
+def test_a_small_machine_has_the_suggested_med() -> None:
+    """On 8 nodes the authors suggest a med of 1.5."""
     assert WHOLE_SAMPLE.size_range(8) == (0.8, 1.5, 3.0)
 
 
 @pytest.mark.parametrize("nodes", [3, 100, 128, 430])
 @pytest.mark.parametrize("jobs", TYPES.values(), ids=TYPES)
 def test_sizes_have_the_two_stage_distribution(jobs: LublinJobs, nodes: int) -> None:
-    """Serial jobs, powers of two and the rest have their shares; the rest is two-stage uniform in log2 of the size."""
+    """Serial jobs and powers of two have their shares; other sizes are two-stage uniform in log2."""
     n = 200_000
     width = draw_widths(jobs, nodes, n, np.random.default_rng(1))
     low, med, hi = jobs.size_range(nodes)
@@ -72,8 +72,8 @@ def test_sizes_have_the_two_stage_distribution(jobs: LublinJobs, nodes: int) -> 
 
 @pytest.mark.parametrize("jobs", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("width", [1, 32, 200])
-def test_run_times_are_hyper_gamma_below_their_bound(jobs: LublinJobs, width: int) -> None:
-    """The logarithm of the run time of a job of n nodes is hyper-gamma with p = pa n + pb, drawn again above 12."""
+def test_run_times_are_truncated_hyper_gamma(jobs: LublinJobs, width: int) -> None:
+    """For n nodes, p = pa n + pb; logarithms above 12 are drawn again."""
     p = min(max(jobs.pa * width + jobs.pb, 0), 1)
     first, second = gamma(jobs.a1, scale=jobs.b1), gamma(jobs.a2, scale=jobs.b2)
     run_s = draw_run_s(jobs, np.full(40_000, width), np.random.default_rng(width))
@@ -88,7 +88,7 @@ def test_run_times_are_hyper_gamma_below_their_bound(jobs: LublinJobs, width: in
 
 
 @pytest.mark.parametrize("jobs", TYPES.values(), ids=TYPES)
-def test_gaps_are_gamma_below_their_bound(jobs: LublinJobs) -> None:
+def test_gaps_are_truncated_gamma(jobs: LublinJobs) -> None:
     """The logarithm of a gap in points is gamma(aarr arar, barr), drawn again above 13."""
     law = gamma(jobs.aarr * jobs.arar, scale=jobs.barr)
     log_gap = np.log(draw_gaps(jobs.aarr * jobs.arar, jobs.barr, 40_000, np.random.default_rng(1)))
@@ -97,8 +97,7 @@ def test_gaps_are_gamma_below_their_bound(jobs: LublinJobs) -> None:
 
 
 @pytest.mark.parametrize("jobs", TYPES.values(), ids=TYPES)
-def test_the_daily_cycle(jobs: LublinJobs) -> None:
-    """Bucket i, from 11 to 58, counted from 1 and wrapped around the day, has the gamma mass about i."""
+def test_the_daily_cycle_is_a_wrapped_gamma_distribution(jobs: LublinJobs) -> None:
     cycle = daily_cycle(jobs.anum, jobs.bnum)
     law = gamma(jobs.anum, scale=jobs.bnum)
     assert cycle.weights.mean() == pytest.approx(1)
@@ -110,7 +109,6 @@ def test_the_daily_cycle(jobs: LublinJobs) -> None:
 
 @given(times=st.lists(st.floats(0, 1e9), min_size=1, max_size=30), kind=st.sampled_from(list(TYPES)))
 def test_points_and_times_are_inverse(times: list[float], kind: str) -> None:
-    """Points are worth the time that it takes to get them, bucket by bucket; a whole day is worth a day."""
     cycle = daily_cycle(TYPES[kind].anum, TYPES[kind].bnum)
     ordered = np.sort(times)
     days, rest = np.divmod(ordered, DAY_S)
@@ -119,8 +117,8 @@ def test_points_and_times_are_inverse(times: list[float], kind: str) -> None:
     assert cycle.time_s(points + DAY_S) == pytest.approx(ordered + DAY_S, rel=1e-9, abs=1e-3)
 
 
-def test_gaps_are_paid_bucket_by_bucket() -> None:
-    """Arrivals are those of a walk that pays for one half hour after the other, as the authors describe it."""
+def test_arrivals_equal_a_walk_through_the_buckets() -> None:
+    """The authors describe arrivals as such a walk."""
     cycle = daily_cycle(WHOLE_SAMPLE.anum, WHOLE_SAMPLE.bnum)
     gaps = draw_gaps(10.46, 0.4871, 3000, np.random.default_rng(3))
     bucket, paid_s, walked = 0, 0.0, []  # seconds of the present bucket that are gone
@@ -136,8 +134,7 @@ def test_gaps_are_paid_bucket_by_bucket() -> None:
     assert cycle.time_s(np.cumsum(gaps)) == pytest.approx(np.array(walked), abs=1e-3)
 
 
-def test_the_factor_for_a_span_is_found() -> None:
-    """The factor makes the time from the first arrival of all to the last what was asked for."""
+def test_the_factor_for_a_span_reaches_it() -> None:
     cycles = [daily_cycle(jobs.anum, jobs.bnum) for jobs in (INTERACTIVE_JOBS, BATCH_JOBS)]
     points = [np.array([10.0, 5e4]), np.array([700.0])]
     for span_s in (1e-3, 1.0, 1e5, 1e10):

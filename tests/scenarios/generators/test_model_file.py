@@ -1,4 +1,4 @@
-"""Files of learnt models, models by their names, and the registry of their kinds."""
+"""Files of learnt models, models by name, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from gridweave.scenarios.workload.table import Workload
 
 
 def shipped() -> HistogramModel:
-    """Return the model that comes with gridweave."""
+    """Return the model that ships with gridweave."""
     model = load_model("ctc-sp2")
     assert isinstance(model, HistogramModel)
     return model
 
 
 @pytest.mark.parametrize("name", ["m.json", "m.json.gz", "m.json.xz"])
-def test_models_survive_the_file(tmp_path: Path, name: str) -> None:
-    """A model that is saved and loaded is the same, and saving it again gives the same bytes."""
+def test_models_survive_a_file(tmp_path: Path, name: str) -> None:
+    """Saving a loaded model gives the same bytes."""
     path, again = tmp_path / name, tmp_path / f"again-{name}"
     save_model(shipped(), path)
     assert load_model(path) == shipped()
@@ -80,7 +80,6 @@ def _spoilt(change: dict[str, object]) -> bytes:
     ],
 )
 def test_damaged_model_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
-    """A file that is no model, of another version, or inconsistent, is an input error of one line that names it."""
     path = tmp_path / "bad.json"
     path.write_bytes(content)
     with pytest.raises(InputError) as error:
@@ -94,7 +93,6 @@ def test_damaged_model_files_are_refused_in_one_line(tmp_path: Path, content: by
 def test_any_damage_is_an_input_error_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Cutting or overwriting bytes of a model file never gives anything but an input error or a usable model."""
     folder = tmp_path_factory.mktemp("damage")
     small = folder / "small.json.gz"
     save_model(learn_histogram(workload_of_gaps([(1, 1, 10, 5), (3, 2, 600, 600), (9, 4, 7, 2)])), small)
@@ -117,8 +115,7 @@ def test_any_damage_is_an_input_error_or_harmless(
     assert "\n" not in message
 
 
-def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading stops at the size that no model has."""
+def test_a_file_that_unpacks_to_a_large_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "big.json.gz"
     path.write_bytes(gzip.compress(b" " * 5000))
     monkeypatch.setattr(registry, "MAX_BYTES", 1000)
@@ -126,8 +123,8 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch:
         load_model(path)
 
 
-def test_unknown_models_are_named_with_the_known_ones(tmp_path: Path) -> None:
-    """A name that is neither a model nor a file gives the names that are; a path is never taken as a name."""
+def test_an_unknown_name_is_reported_with_the_known_ones(tmp_path: Path) -> None:
+    """A path is never interpreted as a name."""
     assert "ctc-sp2" in model_names()
     for source in ("ctc", tmp_path, tmp_path / "none.json", Path("ctc-sp2"), "a\0b"):
         with pytest.raises(InputError, match="models are ctc-sp2"):
@@ -135,7 +132,6 @@ def test_unknown_models_are_named_with_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_a_model_cannot_replace_a_folder(tmp_path: Path) -> None:
-    """A file that cannot be written is an input error, and nothing is left behind."""
     (tmp_path / "m.json").mkdir()
     with pytest.raises(InputError):
         save_model(shipped(), tmp_path / "m.json")
@@ -143,7 +139,7 @@ def test_a_model_cannot_replace_a_folder(tmp_path: Path) -> None:
 
 
 class FixedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model that needs no trace: jobs of one node, one a second."""
+    """A model that is not learnt: jobs of one node, one per second."""
 
     name: str = "fixed"
     nodes: int = 4
@@ -153,8 +149,7 @@ def _generate_fixed(model: FixedModel, jobs: int, rng: np.random.Generator, **op
     return workload_of_gaps([(1, 1, 10, 5)] * jobs, nodes=model.nodes)
 
 
-def test_another_kind_of_model_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry in GENERATORS is all it takes to generate from a new kind, to name it, and to save and load it."""
+def test_a_new_kind_of_model_needs_one_registry_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GENERATORS, "fixed", Generator(FixedModel, _generate_fixed, default=FixedModel))
     assert "fixed" in model_names()
     model = load_model("fixed")
@@ -164,7 +159,6 @@ def test_another_kind_of_model_is_one_entry(tmp_path: Path, monkeypatch: pytest.
     assert load_model(tmp_path / "f.json") == FixedModel(nodes=9)
 
 
-def test_only_registered_models_are_known() -> None:
-    """An object that is no model of the registry is a fault of the caller."""
+def test_an_unregistered_model_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="FixedModel"):
         kind_of(FixedModel())

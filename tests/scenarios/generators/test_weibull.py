@@ -1,4 +1,4 @@
-"""Interarrival times of the histogram model: the published laws, and the fit."""
+"""Interarrival times of the histogram model: published parameters, and fitting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridweave.scenarios.generators.histogram import WEIBULL_TABLE, Weibull, fit
 
 
 def test_published_parameters_have_the_means_of_the_formula() -> None:
-    """The laws of Table 3.7 have the mean beta * Gamma(1 + 1 / alpha); the CTC one 301.7 s, the KTH one 1005.8 s."""
+    """With beta * Gamma(1 + 1 / alpha), CTC has a mean of 301.7 s and KTH of 1005.8 s."""
     means_s = {name: law.mean_ms / 1000 for name, law in WEIBULL_TABLE.items()}
     assert list(means_s) == ["CTC", "KTH", "SDSC", "LANL", "PC2-2001", "PC2-2002", "CHPC", "MHPCC"]
     assert means_s["CTC"] == pytest.approx(301.75, abs=0.01)
@@ -26,16 +26,15 @@ def test_published_parameters_have_the_means_of_the_formula() -> None:
         assert law.mean_ms == pytest.approx(reference.mean())
 
 
-def test_weibull_samples_follow_the_law() -> None:
-    """Drawn interarrival times have the distribution function of the thesis."""
+def test_weibull_samples_follow_the_distribution() -> None:
     law = WEIBULL_TABLE["LANL"]
     drawn = law.sample_ms(np.random.default_rng(1), 20_000)
     assert stats.kstest(drawn, lambda x: 1 - np.exp(-((x / law.beta_ms) ** law.alpha))).pvalue > 0.01
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.5, 1.0, 2.5])
-def test_fit_finds_the_shape_again(alpha: float) -> None:
-    """Fitting times that were drawn from a law and read from a clock of seconds finds its shape, and keeps the mean."""
+def test_fitting_recovers_the_shape(alpha: float) -> None:
+    """The samples are rounded to seconds, and the mean is preserved."""
     drawn = Weibull(alpha=alpha, beta_ms=50_000.0).sample_ms(np.random.default_rng(2), 50_000)
     read = (np.rint(drawn / 1000) * 1000).astype(np.int64)
     law = fit_weibull(read, resolution_ms=1000)
@@ -44,8 +43,7 @@ def test_fit_finds_the_shape_again(alpha: float) -> None:
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=60).filter(any))
-def test_fit_keeps_the_mean_and_has_the_greatest_likelihood(times: list[int]) -> None:
-    """The fitted law has the observed mean, and no law with this mean is more likely."""
+def test_fitting_preserves_the_mean_with_maximum_likelihood(times: list[int]) -> None:
     observed = np.array(times) * 1000
     law = fit_weibull(observed, resolution_ms=1000)
     assert law.mean_ms == pytest.approx(observed.mean(), rel=1e-9)
@@ -63,20 +61,17 @@ def test_fit_keeps_the_mean_and_has_the_greatest_likelihood(times: list[int]) ->
             assert not log_likelihood(other) > best + 1e-6 * abs(best)
 
 
-def test_a_metronome_gets_the_largest_shape() -> None:
-    """Gaps that are all alike are fitted by the shape nearest to a constant."""
+def test_equal_gaps_get_the_largest_shape() -> None:
     assert fit_weibull(np.full(100, 60_000), resolution_ms=1000).alpha == pytest.approx(20, rel=1e-4)
 
 
 @pytest.mark.parametrize("times", [[], [0, 0, 0]])
-def test_no_arrivals_no_fit(times: list[int]) -> None:
-    """Without any time between the jobs there is nothing to fit."""
+def test_fitting_needs_time_between_jobs(times: list[int]) -> None:
     with pytest.raises(InputError, match="no arrival process"):
         fit_weibull(np.array(times, np.int64), resolution_ms=1000)
 
 
 @pytest.mark.parametrize(("alpha", "beta_ms"), [(0.05, 1.0), (21.0, 1.0), (0.5, 0.0), (0.5, math.inf), (math.nan, 1.0)])
-def test_weibull_parameters_have_bounds(alpha: float, beta_ms: float) -> None:
-    """A shape or scale that is no arrival process is refused."""
+def test_invalid_parameters_are_refused(alpha: float, beta_ms: float) -> None:
     with pytest.raises(InputError, match="Weibull"):
         Weibull(alpha=alpha, beta_ms=beta_ms)

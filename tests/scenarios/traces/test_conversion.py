@@ -1,4 +1,4 @@
-"""The conversion rules, one by one, and as a whole against a plain reading of them."""
+"""The conversion rules, one by one, and all together against a plain implementation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD = {"job": 1, "submit": 0.0, "run": 10.0, "estimate": 20.0, "width": 2, "req
 
 
 def converted(*jobs: dict[str, Any], nodes: int = NODES) -> tuple[Workload, ConversionReport]:
-    """Convert records given as what differs from a good one."""
+    """Convert records that differ from a valid one in the given values."""
     rows = [GOOD | job for job in jobs]
 
     def column(name: str, kind: type) -> Any:
@@ -66,8 +66,7 @@ def converted(*jobs: dict[str, Any], nodes: int = NODES) -> tuple[Workload, Conv
         ({"job": 100}, "duplicate_job_id"),
     ],
 )
-def test_each_reason_drops_the_record_and_is_counted(job: dict[str, Any], reason: str) -> None:
-    """A record that breaks a rule is left out, counted under that rule and no other."""
+def test_a_dropped_record_counts_under_exactly_one_reason(job: dict[str, Any], reason: str) -> None:
     workload, report = converted({"job": 100, "submit": 5.0}, {"submit": 5.0} | job, {"job": 3, "submit": 6.0})
     assert workload.job_id.tolist() == [100, 3]
     assert report.dropped == dict.fromkeys(DROP_REASONS, 0) | {reason: 1}
@@ -75,16 +74,15 @@ def test_each_reason_drops_the_record_and_is_counted(job: dict[str, Any], reason
     assert DROP_REASONS[reason] in str(report)
 
 
-def test_requested_width_stands_in_for_a_missing_one() -> None:
-    """Where the allocated processors are -1 the requested ones are taken, and nowhere else."""
+def test_requested_width_replaces_a_missing_allocated_width() -> None:
     workload, report = converted({"width": -1, "requested": 5}, {"job": 2, "width": 3, "requested": 7})
     assert workload.width.tolist() == [5, 3]
     assert report.widths_filled == 1
 
 
 @pytest.mark.parametrize("estimate", [-1, 0, 0.0004])
-def test_a_missing_estimate_is_the_run_time(estimate: float) -> None:
-    """An estimate of -1, or of 0 once rounded, is missing; the job is not marked as killed."""
+def test_a_missing_estimate_is_replaced_by_the_run_time(estimate: float) -> None:
+    """An estimate is missing if it is -1, or 0 after rounding. The job is not marked as killed."""
     workload, report = converted({"estimate": estimate})
     assert workload.estimate_ms.tolist() == [10_000]
     assert report.estimates_filled == 1
@@ -93,15 +91,15 @@ def test_a_missing_estimate_is_the_run_time(estimate: float) -> None:
 
 
 def test_the_run_time_is_cut_at_the_estimate() -> None:
-    """A longer run time is cut, counted and marked; one of the same length is neither."""
+    """An equal run time is neither cut nor marked."""
     workload, report = converted({"run": 30}, {"job": 2, "run": 20}, {"job": 3})
     assert workload.run_ms.tolist() == [20_000, 20_000, 10_000]
     assert workload.overran.tolist() == [True, False, False]
     assert report.cut == 1
 
 
-def test_jobs_of_one_instant_stand_in_order_of_their_ids() -> None:
-    """Records submitted at the same time are sorted by id, with their columns, which the report need not mention."""
+def test_simultaneous_jobs_are_sorted_by_id() -> None:
+    """The report does not count this as reordering."""
     workload, report = converted({"job": 9}, {"job": 2}, {"job": 5})
     assert workload.job_id.tolist() == [2, 5, 9]
     assert workload.columns["user"].tolist() == [20, 50, 90]
@@ -109,7 +107,6 @@ def test_jobs_of_one_instant_stand_in_order_of_their_ids() -> None:
 
 
 def test_jobs_that_are_not_listed_by_submit_time_are_sorted_and_counted() -> None:
-    """None is lost: each comes with its own values, and the report says how many stood behind a later one."""
     late = {"job": 2, "submit": 1_000_000, "run": 7}
     workload, report = converted({"job": 1}, late, *({"job": 3 + i, "submit": 10 * (i + 1)} for i in range(3)))
     assert workload.job_id.tolist() == [1, 3, 4, 5, 2]
@@ -120,15 +117,14 @@ def test_jobs_that_are_not_listed_by_submit_time_are_sorted_and_counted() -> Non
     assert "changed 3: listed after a job submitted later; the trace was sorted by submit time" in str(report)
 
 
-def test_a_dropped_record_does_not_count_as_the_later_one() -> None:
-    """Only the kept jobs count when checking for reordering."""
+def test_dropped_records_do_not_count_as_reordering() -> None:
     workload, report = converted({"job": 1, "submit": 10}, {"job": 2, "submit": 99, "run": 0}, {"job": 3, "submit": 11})
     assert workload.job_id.tolist() == [1, 3]
     assert report.reordered == 0
 
 
-def test_a_dropped_record_does_not_use_up_its_job_id() -> None:
-    """The first record of a job that can be kept is kept, and drops those behind it, whatever their submit times."""
+def test_a_dropped_record_does_not_claim_its_job_id() -> None:
+    """The first valid record with an id is kept, and later ones are dropped."""
     workload, report = converted(
         {"job": 1, "submit": 10}, {"job": 2, "run": 0}, {"job": 2, "submit": 12}, {"job": 2, "submit": 5}
     )
@@ -139,7 +135,6 @@ def test_a_dropped_record_does_not_use_up_its_job_id() -> None:
 
 @given(st.permutations(range(6)))
 def test_the_order_of_the_lines_does_not_matter(order: list[int]) -> None:
-    """However the lines of a trace are ordered, the jobs are the same."""
     jobs = [{"job": job, "submit": 5.0 * (job // 2), "width": 1 + job % 3} for job in range(6)]
     sorted_jobs, _ = converted(*jobs)
     shuffled, report = converted(*(jobs[job] for job in order))
@@ -149,13 +144,12 @@ def test_the_order_of_the_lines_does_not_matter(order: list[int]) -> None:
 
 
 def test_no_job_left_is_an_error_with_the_reasons() -> None:
-    """A trace of which nothing is left says why."""
     with pytest.raises(TraceError, match="no job is left of 2 records: 1 wider than the machine, 1 zero run time"):
         converted({"width": 9}, {"run": 0})
 
 
-def test_the_report_reads_well_and_counts_for_machines() -> None:
-    """The report has a line for what happened and none for what did not, and a plain dict with everything."""
+def test_the_report_has_a_line_per_kind_of_change() -> None:
+    """Its dictionary includes all counts."""
     _, report = converted({"run": 30}, {"job": 2, "width": 99}, {"job": 3, "estimate": -1}, nodes=16)
     assert report.lines() == [
         "trace: 2 of 3 records kept, on 16 nodes",
@@ -191,7 +185,7 @@ SMALL = st.fixed_dictionaries(
 
 
 def by_the_book(jobs: list[dict[str, Any]]) -> list[tuple[int, int, int, int, int, bool]]:
-    """Convert records one by one, as the rules read."""
+    """Convert records one by one, following the rules literally."""
     taken: list[tuple[int, int, int, int, int, bool]] = []
     for job in jobs:
         width = job["requested"] if job["width"] == -1 else job["width"]
@@ -205,8 +199,8 @@ def by_the_book(jobs: list[dict[str, Any]]) -> list[tuple[int, int, int, int, in
 
 
 @given(st.lists(SMALL, min_size=1, max_size=12))
-def test_conversion_equals_the_rules_read_one_by_one(jobs: list[dict[str, Any]]) -> None:
-    """On any records the arrays hold what a loop over the records finds, and every record is accounted for."""
+def test_conversion_equals_a_loop_over_the_rules(jobs: list[dict[str, Any]]) -> None:
+    """Every record is accounted for."""
     expected = by_the_book(jobs)
     if not expected:
         with pytest.raises(TraceError, match="no job is left"):
@@ -238,13 +232,14 @@ def test_conversion_equals_the_rules_read_one_by_one(jobs: list[dict[str, Any]])
         (None, 20_700, None),
     ],
 )
-def test_known_zones(name: str | None, offset_s: int | None, zone: str | None) -> None:
-    """A name that is known is taken, else the offset if it is whole hours, else nothing."""
+def test_time_zones_come_from_names_or_whole_hour_offsets(
+    name: str | None, offset_s: int | None, zone: str | None
+) -> None:
     assert known_zone(name, offset_s) == zone
 
 
-def test_local_dates() -> None:
-    """An instant is shown in the machine's zone, in UTC if that is not known, and not at all beyond the calendar."""
+def test_local_dates_use_the_zone_or_utc() -> None:
+    """There is none beyond the calendar."""
     summer = local_datetime(843_480_031, "Europe/Stockholm")
     assert f"{summer:%F %T %Z}" == "1996-09-23 14:00:31 CEST"
     assert f"{local_datetime(843_480_031, 'Atlantis'):%F %T %Z}" == "1996-09-23 12:00:31 UTC"
@@ -262,8 +257,8 @@ CANCELLED = """\
 """
 
 
-def test_cancellations_before_the_start(tmp_path: Path) -> None:
-    """Kept if asked for, with the instant; not where wait or estimate are unknown; and written as they are read."""
+def test_cancelled_jobs_are_kept_on_request(tmp_path: Path) -> None:
+    """They need a wait time and an estimate, and they are written as they are read."""
     path = tmp_path / "trace.swf"
     path.write_text(CANCELLED)
     assert load_workload(path)[0].job_id.tolist() == [1, 6]
@@ -281,7 +276,6 @@ def test_cancellations_before_the_start(tmp_path: Path) -> None:
 
 
 def test_cancellations_move_with_the_submission(tmp_path: Path) -> None:
-    """A user waits for as long before it is cancelled, however denser the jobs come, and in a piece of the trace."""
     path = tmp_path / "trace.swf"
     path.write_text(CANCELLED)
     workload, _ = load_workload(path, cancelled=True)
@@ -289,8 +283,7 @@ def test_cancellations_move_with_the_submission(tmp_path: Path) -> None:
     assert cut(workload, first=2).columns["cancel_ms"].tolist() == [20_000, 15_000, -1]
 
 
-def test_who_is_cancelled_leaves_the_queue(tmp_path: Path) -> None:
-    """In a simulation, a job that still waits at that instant never starts."""
+def test_a_cancelled_job_leaves_the_queue(tmp_path: Path) -> None:
     path = tmp_path / "trace.swf"
     path.write_text(CANCELLED)
     result = simulate(load_workload(path, cancelled=True)[0], 4)

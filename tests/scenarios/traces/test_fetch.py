@@ -1,4 +1,4 @@
-"""Fetching known traces, from a server on this machine."""
+"""Downloading known traces from a local server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "TEST-SP2-1999-1"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Sends what it is told to, and counts the requests."""
+    """A server that sends a configured response and counts requests."""
 
     body = gzip.compress(TEXT, mtime=0)
     announced: int | None = None
@@ -31,12 +31,12 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers every GET of the one file."""
+    """Answers every GET with the configured response."""
 
     server: Server
 
     def do_GET(self) -> None:
-        """Send the body, or less than announced, or 404."""
+        """Send the body, a truncated body, or 404."""
         self.server.requests += 1
         if self.path != f"/{NAME}.swf.gz":
             self.send_error(404, "not here")
@@ -47,12 +47,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(self.server.body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it so
-        """Keep quiet."""
+        """Suppress logging."""
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serve one trace on this machine, as a known trace with the right SHA-256."""
+    """Serve a trace locally, registered as a known trace with its SHA-256."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Server(("127.0.0.1", 0), Handler) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
@@ -64,8 +64,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def test_a_trace_is_fetched_checked_and_kept(server: Server, tmp_path: Path) -> None:
-    """The file stands in the folder as it was sent, and nothing else does."""
+def test_a_trace_is_downloaded_verified_and_kept(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "traces"
     got = fetch(NAME, folder=folder)
     assert (got.name, got.path, got.downloaded, got.nodes) == (NAME, folder / f"{NAME}.swf.gz", True, 8)
@@ -73,8 +72,8 @@ def test_a_trace_is_fetched_checked_and_kept(server: Server, tmp_path: Path) -> 
     assert [file.name for file in folder.iterdir()] == [got.path.name]
 
 
-def test_a_trace_that_is_there_is_not_fetched_again(server: Server, tmp_path: Path) -> None:
-    """The right content is known whatever it is packed in, and no request is made."""
+def test_an_existing_trace_is_not_downloaded_again(server: Server, tmp_path: Path) -> None:
+    """Its compression does not matter."""
     for suffix, pack in ((".swf", bytes), (".swf.gz", gzip.compress), (".swf.xz", lzma.compress)):
         path = tmp_path / suffix / f"{NAME}{suffix}"
         path.parent.mkdir()
@@ -84,8 +83,7 @@ def test_a_trace_that_is_there_is_not_fetched_again(server: Server, tmp_path: Pa
     assert server.requests == 0
 
 
-def test_a_wrong_file_that_is_there_is_replaced(server: Server, tmp_path: Path) -> None:
-    """A file with another content does not count as the trace."""
+def test_an_existing_file_with_other_content_is_replaced(server: Server, tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.swf.gz").write_bytes(gzip.compress(b"something else", mtime=0))
     assert fetch(NAME, folder=tmp_path).downloaded
     assert (tmp_path / f"{NAME}.swf.gz").read_bytes() == server.body
@@ -94,8 +92,8 @@ def test_a_wrong_file_that_is_there_is_replaced(server: Server, tmp_path: Path) 
 @pytest.mark.parametrize(
     "body", [gzip.compress(TEXT + b"\n", mtime=0), gzip.compress(TEXT, mtime=0)[:-9], b"<html>moved</html>", b""]
 )
-def test_what_is_not_the_pinned_trace_is_refused(server: Server, tmp_path: Path, body: bytes) -> None:
-    """Another content, a damaged one or a web page is refused, and nothing is kept."""
+def test_a_download_with_another_checksum_is_refused(server: Server, tmp_path: Path, body: bytes) -> None:
+    """Nothing is kept."""
     server.body = body
     with pytest.raises(UnavailableError, match="does not have the expected SHA-256; nothing was kept") as caught:
         fetch(NAME, folder=tmp_path)
@@ -103,8 +101,7 @@ def test_what_is_not_the_pinned_trace_is_refused(server: Server, tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_connection_that_breaks_off_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    """Less than the server announced is an error, and an old file stays as it was."""
+def test_a_broken_connection_leaves_files_unchanged(server: Server, tmp_path: Path) -> None:
     server.announced = len(server.body)
     server.body = server.body[:-20]
     (tmp_path / f"{NAME}.swf.gz").write_bytes(b"old")
@@ -113,8 +110,7 @@ def test_a_connection_that_breaks_off_leaves_nothing(server: Server, tmp_path: P
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(f"{NAME}.swf.gz", b"old")]
 
 
-def test_no_network_gives_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody answering is an error with the address and the place for a file got by other means."""
+def test_without_network_the_error_names_url_and_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
@@ -129,18 +125,16 @@ def test_no_network_gives_one_clear_line(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())
 
 
-def test_a_page_that_is_gone_gives_one_clear_line(
+def test_a_missing_page_is_reported_with_its_url(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of the server is told with its address."""
     url = f"http://127.0.0.1:{server.server_port}/gone.swf.gz"
     monkeypatch.setitem(KNOWN_TRACES, NAME, KnownTrace(url, "0" * 64, 8))
     with pytest.raises(UnavailableError, match=r"gone\.swf\.gz cannot be fetched: .*not here"):
         fetch(NAME, folder=tmp_path)
 
 
-def test_an_opener_that_times_out_gives_one_clear_line(tmp_path: Path) -> None:
-    """A timeout is an error like any other of the network, and the opener is told how long to wait."""
+def test_a_timeout_is_reported_in_one_line(tmp_path: Path) -> None:
     waited = []
 
     def never(url: str, timeout_s: float) -> Any:
@@ -152,8 +146,7 @@ def test_an_opener_that_times_out_gives_one_clear_line(tmp_path: Path) -> None:
     assert waited[0] > 0
 
 
-def test_unknown_names_and_bad_folders_are_refused(tmp_path: Path) -> None:
-    """A name that is not known lists those that are; a folder that cannot be made is named."""
+def test_unknown_names_and_unusable_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"nowhere: there is no trace with this name; traces are CTC-SP2-1996-3\.1-cln"
     ):
@@ -163,8 +156,7 @@ def test_unknown_names_and_bad_folders_are_refused(tmp_path: Path) -> None:
         fetch("KTH-SP2", folder=tmp_path / "file" / "traces")
 
 
-def test_names_may_be_cut_short_at_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The beginning of one name stands for it; the beginning of two, or half a word, for none."""
+def test_a_unique_prefix_up_to_a_hyphen_names_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_name("kth-sp2-1996-2") == "KTH-SP2-1996-2"
     assert resolve_name("KTH-SP2") == resolve_name("kth") == "KTH-SP2-1996-2"
     assert resolve_name("KTH-SP") is None
@@ -174,8 +166,7 @@ def test_names_may_be_cut_short_at_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> 
     assert resolve_name("KTH-SP2-1996-2") == "KTH-SP2-1996-2"
 
 
-def test_the_registry_is_sound() -> None:
-    """Every known trace has an address in the archive that ends with its name, a SHA-256 and a machine."""
+def test_every_known_trace_has_a_valid_entry() -> None:
     for name, trace in KNOWN_TRACES.items():
         assert trace.url.startswith("https://www.cs.huji.ac.il/labs/parallel/workload/l_")
         assert trace.url.endswith(f"/{name}.swf.gz")
@@ -186,7 +177,6 @@ def test_the_registry_is_sound() -> None:
 
 @pytest.mark.trace
 @pytest.mark.parametrize("name", sorted(KNOWN_TRACES))
-def test_the_pins_are_those_of_the_traces(trace_path: Any, name: str) -> None:
-    """The pinned SHA-256 is that of the uncompressed text of the trace at hand."""
+def test_checksums_match_the_local_traces(trace_path: Any, name: str) -> None:
     with open_trace(trace_path(name)) as stream:
         assert hashlib.file_digest(stream, "sha256").hexdigest() == KNOWN_TRACES[name].sha256

@@ -1,4 +1,4 @@
-"""Loading a workload from whatever it is in, and saving it."""
+"""Loading a workload from any format, and saving it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MUPSIE = "# Machine Size: 8\n1 0 2 10 20\n"
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Give the tests a folder of traces and a cache of their own."""
+    """Set up a folder of traces and a separate cache."""
     mine, cache = tmp_path / "mine", tmp_path / "cache"
     mine.mkdir()
     (cache / "traces").mkdir(parents=True)
@@ -51,8 +51,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
         ("1 0 2 10 20\n", 0),
     ],
 )
-def test_the_format_is_told_by_the_content(tmp_path: Path, text: str, columns: int, pack: Any) -> None:
-    """SWF and MuPSiE are told apart by their first line, with and without comments, under any name."""
+def test_the_format_is_detected_from_the_content(tmp_path: Path, text: str, columns: int, pack: Any) -> None:
     path = tmp_path / "data"
     path.write_bytes(pack(text.encode()))
     workload, report = load_workload(path, nodes=8)
@@ -63,7 +62,6 @@ def test_the_format_is_told_by_the_content(tmp_path: Path, text: str, columns: i
 @pytest.mark.parametrize("text", [SWF, MUPSIE, RECORD])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_a_byte_order_mark_is_skipped(tmp_path: Path, text: str, pack: Any) -> None:
-    """As editors and spreadsheets put it before a text, compressed or not."""
     (tmp_path / "plain").write_bytes(pack(text.encode()))
     (tmp_path / "marked").write_bytes(pack(text.encode("utf-8-sig")))
     plain, marked = (load_workload(tmp_path / name, nodes=8)[0] for name in ("plain", "marked"))
@@ -87,8 +85,7 @@ ALEA += "application\tqueue\tpartition\tprecjob\tthinktime\tDAG\ttask\n1" + "\t1
         ("job_id,submit_ms,start_ms\n1,2,3\n", "is CSV"),
     ],
 )
-def test_other_formats_are_named(tmp_path: Path, text: str, says: str) -> None:
-    """With what is read, in place of a count of fields."""
+def test_errors_name_other_known_formats(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "log"
     path.write_text(text)
     for use in (load_workload, columns_of):
@@ -98,16 +95,14 @@ def test_other_formats_are_named(tmp_path: Path, text: str, says: str) -> None:
         assert "traces are read in SWF (18 fields) and MuPSiE (5 fields)" in str(caught.value)
 
 
-def test_options_reach_the_reader(tmp_path: Path) -> None:
-    """Machine size and columns are those of the reader."""
+def test_nodes_and_columns_reach_the_reader(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
     path.write_text(SWF)
     workload, _ = load_workload(path, nodes=5, columns=("user",))
     assert (workload.nodes, workload.columns["user"].tolist()) == (5, [7])
 
 
-def test_a_loaded_trace_is_the_one_that_simulate_loads(tmp_path: Path) -> None:
-    """With all columns of its format: a limit for one user holds either way."""
+def test_simulate_loads_all_columns_of_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
     jobs = [(1, 7), (2, 7), (3, 8)]
     path.write_text("".join(f"{job} 0 -1 10 1 -1 -1 1 10 -1 1 {user} -1 -1 -1 -1 -1 -1\n" for job, user in jobs))
@@ -120,8 +115,7 @@ def test_a_loaded_trace_is_the_one_that_simulate_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\x00\x01\x02", "a b c d e f\n", "1 2 3\n"])
-def test_files_of_no_format_are_refused(tmp_path: Path, text: str) -> None:
-    """What is neither format is an error that names the file."""
+def test_files_of_unknown_formats_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "data"
     path.write_text(text)
     with pytest.raises(TraceError, match="data"):
@@ -129,7 +123,7 @@ def test_files_of_no_format_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_trace_is_found_by_its_name(folders: tuple[Path, Path]) -> None:
-    """A name is looked for in $GRIDWEAVE_TRACES and then in the cache, with or without suffixes, in any case."""
+    """$GRIDWEAVE_TRACES is searched first, then the cache; suffixes and case do not matter."""
     mine, cache = folders
     (cache / "KTH-SP2-1996-2.swf.gz").write_bytes(gzip.compress(SWF.encode()))
     (cache / "notes.txt").mkdir()
@@ -143,10 +137,9 @@ def test_a_trace_is_found_by_its_name(folders: tuple[Path, Path]) -> None:
     assert trace_folders() == [mine, cache]
 
 
-def test_a_file_goes_before_a_trace_of_that_name(
+def test_a_file_takes_precedence_over_a_trace_name(
     folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in the working folder is what is meant."""
     (folders[0] / "mine.swf").write_text(SWF)
     monkeypatch.chdir(tmp_path)
     assert find_trace("mine.swf") == folders[0] / "mine.swf"
@@ -154,8 +147,8 @@ def test_a_file_goes_before_a_trace_of_that_name(
     assert find_trace("mine.swf") == Path("mine.swf")
 
 
-def test_what_is_not_there_is_an_error_that_helps(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A known trace comes with the command that gets it, another name with the known ones, a path with neither."""
+def test_a_missing_trace_error_says_how_to_get_it(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown name is reported with the known names, a path with neither."""
     with pytest.raises(TraceError, match=r"kth: .*get it with `gridweave trace fetch KTH-SP2-1996-2`"):
         load_workload("kth")
     with pytest.raises(TraceError, match=r"nothing: there is no such file; .* are CTC-SP2-1996-3\.1-cln, HPC2N"):
@@ -182,10 +175,9 @@ def test_what_is_not_there_is_an_error_that_helps(folders: tuple[Path, Path], mo
         ("a", "mupsie", "mupsie"),
     ],
 )
-def test_the_format_to_write_is_the_suffix_or_what_is_asked(
+def test_the_output_format_follows_the_suffix_or_the_option(
     tmp_path: Path, name: str, file_format: str | None, written: str
 ) -> None:
-    """A workload is saved in the format of the suffix unless another is asked for, and loads again."""
     (tmp_path / "in.swf").write_text(SWF)
     workload, _ = load_workload(tmp_path / "in.swf")
     assert save_workload(workload, tmp_path / name, file_format=file_format) == written
@@ -194,8 +186,7 @@ def test_the_format_to_write_is_the_suffix_or_what_is_asked(
     assert bool(columns_of(tmp_path / name)) == (written == "swf")
 
 
-def test_unknown_formats_are_refused(tmp_path: Path) -> None:
-    """A suffix or a format that stands for nothing is an error, and no file is written."""
+def test_unknown_output_formats_are_refused(tmp_path: Path) -> None:
     (tmp_path / "in.swf").write_text(SWF)
     workload, _ = load_workload(tmp_path / "in.swf")
     with pytest.raises(InputError, match=r"a\.csv: the suffix is not that of a format"):

@@ -1,4 +1,4 @@
-"""The MuPSiE job format: what is read, what is refused, and that what is written is read back."""
+"""The MuPSiE job format: reading, errors and round trips."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trace(folder: Path, text: str) -> Path:
 
 
 def test_the_example_of_the_thesis_is_read(tmp_path: Path) -> None:
-    """The printed beginning of PC2-2001 gives its eleven jobs, its machine and its start."""
+    """It is the printed beginning of PC2-2001, with eleven jobs."""
     workload, report = read_mupsie(trace(tmp_path, PC2_2001))
     assert (report.kept, report.records, workload.nodes) == (11, 11, 96)
     assert workload.job_id.tolist() == list(range(11))
@@ -57,8 +57,7 @@ def test_the_example_of_the_thesis_is_read(tmp_path: Path) -> None:
     assert workload.timezone is None
 
 
-def test_the_conversion_rules_are_those_of_swf(tmp_path: Path) -> None:
-    """The same jobs in both formats give the same workload and the same report."""
+def test_both_formats_give_the_same_workload_and_report(tmp_path: Path) -> None:
     jobs = [(1, 0, 4, 30, 20), (2, 5, 99, 1, 1), (3, 4, 1, 0, 9), (4, 6, 2, 7, -1), (5, 3, 2, 7, 9), (4, 8, 2, 7, 9)]
     mupsie = trace(tmp_path, "# Machine Size: 8\n" + "\n".join(" ".join(map(str, job)) for job in jobs))
     swf = tmp_path / "t.swf"
@@ -85,14 +84,13 @@ def test_the_conversion_rules_are_those_of_swf(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_start_times(tmp_path: Path, comments: str, start: int | None) -> None:
-    """A start time is read in UTC or the zone given, an exact one goes before it, and a garbled one is not known."""
+def test_start_times_use_the_exact_comment_or_the_zone(tmp_path: Path, comments: str, start: int | None) -> None:
+    """An invalid start time is unknown."""
     workload, _ = read_mupsie(trace(tmp_path, f"# Machine Size: 4\n{comments}\n1 0 1 1 1\n"))
     assert workload.start_unix_s == start
 
 
 def test_machine_size_comes_from_the_call_or_the_comment(tmp_path: Path) -> None:
-    """The caller's size goes first; without any, the error says how to give it."""
     assert read_mupsie(trace(tmp_path, "#Machine Size: 4\n1 0 1 1 1\n"))[0].nodes == 4
     assert read_mupsie(trace(tmp_path, "#Machine Size: 4\n1 0 1 1 1\n"), nodes=9)[0].nodes == 9
     with pytest.raises(TraceError, match="give it with --nodes"):
@@ -101,8 +99,7 @@ def test_machine_size_comes_from_the_call_or_the_comment(tmp_path: Path) -> None
         read_mupsie(trace(tmp_path, "1 0 1 1 1\n"), nodes=0)
 
 
-def test_optional_columns_are_not_to_be_had(tmp_path: Path) -> None:
-    """Asking for a column that the format cannot hold is an error."""
+def test_requesting_optional_columns_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="'user' is not available"):
         read_mupsie(trace(tmp_path, PC2_2001), columns=("user",))
 
@@ -118,8 +115,7 @@ def test_optional_columns_are_not_to_be_had(tmp_path: Path) -> None:
         ("1 0 1.5 1 1", r":2: resources: 1\.5 is not a whole number"),
     ],
 )
-def test_broken_records_are_named_by_line_and_field(tmp_path: Path, line: str, problem: str) -> None:
-    """A broken record is an error with file, line and field."""
+def test_invalid_records_are_reported_with_line_and_field(tmp_path: Path, line: str, problem: str) -> None:
     with pytest.raises(TraceError, match=problem):
         read_mupsie(trace(tmp_path, f"# Machine Size: 4\n{line}\n"))
 
@@ -135,8 +131,7 @@ def test_broken_records_are_named_by_line_and_field(tmp_path: Path, line: str, p
         st.integers(0, 60).map(lambda cut: gzip.compress(PC2_2001.encode())[:cut]),
     )
 )
-def test_garbled_files_never_give_another_error(content: bytes) -> None:
-    """Whatever the bytes: a workload, or a TraceError of one line."""
+def test_random_bytes_give_a_workload_or_a_trace_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.mupsie"
         path.write_bytes(content)
@@ -151,7 +146,7 @@ def test_garbled_files_never_give_another_error(content: bytes) -> None:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Draw a workload with every property that the format has a place for."""
+    """Draw a workload with all properties that the format can hold."""
     ids = sorted(draw(st.sets(st.integers(0, 2**53 - 1), min_size=1, max_size=6)))
 
     def column(values: st.SearchStrategy[int]) -> Any:
@@ -173,8 +168,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 @settings(max_examples=100, deadline=None)
 @given(workloads(), st.sampled_from(["w.mupsie", "w.txt.gz", "w.mupsie.xz"]))
-def test_what_is_written_is_read_back(workload: Workload, name: str) -> None:
-    """Reading a written workload gives the same jobs, machine and dates, to the millisecond and the second."""
+def test_writing_and_reading_gives_the_same_workload(workload: Workload, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_mupsie(workload, Path(folder) / name)
         again, _ = read_mupsie(Path(folder) / name)
@@ -189,7 +183,6 @@ def test_what_is_written_is_read_back(workload: Workload, name: str) -> None:
 
 
 def test_the_header_is_written_as_the_thesis_prints_it(tmp_path: Path) -> None:
-    """Reading the example and writing it gives its comments and records again."""
     workload, _ = read_mupsie(trace(tmp_path, PC2_2001))
     write_mupsie(workload, tmp_path / "out.mupsie")
     lines = (tmp_path / "out.mupsie").read_text().splitlines()
@@ -198,8 +191,8 @@ def test_the_header_is_written_as_the_thesis_prints_it(tmp_path: Path) -> None:
     assert records == [line.split() for line in PC2_2001.splitlines() if not line.startswith("#")]
 
 
-def test_ids_that_cannot_be_read_back_are_refused(tmp_path: Path) -> None:
-    """An id beyond what is read exactly is an error, and no file is left."""
+def test_ids_beyond_the_exact_range_are_refused(tmp_path: Path) -> None:
+    """No file is left."""
     one = np.array([1])
     workload = Workload(np.array([2**60]), one, one, one, one)
     with pytest.raises(InputError, match="job_id 1152921504606846976 is beyond"):

@@ -1,4 +1,4 @@
-"""The file of needs beside a trace: a line for each group of tasks of a job."""
+"""Files with the needs of tasks, with a line per group of tasks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ JOBS = Workload(job_id=[3, 7, 8], submit_ms=[0, 1, 2], width=[4, 2, 8], estimate
 
 
 def read(folder: Path, text: str, jobs: Workload = JOBS) -> Workload:
-    """Return jobs with the needs of a file with this text."""
+    """Return jobs with the needs in a file with this text."""
     file = folder / "needs.csv"
     file.write_text(text)
     return read_needs(file, jobs)
 
 
-def test_groups_of_tasks_are_lines(tmp_path: Path) -> None:
-    """In any order; those that are alike are one group, that of the most memory is the first, and widths are sums."""
+def test_equal_groups_are_merged_and_sorted_by_memory(tmp_path: Path) -> None:
+    """The order of lines does not matter, and widths are sums of tasks."""
     lines = ["8,6,0.5,0.25", "3,3,1,0.1", "7,1,0.25,0.3", "8,2,0.5,0.25", "3,1,0.5,0.4", "8,1,0.25,0.25"]
     found = read(tmp_path, "\n".join(["job_id,tasks,cpu_need,memory_fraction", *lines]))
     check_needs(found)
@@ -34,7 +34,7 @@ def test_groups_of_tasks_are_lines(tmp_path: Path) -> None:
 
 
 def test_without_the_column_tasks_a_job_has_one_line(tmp_path: Path) -> None:
-    """The widths are those of the trace, and no columns of groups come in; those that were there go."""
+    """Widths stay the same, and existing group columns are dropped."""
     text = "memory_fraction,cpu_need,job_id\n0.5,1,7\n0.25,0.5,3\n0.1,0.5,8\n"
     found = read(tmp_path, text)
     assert found.width.tolist() == JOBS.width.tolist()
@@ -47,8 +47,7 @@ def test_without_the_column_tasks_a_job_has_one_line(tmp_path: Path) -> None:
     assert "tasks_2" not in with_needs_said(grouped, tmp_path / "needs.csv", np.random.default_rng(0)).columns
 
 
-def test_a_file_for_no_jobs(tmp_path: Path) -> None:
-    """It has a header and no lines."""
+def test_a_file_for_no_jobs_is_just_a_header(tmp_path: Path) -> None:
     none = JOBS.take(np.arange(0))
     assert len(read(tmp_path, "job_id,tasks,cpu_need,memory_fraction\n", none)) == 0
 
@@ -68,8 +67,7 @@ HEADER = "job_id,tasks,cpu_need,memory_fraction\n"
         ("job_id,tasks,memory_fraction\n", "this column is missing"),
     ],
 )
-def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
-    """With the line and the field where there is one."""
+def test_invalid_files_are_refused_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(TraceError, match=problem) as caught:
         read(tmp_path, text)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Logs of nodes that were down become what happens to nodes in a simulation."""
+"""Logs of node failures, converted to node events of a simulation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Software,Same Event
 
 
 def written(tmp_path: Path, text: str) -> Path:
-    """Return a file with a text."""
+    """Write a file."""
     path = tmp_path / "log.txt"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_events_of_a_real_slurm() -> None:
-    """A drain and two failures, as Slurm 22.05 has told them; the event of the cluster is none of a node."""
+    """Slurm 22.05 printed a drain, two failures, and an event of the cluster, which is ignored."""
     outages = read_outages(SLURM / "events-22.05.txt")
     assert [(outage.node, outage.kind, outage.end_s - outage.start_s) for outage in outages] == [
         (0, "drain", 4.0),
@@ -40,8 +40,7 @@ def test_events_of_a_real_slurm() -> None:
     ]
 
 
-def test_from_exports_to_a_simulation(tmp_path: Path) -> None:
-    """The jobs and the nodes of one cluster are converted to one clock, and played together."""
+def test_jobs_and_outages_of_one_cluster_share_a_clock(tmp_path: Path) -> None:
     log, nodes = tmp_path / "log.swf", tmp_path / "nodes.csv"
     jobs = ["trace", "convert", str(SLURM / "sacct-22.05.txt"), str(log), "--from", "sacct", "--nodes", "4"]
     outages = ["trace", "outages", str(SLURM / "events-22.05.txt"), str(nodes), "--trace", str(log)]
@@ -59,8 +58,8 @@ def test_from_exports_to_a_simulation(tmp_path: Path) -> None:
     ]
 
 
-def test_failures_of_los_alamos(tmp_path: Path) -> None:
-    """One system is read; failures of a node that overlap are one, and one that was not mended lasts."""
+def test_failures_of_one_los_alamos_system_are_read(tmp_path: Path) -> None:
+    """Overlapping failures are merged, and a failure without repair lasts."""
     path = written(tmp_path, LOS_ALAMOS)
     outages = read_outages(path, system="20")
     assert [(outage.node, outage.kind) for outage in outages] == [(6, "down"), (6, "down"), (0, "down")]
@@ -80,8 +79,8 @@ def test_failures_of_los_alamos(tmp_path: Path) -> None:
     assert [event.at_ms for event in read_node_events(out)] == [54 * minute_ms, 60 * minute_ms]
 
 
-def test_outages_of_a_node_that_touch() -> None:
-    """A node that drains and then fails is down until both are over; what was over before time 0 did not happen."""
+def test_overlapping_outages_of_a_node_are_merged() -> None:
+    """Outages that ended before time 0 are ignored."""
     spans = [Outage(3, "drain", 0, 50), Outage(3, "down", 50, 60), Outage(3, "drain", 55, 70), Outage(1, "down", 0, 9)]
     events = node_events(spans, start_unix_s=10)
     assert [(event.at_ms, event.kind) for event in events] == [(0, "drain"), (40_000, "down"), (60_000, "up")]
@@ -104,16 +103,14 @@ def test_outages_of_a_node_that_touch() -> None:
         (f"System,nodenumz,Prob Started,Prob Fixed\n2,{'x' * 200_000}\n", ":2: is not a line of CSV: field larger"),
     ],
 )
-def test_logs_that_cannot_be_read(text: str, says: str, tmp_path: Path) -> None:
-    """Each is told with its line and what is wrong."""
+def test_invalid_logs_are_refused_with_their_line(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as refused:
         read_outages(written(tmp_path, text))
     assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("more", [[], ["--start", "2026-01-01", "--trace", "x"], ["--start", "then"]])
-def test_time_0_is_needed(more: list[str]) -> None:
-    """It is that of a trace or a date, one of both."""
+def test_converting_a_log_needs_exactly_one_time_zero(more: list[str]) -> None:
     done = CliRunner().invoke(app, ["trace", "outages", str(SLURM / "events-22.05.txt"), "nodes.csv", *more])
     assert done.exit_code != 0
     assert "--start" in str(done.exception or done.output)

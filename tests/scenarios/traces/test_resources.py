@@ -1,4 +1,4 @@
-"""What jobs need beside nodes: the mixes of LOMARC, and files that say it."""
+"""Resources of jobs: the mixes of LOMARC, and files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADER = "job_id,cpu_fraction,network_fraction,disk_fraction,memory_fraction"
 
 
 def jobs(n: int, *, first_id: int = 0) -> Workload:
-    """Return jobs that differ in nothing but their ids."""
+    """Return jobs that differ only in their ids."""
     return Workload(
         job_id=np.arange(first_id, first_id + n),
         submit_ms=np.arange(n) * 1000,
@@ -41,14 +41,13 @@ def jobs(n: int, *, first_id: int = 0) -> Workload:
 
 
 def shares(workload: Workload) -> list[float]:
-    """Return which part of the jobs spends most of its time on CPU, network and disk."""
+    """Return the shares of jobs that spend most time on CPU, network and disk."""
     largest = np.argmax([workload.columns[name] for name in TIME_COLUMNS], axis=0)
     return (np.bincount(largest, minlength=3) / len(workload)).tolist()
 
 
 @pytest.mark.parametrize("name", MIXES)
-def test_a_mix_has_its_shares(name: str) -> None:
-    """Of the jobs of a mix, the published parts are CPU-, network- and disk-bound by their largest fraction."""
+def test_a_mix_has_the_published_shares(name: str) -> None:
     mix = MIXES[name]
     drawn = assign_resources(jobs(100_000), name, np.random.default_rng(1))
     # Four standard deviations of a share of 100,000 draws are 0.0063 at most.
@@ -56,8 +55,8 @@ def test_a_mix_has_its_shares(name: str) -> None:
     assert drawn.columns["user"].tolist() == list(range(100_000))
 
 
-def test_the_published_mixes() -> None:
-    """M1, M2 and M3 are those of section 6.1, and per cent mean the same."""
+def test_the_named_mixes_are_the_published_ones() -> None:
+    """Percentages mean the same."""
     assert MIXES["M1"] == ResourceMix(0.4, 0.3, 0.3) == mix_named("40/30/30")
     assert MIXES["M2"] == ResourceMix(0.4, 0.1, 0.5) == mix_named("40/10/50")
     assert MIXES["M3"] == ResourceMix(0.3, 0.5, 0.2) == mix_named("m3")
@@ -71,8 +70,8 @@ def test_the_published_mixes() -> None:
     part=st.floats(0, 1),
     well=st.floats(0, 1),
 )
-def test_what_is_drawn_lies_in_the_published_ranges(seed: int, n: int, cpu: int, part: float, well: float) -> None:
-    """Whatever the mix, fractions sum to 1, and they and memory lie in the ranges of section 6.1."""
+def test_drawn_fractions_are_in_the_published_ranges(seed: int, n: int, cpu: int, part: float, well: float) -> None:
+    """They sum to 1."""
     network = int((100 - cpu) * part)
     mix = ResourceMix(cpu / 100, network / 100, (100 - cpu - network) / 100)
     columns = assign_resources(jobs(n), mix, np.random.default_rng(seed), cpu_well=well).columns
@@ -93,8 +92,7 @@ def test_what_is_drawn_lies_in_the_published_ranges(seed: int, n: int, cpu: int,
     assert set(columns["cache_bytes"].tolist()) <= set(CACHE_BYTES)
 
 
-def test_fractions_are_uniform_in_what_the_constraints_leave() -> None:
-    """Of the CPU-bound jobs, each part of the allowed region has a share in proportion to its area."""
+def test_fractions_are_uniform_in_the_allowed_region() -> None:
     drawn = assign_resources(jobs(100_000), "100/0/0", np.random.default_rng(2)).columns
     cpu, disk = drawn["cpu_fraction"].astype(np.float64), drawn["disk_fraction"].astype(np.float64)
     # The region: the rectangle [0.5, 0.9) x [0.05, 0.4) without the corner below 0.6 and the one above 0.95.
@@ -104,23 +102,22 @@ def test_fractions_are_uniform_in_what_the_constraints_leave() -> None:
     assert np.mean((cpu >= 0.6) & (disk >= 0.3)) == pytest.approx(0.05**2 / 2 / area, abs=0.0016)
 
 
-def test_the_ranges_alone_let_some_jobs_be_bound_by_the_cpu() -> None:
-    """Without the rule that the named resource dominates, 7.8% of the network-bound jobs spend most time on the CPU."""
+def test_without_dominance_some_network_bound_jobs_are_cpu_bound() -> None:
+    """7.8% of them spend most time on the CPU."""
     drawn = assign_resources(jobs(100_000), "0/100/0", np.random.default_rng(3), dominant=False)
     # The corner where 1 - network - disk > network has the area 0.004375 of 0.05625.
     assert shares(drawn) == pytest.approx([0.0778, 0.9222, 0], abs=0.0040)
 
 
-def test_memory_has_the_published_parts() -> None:
-    """70% of the jobs take up to half of the memory, 25% up to 0.8, 5% more, each part uniformly."""
+def test_memory_has_the_published_distribution() -> None:
+    """70% of the jobs use up to half of the memory, 25% up to 0.8, 5% more; uniform within each range."""
     memory = assign_resources(jobs(100_000), "M1", np.random.default_rng(4)).columns["memory_fraction"]
     found = np.histogram(memory.astype(np.float64), [0.05, 0.275, 0.5, 0.65, 0.8, 0.9, 1.0])[0] / 100_000
     assert found.tolist() == pytest.approx([0.35, 0.35, 0.125, 0.125, 0.025, 0.025], abs=0.0061)
 
 
 @pytest.mark.parametrize("cpu_well", [0.0, 0.33, 1.0])
-def test_pairs_go_well_together_with_the_probability(cpu_well: float) -> None:
-    """The part of all pairs of jobs that are not both floating point is the probability asked for."""
+def test_pairs_are_compatible_with_the_given_probability(cpu_well: float) -> None:
     n = 100_000
     kinds = assign_resources(jobs(n), "M1", np.random.default_rng(5), cpu_well=cpu_well).columns["cpu_kind"]
     floating = int((kinds == CPU_FLOAT).sum())
@@ -128,8 +125,8 @@ def test_pairs_go_well_together_with_the_probability(cpu_well: float) -> None:
     assert 1 - poorly == pytest.approx(cpu_well, abs=0.008)
 
 
-def test_columns_draw_from_streams_of_their_own() -> None:
-    """Another mix changes no memory, kind and cache; the same seed gives the same columns, another one others."""
+def test_columns_draw_from_separate_streams() -> None:
+    """Another mix changes neither memory, kind nor cache."""
     one, other = (assign_resources(jobs(200), mix, np.random.default_rng(6)).columns for mix in ("M1", "M3"))
     again, third = (assign_resources(jobs(200), "M1", np.random.default_rng(seed)).columns for seed in (6, 7))
     for name in RESOURCE_COLUMNS:
@@ -139,15 +136,13 @@ def test_columns_draw_from_streams_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "M4", "40/30", "40/30/31", "40/30/3O", "-10/60/50", "1e1/40/50", "٤٠/30/30"])
-def test_mixes_that_are_none_are_refused(text: str) -> None:
-    """A text that is no mix is an error that names the known ones."""
+def test_unknown_mixes_are_refused(text: str) -> None:
     with pytest.raises(OptionError, match="M1, M2, M3"):
         assign_resources(jobs(2), text, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("parts", [(0.5, 0.5, 0.1), (1.2, -0.1, -0.1), (float("nan"), 0.5, 0.5)])
-def test_probabilities_that_are_none_are_refused(parts: tuple[float, float, float]) -> None:
-    """Parts of a mix are probabilities that sum to 1."""
+def test_invalid_probabilities_are_refused(parts: tuple[float, float, float]) -> None:
     with pytest.raises(OptionError, match="sum to 1"):
         ResourceMix(*parts)
     with pytest.raises(OptionError, match="cpu_well"):
@@ -155,8 +150,7 @@ def test_probabilities_that_are_none_are_refused(parts: tuple[float, float, floa
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.xz"])
-def test_files_give_back_what_was_written(tmp_path: Path, suffix: str) -> None:
-    """Drawn resources survive the file to the last bit, in every compression; other columns stay."""
+def test_drawn_resources_survive_a_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"r{suffix}"
     drawn = assign_resources(jobs(5000, first_id=7), "M2", np.random.default_rng(8))
     drawn = drawn.replace(columns={**drawn.columns, "message_bytes": np.arange(5000)})
@@ -169,8 +163,7 @@ def test_files_give_back_what_was_written(tmp_path: Path, suffix: str) -> None:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_any_resources_survive_the_file(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Whatever a workload's fractions, kinds and bytes, the file gives them back."""
+def test_any_resources_survive_a_file(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     n = data.draw(st.integers(0, 5))
     unit = st.floats(0, 1, allow_subnormal=False)
     cpu = np.array(data.draw(st.lists(unit, min_size=n, max_size=n)))
@@ -190,8 +183,8 @@ def test_any_resources_survive_the_file(tmp_path_factory: pytest.TempPathFactory
         assert np.array_equal(read.columns[name], values), name
 
 
-def test_columns_and_lines_may_stand_in_any_order(tmp_path: Path) -> None:
-    """Columns are found by their names, jobs by their ids; blanks, quotes and line ends do not matter."""
+def test_the_order_of_columns_and_lines_does_not_matter(tmp_path: Path) -> None:
+    """Neither do blanks, quotes and line ends."""
     path = tmp_path / "r.csv"
     text = (
         'memory_fraction, job_id ,disk_fraction,cpu_fraction,network_fraction\r\n\r\n0.5,8,0.1,0.7,"0.2"\r\n1,7,1,0,0'
@@ -205,8 +198,8 @@ def test_columns_and_lines_may_stand_in_any_order(tmp_path: Path) -> None:
     assert set(read.columns) == {"user", *TIME_COLUMNS, "memory_fraction"}
 
 
-def test_rounded_fractions_are_made_whole(tmp_path: Path) -> None:
-    """Thirds written with three decimals are taken as parts of their sum; a larger miss is refused."""
+def test_rounded_fractions_are_normalized(tmp_path: Path) -> None:
+    """A larger deviation is refused."""
     path = tmp_path / "r.csv"
     path.write_text(f"{HEADER}\n0,.333,.333,.333,1\n")
     read = read_resources(path, jobs(1))
@@ -247,10 +240,9 @@ def test_rounded_fractions_are_made_whole(tmp_path: Path) -> None:
         (f"{HEADER}\n0,.5,{'9' * 2000},0,.1\n", 2, "network_fraction", "..."),
     ],
 )
-def test_files_that_are_wrong_are_refused(
+def test_invalid_files_are_refused_in_one_line(
     tmp_path: Path, text: str, line: int | None, field: str | None, words: str
 ) -> None:
-    """An error names the file, and the line and field if it is about one, in one line of text."""
     path = tmp_path / "r.csv"
     path.write_text(text)
     with pytest.raises(TraceError) as caught:
@@ -260,8 +252,8 @@ def test_files_that_are_wrong_are_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_refused_where_they_stand(tmp_path: Path) -> None:
-    """A byte that is no UTF-8 is part of a value that is none; a damaged archive and a folder are refused, too."""
+def test_invalid_utf8_is_reported_at_its_field(tmp_path: Path) -> None:
+    """Damaged archives and folders are refused as well."""
     path = tmp_path / "r.csv"
     path.write_bytes(f"{HEADER}\n0,.5,.5,0,.1\n".encode() + b"1,.5,\xff,0,.1\n")
     with pytest.raises(TraceError, match=r"r\.csv:3: network_fraction"):
@@ -275,7 +267,6 @@ def test_bytes_that_are_no_text_are_refused_where_they_stand(tmp_path: Path) -> 
 
 
 def test_incomplete_resources_are_not_written(tmp_path: Path) -> None:
-    """A workload without a fraction, or with fractions that do not sum to 1, is refused and leaves no file."""
     drawn = assign_resources(jobs(3), "M1", np.random.default_rng(1))
     columns = {name: values for name, values in drawn.columns.items() if name != "disk_fraction"}
     with pytest.raises(InputError, match="disk_fraction"):

@@ -1,4 +1,4 @@
-"""Exports of Slurm's accounting become workloads; what differs between versions does not matter."""
+"""Reading exports of Slurm's accounting from several versions of Slurm."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ OLDER = NEW.replace("|None|2026-01-05T08:05:00|", "|Unknown|2026-01-05T08:05:00|
 
 
 def written(tmp_path: Path, text: str) -> Path:
-    """Return a file with a text."""
+    """Write a file."""
     path = tmp_path / "log.txt"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize("text", [NEW, OLD, OLDER], ids=["None", "the end", "Unknown"])
-def test_jobs_are_read(text: str, tmp_path: Path) -> None:
-    """Whatever a version prints for the start of a job that never started."""
+def test_exports_of_all_versions_are_read(text: str, tmp_path: Path) -> None:
     workload, report, jobs = read_sacct(written(tmp_path, text), nodes=4)
     assert workload.job_id.tolist() == [11, 12, 13, 14, 15]
     assert workload.submit_ms.tolist() == [0, 60_000, 120_000, 180_000, 240_000]
@@ -56,8 +55,8 @@ def test_jobs_are_read(text: str, tmp_path: Path) -> None:
     assert [job.reason for job in jobs] == ["Resources", "Priority", "", "", ""]
 
 
-def test_a_converted_export_is_a_trace_with_its_states(tmp_path: Path) -> None:
-    """The trace keeps who was cancelled and when; the file beside it how each job ended."""
+def test_conversion_writes_a_trace_and_a_file_of_states(tmp_path: Path) -> None:
+    """The trace has the cancellations, the other file the final states."""
     out = tmp_path / "out.swf"
     given = ["convert", str(written(tmp_path, NEW)), str(out), "--from", "sacct", "--nodes", "4"]
     result = CliRunner().invoke(app, given)
@@ -111,15 +110,14 @@ def without(text: str, *columns: str) -> str:
         ),
     ],
 )
-def test_jobs_that_shared_nodes_are_no_jobs_on_whole_nodes(text: str, says: str, tmp_path: Path) -> None:
-    """Whatever of the log shows it; as a trace of whole nodes it would be another workload."""
+def test_a_log_of_shared_nodes_is_refused_without_by_cores(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
         read_sacct(written(tmp_path, text), nodes=2)
     assert says in str(caught.value)
 
 
-def test_jobs_one_after_another_share_no_nodes(tmp_path: Path) -> None:
-    """A node may be given again at the instant at which it comes back."""
+def test_consecutive_jobs_do_not_share_a_node(tmp_path: Path) -> None:
+    """A node can be reused at the time of its release."""
     apart = SHARED.replace("1|2026-01-05T08:00:00|2026-01-05T08:00:00", "1|2026-01-05T07:00:00|2026-01-05T07:00:00")
     apart = apart.replace("2026-01-05T09:00:00", "2026-01-05T08:00:00").replace(
         "|2026-01-05T08:30:00|2026-01-05T08:40", "|2026-01-05T10:00:00|2026-01-05T10:40"
@@ -128,8 +126,8 @@ def test_jobs_one_after_another_share_no_nodes(tmp_path: Path) -> None:
     assert (workload.width.tolist(), report.kept) == ([1, 2, 1, 1], 4)
 
 
-def test_by_cores_a_log_of_shared_nodes_is_a_trace(tmp_path: Path) -> None:
-    """The width is what a job had, or, if it never started, asked for; and nobody waits who did not."""
+def test_by_cores_accepts_a_log_of_shared_nodes(tmp_path: Path) -> None:
+    """The width is the allocated number of cores or, if a job never started, the requested number."""
     out = tmp_path / "out.swf"
     given = ["convert", str(written(tmp_path, SHARED)), str(out), "--from", "sacct", "--by-cores", "--nodes", "32"]
     result = CliRunner().invoke(app, given)
@@ -157,8 +155,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
-    """In one line, with the line of the file."""
+def test_invalid_exports_are_refused_with_their_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
         read_sacct(written(tmp_path, text), nodes=4)
     assert WRONG[text] in str(caught.value)
@@ -166,26 +163,25 @@ def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
 
 
 def array_of(tasks: str) -> str:
-    """Return an export of an array of which these tasks were cancelled while they waited."""
+    """Return an export of an array whose listed tasks were cancelled while waiting."""
     line = "|11|2026-01-05T08:00:00|None|2026-01-05T08:05:00|CANCELLED by 0|01:00:00|1|Priority|None assigned\n"
     return f"JobID|{HEADINGS}11_[{tasks}]{line}"
 
 
-def test_tasks_of_an_array_that_never_started(tmp_path: Path) -> None:
-    """They have one line together; Slurm writes far tasks at even distances as a span with a step."""
+def test_unstarted_array_tasks_on_one_line_are_counted(tmp_path: Path) -> None:
+    """Slurm writes evenly spaced tasks as a range with a step."""
     workload, _, _ = read_sacct(written(tmp_path, array_of("0-20:5%2")), nodes=4)
     assert workload.job_id.tolist() == [11, 12, 13, 14, 15]
 
 
 @pytest.mark.parametrize("tasks", ["0-9999999", "7-3", "0-99999999999999999999"])
-def test_no_array_has_such_tasks(tasks: str, tmp_path: Path) -> None:
-    """No more than Slurm has indices, and at least one."""
+def test_impossible_array_sizes_are_refused(tasks: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r":2: JobID: '11_\["):
         read_sacct(written(tmp_path, array_of(tasks)), nodes=4)
 
 
-def test_an_export_of_a_real_slurm(tmp_path: Path) -> None:
-    """What Slurm 22.05 has printed of jobs that ended in every way, and of arrays of which no task started."""
+def test_an_export_of_slurm_22_05_is_read(tmp_path: Path) -> None:
+    """It has jobs with all final states, and arrays without started tasks."""
     workload, report, jobs = read_sacct(RECORDED, nodes=4)
     assert states_of(jobs) == {"COMPLETED": 10, "CANCELLED": 9, "FAILED": 2, "TIMEOUT": 1, "NODE_FAIL": 1}
     assert report.cancelled == 8
@@ -208,7 +204,7 @@ JobID|JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|JobName
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_every_run_of_a_requeued_job_is_a_job(mark: str, tmp_path: Path) -> None:
-    """What is none is counted; bars in names, counts in thousands and a byte order mark do not matter."""
+    """Separators in names, counts in thousands and a byte order mark are handled."""
     workload, report, _ = read_sacct(written(tmp_path, mark + REQUEUED), nodes=2048)
     assert workload.job_id.tolist() == [10, 11]
     assert workload.submit_ms.tolist() == [0, 3_600_000]
@@ -218,8 +214,7 @@ def test_every_run_of_a_requeued_job_is_a_job(mark: str, tmp_path: Path) -> None
     assert report.lines()[1:] == ["  left out 2: jobs that have not ended", "  left out 1: steps of jobs"]
 
 
-def test_bars_in_two_columns_cannot_be_told_apart(tmp_path: Path) -> None:
-    """The line is named, and what to leave out."""
+def test_separators_in_two_text_columns_are_refused(tmp_path: Path) -> None:
     text = REQUEUED.replace("JobName", "JobName|Comment")
     with pytest.raises(
         TraceError, match=r"log\.txt:4: has 12 values; the header has 10; leave out columns with user text"

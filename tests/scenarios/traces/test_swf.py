@@ -1,4 +1,4 @@
-"""SWF: what is read, and what is refused."""
+"""Reading SWF, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [field.name for field in SWF_FIELDS]
 
 
 def record(**fields: object) -> str:
-    """Return an SWF record of a plain job, with some fields changed."""
+    """Return a valid SWF record with some fields changed."""
     values: dict[str, object] = dict.fromkeys(NAMES, -1)
     values |= {"job_id": 1, "submit_s": 0, "run_s": 10, "processors": 2, "requested_s": 20, "status": 1}
     unknown = set(fields) - set(NAMES)
@@ -41,8 +41,7 @@ def trace(folder: Path, *lines: str, header: str = "; MaxNodes: 8", name: str = 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 @pytest.mark.parametrize("name", ["t.swf", "t.gz", "t.xz", "nothing"])
-def test_compression_is_told_by_content_whatever_the_name(tmp_path: Path, pack: Any, name: str) -> None:
-    """A plain, gzip or xz file is read under any suffix."""
+def test_compression_is_detected_from_the_content(tmp_path: Path, pack: Any, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(pack(f"; MaxNodes: 8\n{record(job_id=7)}\n".encode()))
     workload, report = read_swf(path)
@@ -51,7 +50,7 @@ def test_compression_is_told_by_content_whatever_the_name(tmp_path: Path, pack: 
 
 
 def test_times_become_milliseconds_from_time_zero(tmp_path: Path) -> None:
-    """Seconds, fractions included, become whole milliseconds, and the first submission is not moved to zero."""
+    """The first submission is not moved to zero."""
     path = trace(tmp_path, record(submit_s="100.25", run_s="0.0015", requested_s="20.0004"))
     workload, _ = read_swf(path)
     assert workload.submit_ms.tolist() == [100_250]
@@ -59,8 +58,7 @@ def test_times_become_milliseconds_from_time_zero(tmp_path: Path) -> None:
     assert workload.estimate_ms.tolist() == [20_000]
 
 
-def test_optional_columns_are_read_when_asked_for(tmp_path: Path) -> None:
-    """User, group, queue and partition come under the workload's names, and only those asked for."""
+def test_optional_columns_are_read_on_request(tmp_path: Path) -> None:
     path = trace(tmp_path, record(user=3, group=4, queue=5, partition=6))
     workload, _ = read_swf(path, columns=("user", "group", "job_class", "partition"))
     assert {name: values.tolist() for name, values in workload.columns.items()} == {
@@ -74,7 +72,6 @@ def test_optional_columns_are_read_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_unknown_columns_and_fields_are_refused(tmp_path: Path) -> None:
-    """A column that SWF has no place for is an error that names the ones it has."""
     path = trace(tmp_path, record())
     with pytest.raises(OptionError, match="'weight' is not a column of SWF; it has user, group"):
         read_swf(path, columns=("weight",))
@@ -83,7 +80,7 @@ def test_unknown_columns_and_fields_are_refused(tmp_path: Path) -> None:
 
 
 def test_raw_records_have_all_eighteen_fields(tmp_path: Path) -> None:
-    """The lower layer gives every field as it stands, whole numbers as int64 and amounts as float64."""
+    """Whole numbers are int64, and amounts are float64."""
     values = [1, 2.5, 3, 4, 5, 6.25, 7, 8, 9, 10, 0, 12, 13, 14, 15, 16, -1, 18]
     path = trace(tmp_path, " ".join(map(str, values)))
     columns, header = read_records(path)
@@ -96,8 +93,7 @@ def test_raw_records_have_all_eighteen_fields(tmp_path: Path) -> None:
     assert list(some) == ["think_s", "job_id"]
 
 
-def test_comments_and_blank_lines_may_stand_anywhere(tmp_path: Path) -> None:
-    """Comments between records, blank lines, tabs, CRLF and a missing last newline change nothing."""
+def test_comments_blank_lines_and_line_ends_do_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
     lines = ["", "; MaxNodes: 8", record(job_id=1).replace(" ", "\t"), "  ; note", "   ", "  " + record(job_id=2)]
     path.write_bytes("\r\n".join(lines).encode())
@@ -105,16 +101,14 @@ def test_comments_and_blank_lines_may_stand_anywhere(tmp_path: Path) -> None:
     assert workload.job_id.tolist() == [1, 2]
 
 
-def test_header_bytes_that_are_no_ascii_are_allowed(tmp_path: Path) -> None:
-    """A comment may hold any byte."""
+def test_comments_can_contain_any_byte(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
     path.write_bytes(b"; Installation: Ume\xe5 \xff\x00\n; MaxNodes: 8\n" + record().encode() + b"\n")
     assert len(read_swf(path)[0]) == 1
     assert read_records(path)[1].text("Installation") == "Ume\xe5 \xff\x00"
 
 
-def test_large_files_are_read_in_blocks(tmp_path: Path) -> None:
-    """Records on both sides of a block's end are whole, and lines are counted through all blocks."""
+def test_records_across_blocks_are_read_with_correct_line_numbers(tmp_path: Path) -> None:
     lines = [record(job_id=number, submit_s=number) for number in range(1, 150_001)]
     path = trace(tmp_path, *lines)
     assert path.stat().st_size > 2 * (4 << 20)
@@ -128,8 +122,8 @@ def test_large_files_are_read_in_blocks(tmp_path: Path) -> None:
 # -- the header
 
 
-def test_header_entries_are_typed() -> None:
-    """The header gives numbers, names, and entries that go on over several lines or stand several times."""
+def test_header_entries_are_parsed() -> None:
+    """Entries can continue over several lines and be repeated."""
     header = SwfHeader(
         (
             "; Computer: IBM SP2",
@@ -164,8 +158,7 @@ def test_header_entries_are_typed() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "many", "9" * 5000, "--3"])
-def test_garbled_header_numbers_are_unknown(value: str) -> None:
-    """A header entry that is no number is None, and never an error."""
+def test_invalid_header_numbers_are_none(value: str) -> None:
     header = SwfHeader((f"; MaxNodes: {value}", f"; UnixStartTime: {value}"))
     assert header.max_nodes is None
     assert header.unix_start_time is None
@@ -182,21 +175,21 @@ def test_garbled_header_numbers_are_unknown(value: str) -> None:
         ("; MaxNodes: 338", 430, 430),
     ],
 )
-def test_machine_size(tmp_path: Path, header: str, nodes: int | None, expected: int) -> None:
-    """The size of the machine is what the caller says, else the header's processors, else its nodes."""
+def test_the_machine_size_comes_from_the_caller_then_the_header(
+    tmp_path: Path, header: str, nodes: int | None, expected: int
+) -> None:
+    """MaxProcs takes precedence over MaxNodes."""
     workload, report = read_swf(trace(tmp_path, record(), header=header), nodes=nodes)
     assert workload.nodes == report.nodes == expected
 
 
-def test_unknown_machine_size_is_an_error(tmp_path: Path) -> None:
-    """Without a size in header or call, the error says how to give it."""
+def test_an_unknown_machine_size_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="give it with --nodes"):
         read_swf(trace(tmp_path, record(), header="; MaxNodes: unknown"))
 
 
 @pytest.mark.parametrize("nodes", [0, -3, 10**12])
-def test_impossible_machine_size_is_refused(tmp_path: Path, nodes: int) -> None:
-    """A size that no machine has is the caller's error."""
+def test_an_invalid_machine_size_is_refused(tmp_path: Path, nodes: int) -> None:
     with pytest.raises(OptionError, match=r"^nodes: "):
         read_swf(trace(tmp_path, record()), nodes=nodes)
 
@@ -212,8 +205,7 @@ def test_impossible_machine_size_is_refused(tmp_path: Path, nodes: int) -> None:
         ("; TimeZone: 999999999999", None),
     ],
 )
-def test_time_zone(tmp_path: Path, lines: str, zone: str | None) -> None:
-    """The zone is a name that Python knows, from the header's name or else its offset in whole hours."""
+def test_the_time_zone_comes_from_the_name_or_the_offset(tmp_path: Path, lines: str, zone: str | None) -> None:
     workload, _ = read_swf(trace(tmp_path, record(), header=f"; MaxNodes: 8\n; UnixStartTime: 843480031\n{lines}"))
     assert workload.timezone == zone
     assert workload.start_unix_s == 843480031
@@ -249,8 +241,7 @@ def test_time_zone(tmp_path: Path, lines: str, zone: str | None) -> None:
         (record().replace(" ", "\r", 1), r":3: byte 0x0d in a record"),
     ],
 )
-def test_broken_records_are_named_by_line_and_field(tmp_path: Path, line: str, problem: str) -> None:
-    """The first broken record is an error with file, line (comments counted) and field, in one line."""
+def test_invalid_records_are_reported_with_line_and_field(tmp_path: Path, line: str, problem: str) -> None:
     with pytest.raises(TraceError, match=problem) as caught:
         read_swf(trace(tmp_path, record(), line))
     assert "\n" not in str(caught.value)
@@ -260,7 +251,6 @@ def test_broken_records_are_named_by_line_and_field(tmp_path: Path, line: str, p
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"; MaxNodes: 8\n", b"; only a comment"])
 def test_files_without_jobs_are_refused(tmp_path: Path, content: bytes) -> None:
-    """An empty file, or one of comments alone, holds no jobs."""
     path = tmp_path / "t.swf"
     path.write_bytes(content)
     with pytest.raises(TraceError, match="contains no jobs"):
@@ -270,7 +260,6 @@ def test_files_without_jobs_are_refused(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
 def test_truncated_and_damaged_archives_are_refused(tmp_path: Path, pack: Any) -> None:
-    """A compressed file that is cut off, or whose bytes are changed, is a one-line error."""
     whole = pack("\n".join(["; MaxNodes: 8"] + [record(job_id=n, user=n * n % 97) for n in range(999)]).encode())
     path = tmp_path / "t.swf"
     for broken in (whole[: len(whole) // 2], whole[:20], whole[:60] + b"\xff" * 40 + whole[100:]):
@@ -279,8 +268,7 @@ def test_truncated_and_damaged_archives_are_refused(tmp_path: Path, pack: Any) -
             read_swf(path)
 
 
-def test_missing_file_folder_and_endless_line_are_refused(tmp_path: Path) -> None:
-    """What is no readable text file is said so."""
+def test_missing_files_folders_and_endless_lines_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="there is no such file"):
         read_swf(tmp_path / "none.swf")
     with pytest.raises(TraceError, match="is a folder"):
@@ -325,8 +313,7 @@ FRAGMENTS = st.sampled_from(
         ),
     )
 )
-def test_garbled_files_never_give_another_error(content: bytes) -> None:
-    """Whatever the bytes: a workload, or a TraceError of one line."""
+def test_random_bytes_give_a_workload_or_a_trace_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.swf"
         path.write_bytes(content)
@@ -341,8 +328,7 @@ def test_garbled_files_never_give_another_error(content: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(st.one_of(st.integers(-(10**20), 10**20), st.floats()), min_size=16, max_size=20), max_size=5))
-def test_any_numbers_never_give_another_error(rows: list[list[float]]) -> None:
-    """Records of any numbers, huge, negative, not finite or too many, give a workload or an InputError."""
+def test_random_numbers_give_a_workload_or_an_input_error(rows: list[list[float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = trace(Path(folder), *(" ".join(map(str, row)) for row in rows))
         problem = "one line"
@@ -367,8 +353,9 @@ def test_any_numbers_never_give_another_error(rows: list[list[float]]) -> None:
         ("LCG-2005-1", 188_041, 187_520, 0),
     ],
 )
-def test_real_traces(trace_path: Any, name: str, records: int, kept: int, cut: int) -> None:
-    """Every record of a real trace is either kept or counted under a reason."""
+def test_every_record_of_a_real_trace_is_kept_or_counted(
+    trace_path: Any, name: str, records: int, kept: int, cut: int
+) -> None:
     workload, report = read_swf(trace_path(name))
     assert (report.records, report.kept, report.cut) == (records, kept, cut)
     assert sum(report.dropped.values()) == records - kept

@@ -1,4 +1,4 @@
-"""SWF: that what is written is read back, whole or not at all."""
+"""Writing SWF: round trips and atomicity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
 
 
 def same(left: Workload, right: Workload) -> None:
-    """Assert that two workloads are equal in all but their names."""
+    """Assert that two workloads are equal except for their names."""
     for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):
         np.testing.assert_array_equal(getattr(left, name), getattr(right, name), err_msg=name)
     assert sorted(left.columns) == sorted(right.columns)
@@ -29,7 +29,7 @@ def same(left: Workload, right: Workload) -> None:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Draw a workload with every property that SWF has a place for."""
+    """Draw a workload with all properties that SWF can hold."""
     ids = sorted(draw(st.sets(st.integers(0, MAX_WHOLE), min_size=1, max_size=8)))
     n = len(ids)
 
@@ -58,8 +58,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 @settings(max_examples=150, deadline=None)
 @given(workloads(), st.sampled_from(["w.swf", "w.swf.gz", "w.swf.xz"]))
-def test_what_is_written_is_read_back(workload: Workload, name: str) -> None:
-    """Reading a written workload gives the same jobs, columns, killed jobs, machine and dates."""
+def test_writing_and_reading_gives_the_same_workload(workload: Workload, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         write_swf(workload, path)
@@ -78,7 +77,7 @@ def plain(**changes: Any) -> Workload:
 
 
 def test_written_records_have_eighteen_fields_and_decimals_only_where_needed(tmp_path: Path) -> None:
-    """The file is plain SWF: width in both fields, -1 for what is not known, seconds without needless decimals."""
+    """The width is in both width fields, and -1 means unknown."""
     workload = plain(submit_ms=np.array([60_000]), run_ms=np.array([1_500]), estimate_ms=np.array([2_000]))
     write_swf(workload, tmp_path / "w.swf")
     *header, line = (tmp_path / "w.swf").read_text().splitlines()
@@ -88,15 +87,14 @@ def test_written_records_have_eighteen_fields_and_decimals_only_where_needed(tmp
 
 @pytest.mark.parametrize("suffix", [".swf", ".swf.gz", ".swf.xz"])
 def test_equal_workloads_give_equal_files(tmp_path: Path, suffix: str) -> None:
-    """No clock and no file name get into the bytes."""
+    """Neither a time stamp nor the file name affects the bytes."""
     paths = [tmp_path / f"{name}{suffix}" for name in ("a", "b")]
     for path in paths:
         write_swf(plain(), path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_nothing_half_written_is_left(tmp_path: Path) -> None:
-    """Where a file cannot be written, there is a one-line error and no new file; an old one stays as it is."""
+def test_a_failed_write_leaves_files_unchanged(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "old.swf").write_text("old")
     for path in (tmp_path / "none" / "w.swf", tmp_path / "folder"):
@@ -108,8 +106,7 @@ def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "old.swf"]
 
 
-def test_writing_through_a_link_keeps_the_link(tmp_path: Path) -> None:
-    """The file that a symbolic link points to is replaced, not the link."""
+def test_writing_to_a_symbolic_link_replaces_its_target(tmp_path: Path) -> None:
     target, link = tmp_path / "target.swf", tmp_path / "link.swf"
     target.write_text("old")
     link.symlink_to(target)
@@ -120,7 +117,6 @@ def test_writing_through_a_link_keeps_the_link(tmp_path: Path) -> None:
 
 @pytest.mark.trace
 def test_a_real_trace_survives_a_round_trip(trace_path: Any, tmp_path: Path) -> None:
-    """KTH-SP2 written and read again is the same workload."""
     columns = ("user", "group", "job_class", "partition")
     workload, _ = read_swf(trace_path("KTH-SP2-1996-2"), columns=columns)
     write_swf(workload, tmp_path / "k.swf.gz")

@@ -1,4 +1,4 @@
-"""The figures of a workload, against the published ones, and their picture."""
+"""Statistics of a workload, compared with published ones, and their plots."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def workload(**changes: Any) -> Workload:
     return Workload(**(fields | changes))
 
 
-def test_the_figures_of_a_small_workload() -> None:
-    """Every figure is what its definition gives by hand."""
+def test_the_statistics_of_a_small_workload_by_hand() -> None:
     info = describe(workload())
     assert (info.name, info.jobs, info.nodes, info.overran) == ("small", 3, 4, 1)
     assert info.width == MinAvgMax(1, 2, 4)
@@ -52,8 +51,7 @@ def test_the_figures_of_a_small_workload() -> None:
     assert info.timezone == "Europe/Stockholm"
 
 
-def test_what_is_not_known_is_none() -> None:
-    """Without a machine, a start or a second instant there is no load, no date and no interarrival time."""
+def test_unknown_statistics_are_none() -> None:
     info = describe(workload(nodes=None, start_unix_s=None, timezone=None))
     assert (info.offered_load, info.first_submit, info.last_submit, info.timezone) == (None, None, None, None)
     one = np.array([7])
@@ -63,30 +61,26 @@ def test_what_is_not_known_is_none() -> None:
     assert "interarrival time [s]" not in [row[0] for row in single.spread_rows()]
 
 
-def test_a_zone_that_is_not_known_means_utc() -> None:
-    """The dates are then in UTC, and say so."""
+def test_dates_are_in_utc_if_the_zone_is_unknown() -> None:
     info = describe(workload(timezone="Atlantis/Center"))
     assert info.timezone is None
     assert dict(info.figure_rows())["first submission"] == "1996-09-23 12:00:31 UTC"
 
 
-def test_no_job_cannot_be_described() -> None:
-    """An empty workload is an error for figures and picture."""
+def test_an_empty_workload_is_refused() -> None:
     none = np.zeros(0, np.int64)
     for show in (describe, plot_trace):
         with pytest.raises(InputError, match="there are no jobs to describe"):
             show(Workload(none, none, none, none, none))
 
 
-def test_the_figures_are_plain_json() -> None:
-    """The dictionary goes through JSON as it is, with dates in ISO 8601."""
+def test_the_statistics_convert_to_json() -> None:
     values = json.loads(json.dumps(describe(workload()).to_dict(), allow_nan=False))
     assert values["width"] == {"min": 1, "avg": 2, "max": 4}
     assert values["first_submit"] == "1996-09-23T14:00:31+02:00"
 
 
-def test_the_rows_for_people() -> None:
-    """Thousands are marked, and small averages keep digits that can be seen."""
+def test_table_rows_have_readable_numbers() -> None:
     info = describe(workload(estimate_ms=np.array([10_000, 20_000, 6_000_000]), run_ms=np.array([1, 1, 1])))
     spreads = {name: tuple(values) for name, *values in info.spread_rows()}
     assert spreads["width [nodes]"] == ("1", "2.00", "4")
@@ -98,12 +92,12 @@ def test_the_rows_for_people() -> None:
 
 
 def described(trace_path: Any, name: str, nodes: int) -> TraceInfo:
-    """Return the figures of a real trace on the machine of the publications."""
+    """Return the statistics of a real trace on the published machine."""
     return describe(load_workload(trace_path(name), nodes=nodes)[0])
 
 
 def dated(info: TraceInfo, zone: str) -> str:
-    """Return the first submission as Table 3.5 prints it."""
+    """Return the first submission in the format of Table 3.5."""
     import zoneinfo
 
     assert info.first_submit is not None
@@ -111,11 +105,11 @@ def dated(info: TraceInfo, zone: str) -> str:
 
 
 @pytest.mark.trace
-def test_kth_has_the_published_figures(trace_path: Any) -> None:
+def test_kth_has_the_published_statistics(trace_path: Any) -> None:
     """KTH-SP2 agrees with Tables 3.4 to 3.6 to the digit; the average width differs by 0.01.
 
-    Two jobs are kept that the thesis does not schedule. It prints the first submission in UTC.
-    Table 3.4 counts the eight jobs of zero run time in, Table 3.6 (8,860 s) leaves them out, as the conversion does.
+    Two jobs are kept that the thesis does not schedule. The thesis prints the first submission in UTC. Table 3.4
+    includes the eight jobs of zero run time; Table 3.6 (8,860 s) excludes them, as the conversion does.
     """
     info = described(trace_path, "KTH-SP2-1996-2", 100)
     assert abs(info.jobs - 28_479) <= 2
@@ -134,11 +128,11 @@ def test_kth_has_the_published_figures(trace_path: Any) -> None:
 
 
 @pytest.mark.trace
-def test_ctc_has_the_published_figures(trace_path: Any) -> None:
+def test_ctc_has_the_published_statistics(trace_path: Any) -> None:
     """CTC-SP2 agrees with Tables 3.4 to 3.6 within 3%: the archive has since removed a flurry of 2,080 jobs.
 
-    Extremes and instants are not touched by that and agree to the digit. Six jobs have no estimate: the thesis counts
-    it as zero and drops them, here they get their run time. Table 3.5 prints the first submission in standard time.
+    Extremes and dates are unaffected and agree to the digit. Six jobs have no estimate: the thesis counts it as zero
+    and drops them; here they get their run time. Table 3.5 prints the first submission in standard time.
     """
     info = described(trace_path, "CTC-SP2-1996-3.1-cln", 430)
     assert info.jobs == 79_279 - 2_080 + 6
@@ -154,11 +148,11 @@ def test_ctc_has_the_published_figures(trace_path: Any) -> None:
 
 
 @pytest.mark.trace
-def test_sdsc_has_the_published_instants(trace_path: Any) -> None:
-    """SDSC-SP2 agrees in its instants and its machine; its averages do not compare.
+def test_sdsc_has_the_published_dates(trace_path: Any) -> None:
+    """SDSC-SP2 agrees in its dates and its machine; its averages are not comparable.
 
-    The archive has since removed 13,781 jobs, in flurries and the first ten. The thesis's trace begins with the first
-    of these, 399,264 s after time zero: its Wed, 29 Apr 98, 16:05:28 in UTC.
+    The archive has since removed 13,781 jobs, in flurries and the first ten. The trace of the thesis begins with the
+    first of these, 399,264 s after time zero: its Wed, 29 Apr 98, 16:05:28 in UTC.
     """
     info = described(trace_path, "SDSC-SP2-1998-4.2-cln", 128)
     assert (info.width.min, info.width.max) == (1, 128)
@@ -171,10 +165,11 @@ def test_sdsc_has_the_published_instants(trace_path: Any) -> None:
 
 
 @pytest.mark.trace
-def test_lanl_has_the_published_instants(trace_path: Any) -> None:
-    """LANL-CM5 agrees in widths, arrivals and instants; its estimates do not compare.
+def test_lanl_has_the_published_dates(trace_path: Any) -> None:
+    """LANL-CM5 agrees in widths, arrivals and dates; its estimates are not comparable.
 
-    In the archive's log 11,286 jobs have no estimate and get their run time; the thesis does not say what it did there.
+    In the archive's log 11,286 jobs have no estimate and get their run time; the thesis does not say how it handled
+    them.
     """
     info = described(trace_path, "LANL-CM5-1994-4.1-cln", 1024)
     assert info.jobs == pytest.approx(122_305, rel=0.003)
@@ -189,7 +184,7 @@ def test_lanl_has_the_published_instants(trace_path: Any) -> None:
 
 @pytest.mark.trace
 def test_the_over_estimation_factor_is_a_ratio_of_averages(trace_path: Any) -> None:
-    """The published factor is the ratio of the averages; the average of the jobs' own ratios is far beyond it."""
+    """The average of the jobs' own ratios is far higher than the published factor."""
     kth, _ = load_workload(trace_path("KTH-SP2-1996-2"))
     assert round(describe(kth).over_estimation, 3) == 1.544
     assert float((kth.estimate_ms / kth.run_ms).mean()) > 100
@@ -199,7 +194,7 @@ def test_the_over_estimation_factor_is_a_ratio_of_averages(trace_path: Any) -> N
 
 
 def panels(trace: Workload) -> list[str]:
-    """Return the titles of the panels, having drawn the figure."""
+    """Draw the figure and return the titles of its panels."""
     figure = plot_trace(trace)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=40)
@@ -207,14 +202,12 @@ def panels(trace: Workload) -> list[str]:
     return [axes.get_title() for axes in figure.axes]
 
 
-def test_the_picture_has_a_panel_per_distribution() -> None:
-    """Widths, times, over-estimation and arrivals each have one, and the last holds the figures."""
+def test_the_plot_has_a_panel_per_distribution() -> None:
     titles = panels(workload())
     assert titles == ["Width", "Run time and estimate", "Over-estimation", "Arrival process", "Interarrival time", ""]
 
 
-def test_the_curves_are_the_distributions() -> None:
-    """What is drawn are the shares of jobs, by hand."""
+def test_the_curves_are_the_cumulative_shares() -> None:
     width, duration, ratio, arrival, gap, figures = plot_trace(workload()).axes
     bars = [[bar.get_height() for bar in container] for container in width.containers]  # type: ignore[attr-defined]
     assert bars[0] == pytest.approx([2 / 3, 0, 1 / 3])
@@ -229,8 +222,7 @@ def test_the_curves_are_the_distributions() -> None:
     assert "2.000" in [text.get_text() for text in figures.texts]
 
 
-def test_no_window_and_no_state_of_pyplot() -> None:
-    """Drawing does not import pyplot, which would keep every figure."""
+def test_plotting_does_not_import_pyplot() -> None:
     import subprocess
     import sys
 
@@ -251,8 +243,7 @@ def from_tuples(jobs: list[tuple[int, int, int, int]]) -> Workload:
 
 
 @given(st.lists(ONE_JOB, min_size=1, max_size=5))
-def test_any_workload_can_be_described(jobs: list[tuple[int, int, int, int]]) -> None:
-    """Single jobs, equal times, extreme widths and times give figures in order, without a warning."""
+def test_statistics_of_any_workload_are_ordered(jobs: list[tuple[int, int, int, int]]) -> None:
     info = describe(from_tuples(jobs))
     for spread in (info.width, info.estimate_s, info.run_s):
         assert spread.min <= spread.avg * (1 + 1e-12) <= spread.max * (1 + 1e-11)
@@ -270,6 +261,5 @@ def test_any_workload_can_be_described(jobs: list[tuple[int, int, int, int]]) ->
         [(0, 1, 1, 1), (1, 1, 1, 1), (1, 2, 1, 2)],
     ],
 )
-def test_extreme_workloads_can_be_drawn(jobs: list[tuple[int, int, int, int]]) -> None:
-    """A single job, one instant, the widest and longest job and the shortest are drawn without a warning."""
+def test_extreme_workloads_are_plotted_without_warnings(jobs: list[tuple[int, int, int, int]]) -> None:
     assert len(panels(from_tuples(jobs))) == 6

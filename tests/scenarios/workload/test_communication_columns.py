@@ -1,4 +1,4 @@
-"""What jobs send, read and write: the same for all or drawn, from numbers that nothing else shifts."""
+"""Columns for messages and data: constant or drawn, each independent of the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SITES = ("alpha", "beta", "gamma")
 
 
 def jobs(count: int) -> Workload:
-    """Return jobs that differ in nothing but their ids."""
+    """Return jobs that differ only in their ids."""
     ones = np.ones(count, np.int64)
     return Workload(job_id=np.arange(count), submit_ms=0 * ones, width=4 * ones, estimate_ms=9 * ones, run_ms=9 * ones)
 
@@ -31,7 +31,7 @@ def sending(count: int, seed: int = 1, **changes: Any) -> Workload:
 
 
 def moving(count: int, seed: int = 1, **changes: Any) -> Workload:
-    """Return jobs with data; their users are at the sites in turn."""
+    """Return jobs with data, whose users are at the sites in turn."""
     home = np.arange(count) % len(SITES)
     return with_data(jobs(count), home=home, sites=SITES, **changes, rng=np.random.default_rng(seed))
 
@@ -41,8 +41,7 @@ def names(workload: Workload) -> list[str]:
     return [PATTERN_NAMES[code] for code in workload.columns["pattern"]]
 
 
-def test_what_is_fixed_is_the_same_for_all() -> None:
-    """A single pattern, fraction and size hold for every job, and no number of the generator changes them."""
+def test_constant_values_do_not_depend_on_the_generator() -> None:
     for seed in (1, 2):
         workload = sending(5, seed)
         assert names(workload) == ["ring"] * 5
@@ -50,15 +49,14 @@ def test_what_is_fixed_is_the_same_for_all() -> None:
         assert workload.columns["message_bytes"].tolist() == [1_000_000] * 5
 
 
-def test_a_job_without_communication_has_none() -> None:
-    """Under the pattern none the fraction and the messages are 0, whatever is said of them."""
+def test_jobs_with_pattern_none_have_no_messages() -> None:
     workload = sending(3, pattern="none", fraction=(0.1, 0.5), message_bytes=(10, 1e6))
     assert not workload.columns["communication_fraction"].any()
     assert not workload.columns["message_bytes"].any()
 
 
-def test_shares_are_drawn_in_proportion() -> None:
-    """Of many jobs each pattern has its share; a share of 0 has none, and the shares need not add up to one."""
+def test_patterns_are_drawn_by_their_shares() -> None:
+    """A share of 0 is never drawn, and the shares need not sum to 1."""
     drawn = names(sending(20_000, pattern={"ring": 3, "all-to-all": 1, "3d-neighbours": 0}))
     assert set(drawn) == {"ring", "all-to-all"}
     assert drawn.count("ring") == pytest.approx(15_000, abs=5 * np.sqrt(20_000 * 3 / 16))
@@ -71,8 +69,7 @@ def test_shares_are_drawn_in_proportion() -> None:
     bytes_high=st.integers(1, MAX_BYTES),
     seed=st.integers(0, 9),
 )
-def test_what_is_drawn_keeps_its_range(low: float, high: float, bytes_low: int, bytes_high: int, seed: int) -> None:
-    """Fractions and sizes never leave the ends between which they are drawn."""
+def test_drawn_values_stay_in_their_range(low: float, high: float, bytes_low: int, bytes_high: int, seed: int) -> None:
     fraction, size = sorted((low, high)), sorted((bytes_low, bytes_high))
     workload = sending(50, seed, fraction=fraction, message_bytes=[float(end) for end in size])
     drawn = workload.columns["communication_fraction"]
@@ -81,16 +78,15 @@ def test_what_is_drawn_keeps_its_range(low: float, high: float, bytes_low: int, 
     assert size[0] <= sizes.min() <= sizes.max() <= size[1]
 
 
-def test_sizes_are_even_in_the_logarithm() -> None:
-    """Between 1 kB and 1 GB a third of the sizes lies in each thousand-fold's third, and fractions lie evenly."""
+def test_sizes_are_log_uniform_and_fractions_uniform() -> None:
     workload = sending(30_000, message_bytes=(1e3, 1e9), fraction=(0.2, 0.4))
     decades = np.histogram(np.log10(workload.columns["message_bytes"].astype(np.float64)), [3, 5, 7, 9.0001])[0]
     assert decades == pytest.approx([10_000] * 3, abs=5 * np.sqrt(30_000 * 2 / 9))
     assert float(np.mean(workload.columns["communication_fraction"])) == pytest.approx(0.3, abs=0.002)
 
 
-def test_a_draw_does_not_shift_another() -> None:
-    """To draw one thing more changes nothing of the rest, and more jobs begin with the same ones."""
+def test_drawing_one_column_does_not_change_another() -> None:
+    """More jobs begin with the same ones."""
     fixed, drawn = (
         sending(40, pattern={"ring": 1, "none": 1}),
         sending(40, pattern={"ring": 1, "none": 1}, fraction=(0, 1)),
@@ -101,8 +97,7 @@ def test_a_draw_does_not_shift_another() -> None:
         assert more.columns[name][:40].tolist() == values.tolist()
 
 
-def test_data_is_at_home_or_at_a_site() -> None:
-    """Input and output are at the site of the job's user, at a named one, or at drawn ones; each for itself."""
+def test_data_is_at_the_home_site_or_at_drawn_sites() -> None:
     workload = moving(6, input_bytes=1e9, output_bytes=5, output_site="gamma")
     assert workload.columns["input_site"].tolist() == [0, 1, 2, 0, 1, 2]
     assert workload.columns["output_site"].tolist() == [2] * 6
@@ -113,8 +108,7 @@ def test_data_is_at_home_or_at_a_site() -> None:
     assert int(np.count_nonzero(drawn == 2)) == pytest.approx(6_000, abs=5 * np.sqrt(9_000 * 2 / 9))
 
 
-def test_other_columns_stay() -> None:
-    """What the workload has of other properties is kept."""
+def test_other_columns_are_kept() -> None:
     workload = jobs(2).replace(columns={"user": np.array([7, 8])})
     rng = np.random.default_rng(1)
     both = with_data(
@@ -127,8 +121,7 @@ def test_other_columns_stay() -> None:
     assert {"pattern", "input_site"} <= set(both.columns)
 
 
-def test_the_patterns_are_those_of_the_model() -> None:
-    """A code in the column is the place of a pattern among those that the network model knows."""
+def test_pattern_codes_follow_the_order_of_the_network_model() -> None:
     assert names(sending(1, pattern=PATTERN_NAMES[-1])) == [list(PATTERNS)[-1]]
     assert set(PATTERN_NAMES) == set(PATTERNS)
 
@@ -149,15 +142,13 @@ def test_the_patterns_are_those_of_the_model() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes: dict[str, Any], told: str) -> None:
-    """A wrong pattern, share, fraction or size is named, with what would be right."""
+def test_invalid_patterns_shares_and_ranges_are_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError) as caught:
         sending(3, **changes)
     assert told in str(caught.value)
 
 
-def test_a_site_that_is_not_there_is_refused() -> None:
-    """Data at an unknown site is refused with the sites that there are."""
+def test_unknown_sites_are_refused() -> None:
     with pytest.raises(
         OptionError, match="input_site: there is no site 'delta'; give home, or one of alpha, beta, gamma"
     ):

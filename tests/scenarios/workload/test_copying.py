@@ -1,4 +1,4 @@
-"""Workloads and results go to other processes and come back."""
+"""Copies and pickles of workloads and results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAYS: dict[str, Remake] = {
 
 
 def assert_same_workload(one: Workload, other: Workload) -> None:
-    """Compare everything that a workload holds."""
+    """Compare everything in two workloads."""
     for name in ("job_id", "submit_ms", "width", "estimate_ms", "run_ms", "overran"):
         first, second = getattr(one, name), getattr(other, name)
         assert first.dtype == second.dtype
@@ -44,7 +44,7 @@ def assert_same_workload(one: Workload, other: Workload) -> None:
 
 
 def assert_same_result(one: SimulationResult, other: SimulationResult) -> None:
-    """Compare everything that a result holds."""
+    """Compare everything in two results."""
     assert_same_workload(one.workload, other.workload)
     for name in ("start_ms", "end_ms", "killed"):
         assert getattr(one, name).tolist() == getattr(other, name).tolist()
@@ -55,8 +55,7 @@ def assert_same_result(one: SimulationResult, other: SimulationResult) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @settings(deadline=None, max_examples=50)
 @given(case=cases(max_jobs=6, too_wide=2), dated=st.booleans())
-def test_a_copy_is_the_same(way: str, case: Case, *, dated: bool) -> None:
-    """A workload and its result come back from a pickle or a copy with every value, name and option."""
+def test_copies_and_pickles_are_equal(way: str, case: Case, *, dated: bool) -> None:
     workload = to_workload(case.jobs, nodes=case.nodes)
     if dated:
         workload = workload.replace(start_unix_s=844120798, timezone="Europe/Stockholm", name="dated")
@@ -66,8 +65,7 @@ def test_a_copy_is_the_same(way: str, case: Case, *, dated: bool) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_copy_is_frozen_too(way: str) -> None:
-    """Neither the arrays nor the mappings of a copy can be written to."""
+def test_a_copy_is_read_only(way: str) -> None:
     workload = Workload([1, 2], [0, 1], [1, 1], [5, 5], [5, 5], columns={"user": [7, 8]})  # type: ignore[arg-type]
     result = WAYS[way](simulate(workload, 1))
     for array in (
@@ -85,15 +83,13 @@ def test_a_copy_is_frozen_too(way: str) -> None:
         result.workload.columns["user"] = np.zeros(2, np.int64)
 
 
-def test_a_deep_copy_shares_nothing() -> None:
-    """A deep copy has arrays of its own."""
+def test_a_deep_copy_shares_no_arrays() -> None:
     workload = Workload([1], [0], [1], [5], [5])  # type: ignore[arg-type]
     assert not np.shares_memory(copy.deepcopy(workload).width, workload.width)
     assert np.shares_memory(copy.copy(workload).width, workload.width)
 
 
-def test_a_pickle_is_checked_when_it_is_read() -> None:
-    """Whoever changes a pickle does not get a workload that breaks the rules."""
+def test_a_changed_pickle_is_checked_on_loading() -> None:
     workload = Workload([1], [0], [1], [5], [5])  # type: ignore[arg-type]
     make, (kind, fields) = workload.__reduce__()
     with pytest.raises(InputError, match="width 0 is not within"):

@@ -1,4 +1,4 @@
-"""Estimate models: the laws of Zhang et al., section 2.1, and their edges."""
+"""Estimate models: the distributions of Zhang et al., section 2.1, and their limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOBS = 20_000
 
 
 def workload_of(run_ms: np.ndarray, *, overran: bool = False) -> Workload:
-    """Return jobs with these run times; their estimates are the run times if they overran."""
+    """Return jobs with these run times; jobs that overran have the run time as estimate."""
     n = len(run_ms)
     return Workload(
         job_id=np.arange(n),
@@ -32,12 +32,11 @@ def workload_of(run_ms: np.ndarray, *, overran: bool = False) -> Workload:
 
 
 def long_jobs() -> Workload:
-    """Jobs so long that rounding to milliseconds does not blur a distribution."""
+    """Return jobs so long that rounding to milliseconds does not affect a distribution."""
     return workload_of(np.random.default_rng(5).integers(10**7, 10**8, JOBS))
 
 
 def test_perfect_estimates_are_the_run_times() -> None:
-    """A perfect estimate is the run time, and nothing overruns it."""
     changed = perfect(workload_of(np.array([5, 6, 7]), overran=True))
     assert changed.estimate_ms.tolist() == [5, 6, 7]
     assert not changed.overran.any()
@@ -45,15 +44,15 @@ def test_perfect_estimates_are_the_run_times() -> None:
 
 @pytest.mark.parametrize("upper", [0.5, 3.0, 100.0])
 def test_omega_factors_are_uniform(upper: float) -> None:
-    """In the Omega model the over-estimation factor is uniform between 1 and 1 + Omega."""
+    """The range is 1 to 1 + Omega."""
     jobs = long_jobs()
     factor = omega(jobs, upper, np.random.default_rng(1)).estimate_ms / jobs.run_ms
     assert stats.kstest(factor, stats.uniform(1, upper).cdf).pvalue > 0.01
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.2, 0.7])
-def test_phi_factors_follow_the_stated_law(fraction: float) -> None:
-    """In the Phi model a fraction Phi has a perfect estimate, and the others use a uniform part of theirs."""
+def test_phi_factors_have_the_stated_distribution(fraction: float) -> None:
+    """A fraction Phi of the estimates is perfect; other jobs use a uniform fraction of theirs."""
     jobs = long_jobs()
     used = jobs.run_ms / phi(jobs, fraction, np.random.default_rng(2)).estimate_ms
     exact = int((used == 1).sum())
@@ -61,8 +60,8 @@ def test_phi_factors_follow_the_stated_law(fraction: float) -> None:
     assert stats.kstest(used[used < 1], stats.uniform(0, 1).cdf).pvalue > 0.01
 
 
-def test_phi_factor_is_the_formula_of_the_paper() -> None:
-    """The factor of a job with the draw y is 1 below Phi, else (1 - Phi) / (1 - y)."""
+def test_phi_factors_follow_the_formula_of_the_paper() -> None:
+    """For a draw y, the factor is 1 below Phi, else (1 - Phi) / (1 - y)."""
     jobs, fraction = long_jobs(), 0.3
     y = np.random.default_rng(9).random(JOBS)
     expected = [run if u < fraction else run * (1 - fraction) / (1 - u) for run, u in zip(jobs.run_ms, y, strict=True)]
@@ -70,15 +69,13 @@ def test_phi_factor_is_the_formula_of_the_paper() -> None:
     assert np.abs(got - np.array(expected)).max() <= 1
 
 
-def test_no_over_estimation_at_the_perfect_ends() -> None:
-    """Omega = 0 and Phi = 1 both give perfect estimates."""
+def test_omega_zero_and_phi_one_give_perfect_estimates() -> None:
     jobs, rng = long_jobs(), np.random.default_rng(3)
     assert np.array_equal(omega(jobs, 0.0, rng).estimate_ms, jobs.run_ms)
     assert np.array_equal(phi(jobs, 1.0, rng).estimate_ms, jobs.run_ms)
 
 
-def test_estimates_are_cut_at_the_greatest_time() -> None:
-    """An estimate that would leave the range of times is cut at its end."""
+def test_estimates_are_cut_at_the_maximum_time() -> None:
     jobs = workload_of(np.full(1000, MAX_TIME_MS))
     assert np.all(phi(jobs, 0.0, np.random.default_rng(4)).estimate_ms == MAX_TIME_MS)
     assert np.all(omega(jobs, 1e300, np.random.default_rng(4)).estimate_ms == MAX_TIME_MS)
@@ -89,8 +86,8 @@ def test_estimates_are_cut_at_the_greatest_time() -> None:
     model=st.sampled_from(["perfect", "omega:0.7", "omega:1e6", "phi:0", "phi:0.5", "phi:1"]),
     seed=st.integers(0, 1000),
 )
-def test_nothing_but_the_estimate_changes(run_ms: list[int], model: str, seed: int) -> None:
-    """Every model keeps the jobs, and gives estimates between the run time and the greatest time."""
+def test_only_estimates_change(run_ms: list[int], model: str, seed: int) -> None:
+    """They stay between the run time and the maximum time."""
     before = workload_of(np.array(run_ms, np.int64), overran=True)
     after = with_estimates(before, model, np.random.default_rng(seed))
     for name in ("job_id", "submit_ms", "width", "run_ms"):
@@ -100,16 +97,14 @@ def test_nothing_but_the_estimate_changes(run_ms: list[int], model: str, seed: i
     assert not after.overran.any()
 
 
-def test_same_seed_same_estimates() -> None:
-    """Estimates depend on the seed and on nothing else."""
+def test_estimates_depend_only_on_the_seed() -> None:
     jobs = long_jobs()
     first, again, other = (with_estimates(jobs, "phi:0.2", np.random.default_rng(seed)) for seed in (7, 7, 8))
     assert np.array_equal(first.estimate_ms, again.estimate_ms)
     assert not np.array_equal(first.estimate_ms, other.estimate_ms)
 
 
-def test_keep_leaves_the_workload_as_it_is() -> None:
-    """The model `keep` returns the very same workload."""
+def test_keep_returns_the_same_workload() -> None:
     jobs = long_jobs()
     assert with_estimates(jobs, "keep", np.random.default_rng(0)) is jobs
 
@@ -130,8 +125,7 @@ def test_keep_leaves_the_workload_as_it_is() -> None:
         ("gamma:2", "estimates"),
     ],
 )
-def test_unusable_models_are_refused(model: str, option: str) -> None:
-    """A model that is not known, or a parameter out of its bounds, is an error of that option."""
+def test_unknown_models_and_invalid_parameters_are_refused(model: str, option: str) -> None:
     with pytest.raises(OptionError) as error:
         with_estimates(long_jobs(), model, np.random.default_rng(0))
     assert error.value.option == option

@@ -1,4 +1,4 @@
-"""Priorities that are given to the jobs of a workload: by a column, or drawn by shares."""
+"""Priorities assigned to jobs, by a column or by shares."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gridweave.scenarios.workload.table import Workload
 
 
 def workload_of(jobs: int) -> Workload:
-    """Return jobs of queues 0 to 6 in turn, and of user 1."""
+    """Return jobs of queues 0 to 6 in turn, all of user 1."""
     each = np.arange(1, jobs + 1)
     queues = np.arange(jobs) % 7
     return Workload(each, each, each, each, each, columns={"job_class": queues, "user": np.ones(jobs, np.int64)})
 
 
 def given(model: str, jobs: int = 70) -> list[int]:
-    """Return the priorities of jobs, as a model gives them."""
+    """Return the priorities that a model assigns."""
     priorities = with_priorities(workload_of(jobs), model, np.random.default_rng(5)).columns["priority"]
     return [int(each) for each in priorities]
 
 
-def test_jobs_have_the_priority_of_their_queue() -> None:
-    """Those of queues that are not named have 0; other columns go the same way, and what there was stays."""
+def test_jobs_get_the_priority_of_their_queue() -> None:
+    """Queues that are not listed get 0. Other columns work the same way, and existing columns are kept."""
     assert given("job_class:3=2, 1=-4", 7) == [0, -4, 0, 2, 0, 0, 0]
     assert given("user:1=9", 2) == [9, 9]
     kept = with_priorities(workload_of(3), "user:1=9", np.random.default_rng(0)).columns
@@ -33,7 +33,7 @@ def test_jobs_have_the_priority_of_their_queue() -> None:
 
 
 def test_priorities_are_drawn_by_their_shares() -> None:
-    """As often as the shares say, which need not sum to 1; the same seed draws the same again."""
+    """The shares need not sum to 1, and the same seed gives the same priorities."""
     drawn = given("shares:2=1,1=3,0=4", 8_000)
     assert drawn == given("shares:2=1,1=3,0=4", 8_000)
     assert [drawn.count(level) / 8_000 for level in (2, 1, 0)] == pytest.approx([1 / 8, 3 / 8, 1 / 2], abs=0.02)
@@ -59,7 +59,6 @@ def test_priorities_are_drawn_by_their_shares() -> None:
         ("shares:1=0,2=0", "has no share above 0"),
     ],
 )
-def test_what_gives_no_priorities_is_told(model: str, problem: str) -> None:
-    """What was wrong, and what would be right."""
+def test_invalid_models_are_refused(model: str, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         given(model)

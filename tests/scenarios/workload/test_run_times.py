@@ -1,4 +1,4 @@
-"""Run times that are drawn: their law, their bounds, and that sites learn their spread."""
+"""Drawn run times: their distribution, their limits, and how sites learn their spread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOBS = 20_000
 
 
 def workload_of(jobs: int, run_ms: int, estimate_ms: int) -> Workload:
-    """Return jobs of one class, one an hour."""
+    """Return jobs of a single class, one per hour."""
     return Workload(
         job_id=np.arange(jobs),
         submit_ms=np.arange(jobs) * 3_600_000,
@@ -31,8 +31,8 @@ def workload_of(jobs: int, run_ms: int, estimate_ms: int) -> Workload:
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.8])
-def test_the_drawn_times_are_lognormal_around_the_mean(spread: float) -> None:
-    """Mean and standard deviation are those asked for, and the logarithms are normal; a seed draws the same again."""
+def test_drawn_run_times_are_lognormal_with_the_given_mean(spread: float) -> None:
+    """The same seed gives the same run times."""
     jobs = workload_of(JOBS, 10**8, 10**11)
     one, again = (with_run_times(jobs, f"lognormal:{spread}", np.random.default_rng(4)) for _ in range(2))
     assert one.run_ms.tolist() == again.run_ms.tolist()
@@ -43,8 +43,8 @@ def test_the_drawn_times_are_lognormal_around_the_mean(spread: float) -> None:
     assert one.estimate_ms.tolist() == jobs.estimate_ms.tolist()
 
 
-def test_a_job_that_would_run_for_longer_is_ended_at_its_estimate() -> None:
-    """It counts as one that overran, and no other does."""
+def test_a_longer_run_time_is_cut_at_the_estimate() -> None:
+    """Such a job counts as overrun, and no other job does."""
     drawn = with_run_times(workload_of(JOBS, 1_000, 1_200), "lognormal:0.5", np.random.default_rng(1))
     assert drawn.run_ms.max() == 1_200
     assert drawn.run_ms.min() >= 1
@@ -52,8 +52,7 @@ def test_a_job_that_would_run_for_longer_is_ended_at_its_estimate() -> None:
     assert (drawn.run_ms[drawn.overran] == 1_200).all()
 
 
-def test_a_site_learns_the_spread_of_what_is_drawn() -> None:
-    """Mean and standard deviation in its experience are those of the distribution."""
+def test_a_site_learns_the_mean_and_deviation_of_drawn_run_times() -> None:
     drawn = with_run_times(workload_of(600, 100_000, 10**7), "lognormal:0.4", np.random.default_rng(2))
     policy = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1, speed=2.0),))
     (learned,) = [one for one in simulate(drawn, 1, policy).own.known if one.resource == "only"]
@@ -65,14 +64,13 @@ def test_a_site_learns_the_spread_of_what_is_drawn() -> None:
 @pytest.mark.parametrize(
     "model", ["normal:1", "lognormal", "lognormal:x", "lognormal:0", "lognormal:11", "keep:1", "experience"]
 )
-def test_what_is_no_model_is_refused_in_one_line(model: str) -> None:
-    """With what would be right."""
+def test_invalid_models_are_refused_in_one_line(model: str) -> None:
     with pytest.raises(OptionError, match=r"run_times: .*keep, lognormal:X"):
         with_run_times(workload_of(2, 5, 5), model, np.random.default_rng(0))
 
 
 def written(folder: Path, text: str) -> Path:
-    """Return a file of experience."""
+    """Write a file of experience."""
     path = folder / "known.toml"
     path.write_text(text)
     return path
@@ -98,8 +96,8 @@ mean_ms = 9_000
 """
 
 
-def test_each_class_has_run_times_of_its_own(tmp_path: Path) -> None:
-    """Those of a class have its mean and deviation, those of a known user his, and all others keep theirs."""
+def test_each_class_has_its_own_distribution(tmp_path: Path) -> None:
+    """Jobs of other classes use the table of their user, and all others keep their run times."""
     jobs = workload_of(3 * JOBS, 10**6, 10**9)
     kinds, users = np.repeat([3, 4, 5], JOBS), np.repeat([7, 7, 8], JOBS)
     jobs = jobs.replace(columns={"job_class": kinds, "user": users})
@@ -112,8 +110,7 @@ def test_each_class_has_run_times_of_its_own(tmp_path: Path) -> None:
     assert set(drawn[2 * JOBS :]) == {10**6}
 
 
-def test_what_a_site_has_learned_is_drawn_again(tmp_path: Path) -> None:
-    """The file that one simulation writes is one that the next draws from, with the same mean and spread."""
+def test_learnt_statistics_can_be_drawn_from(tmp_path: Path) -> None:
     drawn = with_run_times(workload_of(600, 100_000, 10**7), "lognormal:0.4", np.random.default_rng(2))
     policy = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1, speed=2.0),))
     file = written(tmp_path, simulate(drawn, 1, policy).own.texts()["experience.toml"])
@@ -135,7 +132,6 @@ def test_what_a_site_has_learned_is_drawn_again(tmp_path: Path) -> None:
         ("[[experience]]\njob_class = 3\nruns = 1\nmean_ms = 5\ndeviation_ms = 51\n", "more than 10 times the mean_ms"),
     ],
 )
-def test_a_file_of_which_nothing_can_be_drawn_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    """In one line, with what would be right."""
+def test_unusable_files_of_experience_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         with_run_times(workload_of(2, 5, 5), f"experience:{written(tmp_path, text)}", np.random.default_rng(0))

@@ -18,7 +18,7 @@ from gridweave.scenarios.workload.transform import cut, shrink, split, split_str
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """Draw a small workload with ties in submit time, killed jobs and optional columns."""
+    """Draw a small workload with tied submit times, killed jobs and optional columns."""
     ids = draw(st.lists(st.integers(0, 99), min_size=1, max_size=10, unique=True))
     n = len(ids)
 
@@ -55,8 +55,7 @@ FACTORS = st.floats(0.01, 20)
 
 
 @given(workloads(), FACTORS)
-def test_shrink_scales_the_submit_times_alone(workload: Workload, factor: float) -> None:
-    """Each job's submit time is multiplied and rounded; nothing else of it changes, and no job is lost."""
+def test_shrink_changes_only_submit_times(workload: Workload, factor: float) -> None:
     shrunk = shrink(workload, factor)
     before, after = rows(workload, "submit_ms"), rows(shrunk, "submit_ms")
     assert sorted(before) == sorted(after)
@@ -66,8 +65,7 @@ def test_shrink_scales_the_submit_times_alone(workload: Workload, factor: float)
     assert (shrunk.nodes, shrunk.start_unix_s, shrunk.timezone) == (64, workload.start_unix_s, "Europe/Stockholm")
 
 
-def test_shrink_sorts_jobs_that_come_together() -> None:
-    """Submit times that become equal are put in order of the job ids."""
+def test_shrink_sorts_tied_jobs_by_id() -> None:
     one = np.array([1, 1])
     workload = Workload(np.array([7, 3]), np.array([10, 11]), one, one, one, columns={"user": np.array([70, 30])})
     shrunk = shrink(workload, 0.1)
@@ -77,8 +75,8 @@ def test_shrink_sorts_jobs_that_come_together() -> None:
 
 
 @given(workloads(), FACTORS)
-def test_stretch_scales_run_time_and_estimate_alone(workload: Workload, factor: float) -> None:
-    """Both times are multiplied and rounded, stay above zero and in order; nothing else changes."""
+def test_stretch_changes_only_run_times_and_estimates(workload: Workload, factor: float) -> None:
+    """Both stay above zero, and the run time stays within the estimate."""
     longer = stretch(workload, factor)
     for name in ("run_ms", "estimate_ms"):
         expected = np.maximum(np.rint(getattr(workload, name) * factor), 1)
@@ -89,15 +87,13 @@ def test_stretch_scales_run_time_and_estimate_alone(workload: Workload, factor: 
 
 @pytest.mark.parametrize("change", [shrink, stretch])
 @pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, -math.inf, 1e300])
-def test_impossible_factors_are_refused(change: Any, factor: float) -> None:
-    """A factor that is not a number above zero, or that makes a time too large, is an error that says so."""
+def test_invalid_factors_are_refused(change: Any, factor: float) -> None:
     one = np.array([1])
     with pytest.raises(OptionError, match=r"^factor: "):
         change(Workload(one, one, one, one, one), factor)
 
 
 def test_halves_are_rounded_to_the_even_millisecond() -> None:
-    """The rounding is the one that is written down."""
     times = np.array([1, 3, 5])
     ids = np.array([1, 2, 3])
     workload = Workload(ids, times, ids, times, times)
@@ -109,8 +105,7 @@ def test_halves_are_rounded_to_the_even_millisecond() -> None:
 
 
 @given(workloads(), st.data())
-def test_cut_by_number_takes_those_jobs(workload: Workload, data: st.DataObject) -> None:
-    """Jobs first to last, both counted in, are what the piece holds, with their columns."""
+def test_cut_by_number_includes_both_limits(workload: Workload, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, len(workload)))
     last = data.draw(st.integers(first, len(workload) + 2))
     piece = cut(workload, first=first, last=last)
@@ -121,8 +116,8 @@ def test_cut_by_number_takes_those_jobs(workload: Workload, data: st.DataObject)
 
 
 @given(workloads(), st.data())
-def test_cut_keeps_every_instant(workload: Workload, data: st.DataObject) -> None:
-    """Submit times begin within the first second, and the date of each job stays what it was."""
+def test_cut_keeps_the_date_of_every_job(workload: Workload, data: st.DataObject) -> None:
+    """Submit times begin within the first second."""
     piece = cut(workload, first=data.draw(st.integers(1, len(workload))))
     assert 0 <= piece.submit_ms[0] < 1000
     shift = set((workload.submit_ms[-len(piece) :] - piece.submit_ms).tolist())
@@ -135,8 +130,7 @@ def test_cut_keeps_every_instant(workload: Workload, data: st.DataObject) -> Non
 
 
 @given(workloads(), st.integers(0, 5000), st.integers(1, 5000))
-def test_cut_by_time_takes_what_is_submitted_then(workload: Workload, start: int, length: int) -> None:
-    """The piece has the jobs from the start on and before the end; if there is none, that is an error."""
+def test_cut_by_time_excludes_the_end(workload: Workload, start: int, length: int) -> None:
     inside = (workload.submit_ms >= start) & (workload.submit_ms < start + length)
     if inside.any():
         piece = cut(workload, start_ms=start, end_ms=start + length)
@@ -160,15 +154,13 @@ def test_cut_by_time_takes_what_is_submitted_then(workload: Workload, start: int
         ({"end_ms": 5}, "^start_ms: no job"),
     ],
 )
-def test_impossible_cuts_are_refused(limits: dict[str, int], problem: str) -> None:
-    """Limits that contradict each other, or leave nothing, are errors that name the argument."""
+def test_contradictory_and_empty_cuts_are_refused(limits: dict[str, int], problem: str) -> None:
     ids = np.array([1, 2, 3])
     with pytest.raises(OptionError, match=problem):
         cut(Workload(ids, ids * 10, ids, ids, ids), **limits)
 
 
-def test_cut_without_limits_keeps_all() -> None:
-    """No limit, or one far outside, keeps every job."""
+def test_cut_without_effective_limits_keeps_all_jobs() -> None:
     ids = np.array([1, 2, 3])
     workload = Workload(ids, ids * 10, ids, ids, ids)
     for limits in ({}, {"end_ms": 10**40}, {"start_ms": -5}, {"last": 10**40}):
@@ -179,8 +171,8 @@ def test_cut_without_limits_keeps_all() -> None:
 
 
 @given(workloads(), st.integers(1, 45))
-def test_split_keeps_the_area_and_the_way_back(workload: Workload, max_width: int) -> None:
-    """Parts are no wider than asked, full but for the last, and add up to the job that their id leads to."""
+def test_split_keeps_the_area_and_the_original_id(workload: Workload, max_width: int) -> None:
+    """All parts but the last have the maximum width."""
     parts = split(workload, max_width)
     stride = split_stride(workload, max_width)
     assert int(parts.width.max()) <= max_width
@@ -198,16 +190,14 @@ def test_split_keeps_the_area_and_the_way_back(workload: Workload, max_width: in
 
 
 @pytest.mark.parametrize(("width", "stride"), [(8, 1), (9, 10), (80, 10), (81, 100), (801, 1000)])
-def test_the_stride_is_a_power_of_ten_with_room_for_the_parts(width: int, stride: int) -> None:
-    """The last digits of an id are the number of the part."""
+def test_the_stride_is_the_smallest_sufficient_power_of_ten(width: int, stride: int) -> None:
     one = np.array([1])
     workload = Workload(np.array([12]), one, np.array([width]), one, one)
     assert split_stride(workload, 8) == stride
     assert split(workload, 8).job_id[-1] == 12 * stride + math.ceil(width / 8) - 1 if stride > 1 else 12
 
 
-def test_impossible_splits_are_refused() -> None:
-    """No width below one, no more jobs than memory holds, and no id beyond 64 bits."""
+def test_invalid_splits_are_refused() -> None:
     one = np.array([1])
     wide = Workload(np.array([1, 2]), np.array([1, 1]), np.full(2, MAX_WIDTH), np.array([1, 1]), np.array([1, 1]))
     with pytest.raises(OptionError, match=r"^max_width: 0 is not a width"):
@@ -219,8 +209,8 @@ def test_impossible_splits_are_refused() -> None:
     assert split(wide, 10**30) is wide
 
 
-def test_parts_for_each_job_alone() -> None:
-    """Each job may have a widest part of its own; their ids all leave room for as many parts."""
+def test_each_job_can_have_its_own_maximum_width() -> None:
+    """All ids use the stride of the job with the most parts."""
     workload = Workload([1, 2, 3], [5, 5, 9], [7, 3, 12], [9] * 3, [9] * 3, columns={"cancel_ms": [-1, 8, -1]})
     parts = split(workload, np.array([4, 4, 1]))
     assert parts.width.tolist() == [4, 3, 3] + [1] * 12
@@ -228,8 +218,8 @@ def test_parts_for_each_job_alone() -> None:
     assert parts.columns["cancel_ms"].tolist() == [-1, -1, 8] + [-1] * 12
 
 
-def test_a_load_moves_what_belongs_to_a_submission() -> None:
-    """Jobs that then come at one instant stand by their ids; each is cancelled as long after it comes as before."""
+def test_a_load_moves_cancel_times_with_submit_times() -> None:
+    """Jobs that become simultaneous are ordered by id."""
     workload = Workload(
         [2, 1, 3], [500, 501, 1500], [1] * 3, [100] * 3, [100] * 3, columns={"cancel_ms": [-1, 600, -1]}
     )
@@ -241,8 +231,7 @@ def test_a_load_moves_what_belongs_to_a_submission() -> None:
         with_load(workload, 1, 1e-20)
 
 
-def test_times_at_the_limit_are_kept() -> None:
-    """The largest time of a workload may be multiplied by one, and by no more."""
+def test_the_maximum_time_can_be_kept_but_not_exceeded() -> None:
     one = np.array([1])
     workload = Workload(one, np.array([MAX_TIME_MS]), one, one, one)
     assert shrink(workload, 1.0).submit_ms.tolist() == [MAX_TIME_MS]

@@ -1,4 +1,4 @@
-"""Which values a workload takes: whole numbers as they are, and never a fraction cut off."""
+"""The values that a workload accepts: whole numbers, never truncated fractions."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ GOOD: dict[str, Any] = {
         ({"columns": {"weight": [0.0, 1.0]}}, "job 1: weight 0.0 is not a weight"),
     ],
 )
-def test_what_is_no_whole_number_is_refused(wrong: dict[str, Any], says: str) -> None:
-    """With the column, in one line."""
+def test_fractions_and_text_are_refused_with_the_column(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=f"^workload: {says}") as caught:
         Workload(**(GOOD | wrong))
     assert "\n" not in str(caught.value)
 
 
-def test_whole_numbers_of_any_type_are_taken() -> None:
-    """Whole numbers stored as floats are accepted too; pandas stores columns with missing values that way."""
+def test_whole_numbers_of_any_type_are_accepted() -> None:
+    """Pandas stores integer columns with missing values as floats."""
     workload = Workload(**(GOOD | {"submit_ms": [0.0, 5.0], "width": np.array([1, 2], np.uint8)}))
     assert workload.submit_ms.dtype == workload.width.dtype == np.int64
     assert workload.submit_ms.tolist() == [0, 5]
