@@ -143,8 +143,8 @@ class NetworkModel:
         graph, sites
             As for `gridweave.netmodel.reading.topology_of_graph`.
         table : NetTable, optional
-            Settings such as routes and exchange. Its detour, bandwidth and ``attach`` apply where the graph has no
-            values of its own; its nodes and links are ignored.
+            Settings, e.g. routes and exchange. Its detour, bandwidth and ``attach`` apply where the graph has no values
+            of its own; its nodes and links are ignored.
 
         Raises
         ------

@@ -212,7 +212,8 @@ class NetTable(_Table, frozen=True, kw_only=True):
     routes : str
         ``latency``, ``bandwidth`` or ``k-shortest``.
     k : int
-        Under ``k-shortest``: number of shortest routes by latency, of which the one with the most bandwidth is used.
+        Under ``k-shortest``: number of shortest routes by latency to choose from; the one with the most bandwidth is
+        used.
     exchange : str
         ``synchronous`` or ``overlapped``.
     contention : str

@@ -107,7 +107,7 @@ class HyperErlang(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return float(interval * rng.random())
 
     def _draw(self, rng: np.random.Generator, size: int, weights: Sequence[float], shape: int | None) -> FloatArray:
-        """Draw values of `shape` phases from the branches, which have the given weights."""
+        """Draw Erlang values of `shape` phases from the branches, weighted by ``weights``."""
         second = rng.random(size) >= weights[0] if len(weights) == 2 else np.zeros(size, np.bool_)
         mean = np.where(second, self.means_ms[-1], self.means_ms[0])
         if self.order is None or shape is None:

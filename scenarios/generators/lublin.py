@@ -311,7 +311,7 @@ class LublinModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name : str
         Name for workloads and messages.
     types : tuple of LublinJobs
-        At least one. If jobs arrive at the same time, those of earlier types come first.
+        At least one. If jobs arrive at the same time, jobs of earlier types come first.
 
     Raises
     ------

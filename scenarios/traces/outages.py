@@ -164,12 +164,6 @@ def node_events(outages: Sequence[Outage], *, start_unix_s: int) -> list[NodeEve
     >>> outages = [Outage(0, "drain", 10, 40), Outage(0, "down", 20, 30), Outage(1, "down", -5, 15)]
     >>> [(event.at_ms, event.kind, event.first_node) for event in node_events(outages, start_unix_s=0)]
     [(0, 'down', 1), (10000, 'drain', 0), (15000, 'up', 1), (20000, 'down', 0), (40000, 'up', 0)]
-
-    Examples
-    --------
-    >>> outages = [Outage(0, "drain", 10, 40), Outage(0, "down", 20, 30), Outage(1, "down", -5, 15)]
-    >>> [(event.at_ms, event.kind, event.first_node) for event in node_events(outages, start_unix_s=0)]
-    [(0, 'down', 1), (10000, 'drain', 0), (15000, 'up', 1), (20000, 'down', 0), (40000, 'up', 0)]
     """
     of_node: dict[int, list[Outage]] = {}
     for outage in outages:

@@ -212,7 +212,7 @@ class _Block:
 
     @property
     def odd(self) -> bool:
-        """Whether it contains a byte that is not printable ASCII."""
+        """Whether the block contains a byte that is not printable ASCII."""
         return bool(self.data.translate(None, _PLAIN_BYTES))
 
 

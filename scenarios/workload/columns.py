@@ -193,7 +193,7 @@ def check_bytes(option: str, size: Range) -> tuple[float, float]:
     Raises
     ------
     OptionError
-        If the bounds are not ascending sizes, or a range starts below 1 byte, where the logarithm is not positive.
+        If the bounds are not ascending sizes, or the lower bound of a range is below 1 byte: drawing is log-uniform.
     """
     low, high = _ends(option, size, float(MAX_BYTES), f"bytes, from 0 to {MAX_BYTES:,}")
     if low < 1 and low < high:

@@ -71,7 +71,7 @@ def test_show_prints_links_and_sites(shell: Shell, gml: Path) -> None:
     assert "DE UA 2.381 155 Mbps" in lines
     assert "NL NL 52.37° N 4.89° E" in lines
     assert "UA UA" in lines
-    assert "no latency is given; the median of the others is taken" in err
+    assert "no latency given, and an end has no position; using the median of the other links" in err
 
 
 def test_show_prints_both_directions_where_they_differ(shell: Shell, table: Path) -> None:
@@ -190,7 +190,7 @@ def test_all_problems_have_a_line(shell: Shell, table: Path) -> None:
     told = [line.removeprefix(f"gridweave: {table}: ") for line in err.splitlines()]
     assert told == [
         (
-            "links.bandwidth: link x - y: '10 Gb' is not a speed; "
+            "links.bandwidth: link x - y: '10 Gb' is not a bandwidth; "
             "write a number and bps, kbps, Mbps, Gbps or Tbps, such as '10 Gbps'"
         ),
         "links: link x - y (first): loss is 1.5; a probability, from 0 to below 1",

@@ -247,10 +247,10 @@ def test_fetch_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ),
         (["info", "{in}", "--plot", "{dir}/none/p.png"], r"p\.png: cannot be written"),
         (["info", "{dir}/none.swf"], r"none\.swf: there is no such file"),
-        (["convert", "{in}", "{dir}/o.csv"], r"o\.csv: the suffix is not that of a format"),
+        (["convert", "{in}", "{dir}/o.csv"], r"o\.csv: the suffix names no format"),
         (["convert", "{in}", "{dir}/o.swf", "--to", "xml"], r"^--to: 'xml' is not a format"),
         (["convert", "{in}", "{dir}/none/o.swf"], r"o\.swf: cannot be written"),
-        (["convert", "{in}", "{dir}"], r"suffix is not that of a format"),
+        (["convert", "{in}", "{dir}"], r"suffix names no format"),
         (["shrink", "{in}", "{dir}/o.swf", "--factor", 0], r"^--factor: 0\.0 cannot be used"),
         (["stretch", "{in}", "{dir}/o.swf", "--factor", "nan"], r"^--factor: nan cannot be used"),
         (["cut", "{in}", "{dir}/o.swf", "--first", 9], r"^--first: 9 is beyond the last job"),
@@ -263,7 +263,7 @@ def test_fetch_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["cut", "{in}", "{dir}/o.swf", "--first", 1, "--to", "1d"], r"cannot be given together"),
         (["split", "{in}", "{dir}/o.swf", "--max-width", 0], r"^--max-width: 0 is not a width"),
         (["fetch"], r"NAME is missing; .*--list"),
-        (["fetch", "nowhere"], r"nowhere: there is no trace of that name"),
+        (["fetch", "nowhere"], r"nowhere: there is no trace with this name"),
     ],
 )
 def test_errors_are_one_line_and_leave_nothing(

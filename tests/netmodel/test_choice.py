@@ -254,9 +254,9 @@ def test_the_pattern_determines_the_best_shape() -> None:
 @pytest.mark.parametrize(
     ("width", "free", "delay_ms", "problem"),
     [
-        (4, [2, 2, 2], None, r"free has shape \(3,\); there are 2 sites"),
-        (4, [4], None, r"free has shape \(1,\); there are 2 sites"),
-        (4, [2, 2], [1.0], r"delay_ms has shape \(1,\); there are 2 sites"),
+        (4, [2, 2, 2], None, r"free has shape \(3,\); expected one number for each of the 2 sites"),
+        (4, [4], None, r"free has shape \(1,\); expected one number for each of the 2 sites"),
+        (4, [2, 2], [1.0], r"delay_ms has shape \(1,\); expected one number for each of the 2 sites"),
         (4, [-5, 9], None, r"width is 4, free \[-5, 9\]; a job has at least 1 node, a site 0 or more"),
         (0, [2, 2], None, r"width is 0, free \[2, 2\]; a job has at least 1 node"),
     ],

@@ -240,7 +240,7 @@ def test_a_measured_model_has_direct_links_only() -> None:
 
 
 def test_duplicate_sites_and_invalid_numbers_are_refused() -> None:
-    with pytest.raises(InputError, match="each once"):
+    with pytest.raises(InputError, match="without repetition"):
         measured_model("aa", [])
     with pytest.raises(InputError, match="at least one"):
         measured_model([], [])

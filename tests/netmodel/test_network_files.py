@@ -265,7 +265,7 @@ def test_bandwidths_are_parsed(text: str, bandwidth_bps: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "10 GB/s", "fast", "-1 Gbps", "1 Pbps", "10 mbps", "1,5 Gbps"])
 def test_invalid_bandwidths_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is not a speed"):
+    with pytest.raises(InputError, match="is not a bandwidth"):
         parse_bandwidth(text)
 
 

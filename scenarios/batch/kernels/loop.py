@@ -120,7 +120,7 @@ def run_batch(
 
     Parameters
     ----------
-    state : SiteState, GridState, or that of a discipline under which rates change
+    state : SiteState, GridState, or the state of a discipline that changes rates
         Idle at the first call; its job table holds the workload in submit order.
     work : numpy.ndarray of WORK, shape (n,), or None
         The running jobs, if rates can change.
@@ -269,7 +269,7 @@ def _serve_jobs(
 def _end_jobs(
     state: Any, work: _Work, site: _Site, paced: _Paced, grid: _Grid, links: _Links, run: RunArrays, now_ms: Int
 ) -> bool:
-    """End the jobs whose work is done, or transfer their output; return whether a job ended."""
+    """End the jobs whose work is done, unless their output must be transferred first; return whether a job ended."""
     ended_any = False
     while first_end_ms(run.ends) == now_ms:
         row = pop_end(run.ends, work)

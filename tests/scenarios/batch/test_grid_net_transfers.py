@@ -128,5 +128,5 @@ def test_output_waits_for_a_failed_link(contention: str) -> None:
         net = as_in_thesis(model, timetable, data="blocking", contention=contention)
         assert played(jobs, [4, 1], net).end_ms.tolist() == [end_ms]
     for_ever = as_in_thesis(model, Timetable.of(model.topology, [down]), data="blocking", contention=contention)
-    with pytest.raises(InputError, match="job 0 waits for its input or output, which gets nothing"):
+    with pytest.raises(InputError, match="job 0 waits for its input or output, which has no bandwidth"):
         simulate(jobs, [4, 1], POLICY, net=for_ever)

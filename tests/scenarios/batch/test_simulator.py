@@ -77,7 +77,7 @@ def test_a_job_that_limits_always_exclude_is_refused(driver: str) -> None:
 
 
 def test_an_unknown_number_of_nodes_is_an_error() -> None:
-    with pytest.raises(OptionError, match="nodes: workload does not say how many"):
+    with pytest.raises(OptionError, match="nodes: workload does not state the size"):
         simulate(THREE)
     assert simulate(THREE.replace(nodes=4)).nodes == 4
     assert simulate(THREE.replace(nodes=4), nodes=7).nodes == 7

@@ -182,7 +182,7 @@ def test_unknown_interarrival_parameters_are_refused(weibull: str) -> None:
 def test_learning_needs_arrivals_and_a_machine() -> None:
     with pytest.raises(InputError, match="takes at least two"):
         learn_histogram(workload_of_gaps([(1, 1, 10, 5)]))
-    with pytest.raises(InputError, match="one instant"):
+    with pytest.raises(InputError, match="at the same time"):
         learn_histogram(workload_of_gaps([(0, 1, 10, 5)] * 3))
     workload = workload_of_gaps([(1, 9, 10, 5)] * 3)
     with pytest.raises(OptionError, match="nodes"):

@@ -105,7 +105,7 @@ def test_one_or_two_jobs_are_a_poisson_process() -> None:
 def test_learning_needs_arrivals_and_a_machine() -> None:
     with pytest.raises(InputError, match="takes at least two"):
         learn_hyper_erlang(workload_of([0], [1], [5]))
-    with pytest.raises(InputError, match="one instant"):
+    with pytest.raises(InputError, match="at the same time"):
         learn_hyper_erlang(workload_of([3, 3], [1, 1], [5, 5]))
     with pytest.raises(OptionError, match="nodes"):
         learn_hyper_erlang(random_workload(1).replace(nodes=None))

@@ -176,7 +176,7 @@ def test_homes_by_partition() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({}, "has none"),
+        ({}, "has no partitions"),
         ({"partition": [1, -1, 2]}, "1 of the jobs have none"),
         ({"partition": [1, 2, 3]}, "there are 2 sites"),
     ],

@@ -189,7 +189,7 @@ def test_the_output_format_follows_the_suffix_or_the_option(
 def test_unknown_output_formats_are_refused(tmp_path: Path) -> None:
     (tmp_path / "in.swf").write_text(SWF)
     workload, _ = load_workload(tmp_path / "in.swf")
-    with pytest.raises(InputError, match=r"a\.csv: the suffix is not that of a format"):
+    with pytest.raises(InputError, match=r"a\.csv: the suffix names no format"):
         save_workload(workload, tmp_path / "a.csv")
     with pytest.raises(OptionError, match=r"^file_format: 'csv' is not a format; one of swf, mupsie"):
         save_workload(workload, tmp_path / "a.swf", file_format="csv")

@@ -138,7 +138,7 @@ def test_pattern_codes_follow_the_order_of_the_network_model() -> None:
         ({"message_bytes": float("nan")}, "message_bytes: is nan; bytes, from 0 to"),
         (
             {"message_bytes": (0, 1e6)},
-            "message_bytes: is drawn from 0 up; sizes are drawn in the logarithm, from 1 byte",
+            "message_bytes: is drawn from 0 up; sizes are drawn log-uniformly, from at least 1 byte",
         ),
     ],
 )
