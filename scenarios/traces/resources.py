@@ -52,7 +52,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CsvColumn:
-    """The values allowed in a column of such a CSV file; ``right`` describes them in messages."""
+    """The values allowed in a column of a file of resources or needs; ``right`` describes them in messages."""
 
     whole: bool
     high: int

@@ -30,7 +30,7 @@ def line(latency_ms: float = 10.0, bandwidth_bps: float = 1e9, *, sites: str = "
     return NetworkModel(topology, find_paths(topology))
 
 
-def seen(
+def measured(
     origin: str,
     target: str,
     round_trip_ms: float | None = None,
@@ -50,19 +50,21 @@ def seen(
     )
 
 
-def both(
+def both_ways(
     round_trip_ms: float | None,
     bandwidth_bps: float | None,
     ends: str | tuple[str, str] = "ab",
     least_ms: float | None = None,
 ) -> list[PairMeasured]:
     """Return the same measurements for both directions."""
-    return [seen(*pair, round_trip_ms, bandwidth_bps, least_ms) for pair in ((ends[0], ends[1]), (ends[1], ends[0]))]
+    return [
+        measured(*pair, round_trip_ms, bandwidth_bps, least_ms) for pair in ((ends[0], ends[1]), (ends[1], ends[0]))
+    ]
 
 
 def test_a_model_within_the_tolerance_is_returned_unchanged() -> None:
     model = line()
-    near = [*both(21.5, 0.95e9), *both(40.0, None, "ac"), seen("a", "elsewhere", 1.0, 1.0)]
+    near = [*both_ways(21.5, 0.95e9), *both_ways(40.0, None, "ac"), measured("a", "elsewhere", 1.0, 1.0)]
     found = correct(model, near)
     assert found.model is model
     assert found.corrections == ()
@@ -71,12 +73,12 @@ def test_a_model_within_the_tolerance_is_returned_unchanged() -> None:
 
 def test_a_single_measurement_corrects_nothing() -> None:
     model = line(sites="ab")
-    measured = Measurements()
+    measurements = Measurements()
     for at_ms, corrects in ((0, False), (60_000, True)):
-        measured.add_round_trip("a", "b", at_ms, [100.0])
+        measurements.add_round_trip("a", "b", at_ms, [100.0])
         for ends in ("ab", "ba"):
-            measured.add_bandwidth(*ends, at_ms, 1e8)
-        found = correct(model, measured.pairs(at_ms, "ab"))
+            measurements.add_bandwidth(*ends, at_ms, 1e8)
+        found = correct(model, measurements.pairs(at_ms, "ab"))
         assert bool(found.corrections) is corrects
     assert found.model.paths.latency_ms[0, 1] == 50.0
     assert found.model.paths.bandwidth_bps[0, 1] == 1e8
@@ -99,7 +101,7 @@ def test_correcting_by_the_truth_gives_the_costs_of_the_true_model(
     truth = NetworkModel(truth.topology, truth.paths, exchange)
     assumed = line(wrong_ms, wrong, sites="ab")
     assumed = NetworkModel(assumed.topology, assumed.paths, exchange)
-    rows = both(2 * latency_ms + jitter_ms, speed, "ab", 2 * latency_ms)
+    rows = both_ways(2 * latency_ms + jitter_ms, speed, "ab", 2 * latency_ms)
     corrected = correct(assumed, rows, tolerance=0.0).model
     alone = measured_model("ab", rows, exchange=exchange)
     for communication in (RING, MESH):
@@ -112,7 +114,7 @@ def test_correcting_by_the_truth_gives_the_costs_of_the_true_model(
 
 def test_a_correction_affects_only_the_measured_path() -> None:
     model = line()
-    found = correct(model, [seen("a", "c", 100.0, 1e8), seen("c", "a", 100.0)])
+    found = correct(model, [measured("a", "c", 100.0, 1e8), measured("c", "a", 100.0)])
     assert [(one.what, one.modelled, one.measured) for one in found.corrections] == [
         ("bandwidth", 1e9, 1e8),
         ("round trip", 40.0, 100.0),
@@ -136,14 +138,14 @@ def test_a_correction_affects_only_the_measured_path() -> None:
 
 def test_all_messages_of_a_pair_share_its_gate() -> None:
     """A measured bandwidth is the total for all messages of the pair."""
-    narrow = correct(line(), [seen("a", "b", None, 1e8), seen("b", "a", None, 1e8)]).model
+    narrow = correct(line(), [measured("a", "b", None, 1e8), measured("b", "a", None, 1e8)]).model
     truth = line(bandwidth_bps=1e8, sites="ab")
     assert narrow.split_factor(MESH, {"a": 4, "b": 6}) == pytest.approx(truth.split_factor(MESH, {"a": 4, "b": 6}))
 
 
 def test_links_are_widened_to_the_bandwidth_that_crossed_them() -> None:
     """Other pairs that use these links benefit as well."""
-    found = correct(line(), [seen("a", "c", None, 5e9), seen("b", "c", None, 2e9)])
+    found = correct(line(), [measured("a", "c", None, 5e9), measured("b", "c", None, 2e9)])
     paths = found.model.paths
     assert paths.bandwidth_bps[0, 2] == paths.bandwidth_bps[0, 1] == 5e9
     assert paths.bandwidth_bps[2, 0] == paths.bandwidth_bps[2, 1] == 1e9
@@ -156,7 +158,7 @@ def test_links_are_widened_to_the_bandwidth_that_crossed_them() -> None:
 def test_a_measured_stream_overrides_the_loss_limit() -> None:
     lossy = line(loss=0.01)
     assert lossy.paths.stream_bps[0, 1] < 1e7
-    found = correct(lossy, [seen("a", "b", None, 5e8)]).model
+    found = correct(lossy, [measured("a", "b", None, 5e8)]).model
     assert found.paths.stream_bps[0, 1] == 5e8
     assert found.paths.stream_bps[1, 0] == lossy.paths.stream_bps[1, 0]
 
@@ -166,27 +168,27 @@ def test_a_round_trip_is_split_in_the_proportions_of_the_model() -> None:
     graph.add_edge("a", "b", latency_ms=10.0, bandwidth_bps=1e9)
     graph.add_edge("b", "a", latency_ms=30.0, bandwidth_bps=1e9)
     topology = topology_of_graph(graph)
-    found = correct(NetworkModel(topology, find_paths(topology)), both(80.0, None)).model
+    found = correct(NetworkModel(topology, find_paths(topology)), both_ways(80.0, None)).model
     assert (found.paths.latency_ms[0, 1], found.paths.latency_ms[1, 0]) == (20.0, 60.0)
 
 
 def test_jitter_follows_from_the_typical_and_the_minimum_round_trip() -> None:
     """The typical round trip exceeds the minimum by half of the jitter in each direction."""
-    found = correct(line(sites="ab"), both(60.0, None, least_ms=50.0)).model
+    found = correct(line(sites="ab"), both_ways(60.0, None, least_ms=50.0)).model
     assert found.paths.latency_ms[0, 1] == 30.0
     assert found.paths.jitter_ms[0, 1] == 10.0
     assert found.arrays.lag_ms[0, 1] == 35.0
     # Where the round trip is as modelled, and all of it above 40 ms is jitter, that alone is corrected.
     steady = line(30.0, sites="ab")
-    again = correct(steady, both(60.0, None, least_ms=40.0))
+    again = correct(steady, both_ways(60.0, None, least_ms=40.0))
     assert [(one.what, one.modelled, one.measured) for one in again.corrections] == [("jitter", 0.0, 20.0)] * 2
     assert again.model.arrays.lag_ms[0, 1] == 40.0
-    assert correct(steady, both(60.0, None, least_ms=55.0)).model is steady
+    assert correct(steady, both_ways(60.0, None, least_ms=55.0)).model is steady
 
 
 def test_gates_do_not_change_routes() -> None:
     model = line()
-    narrow = correct(model, [seen("a", "c", None, 1e8), seen("b", "a", None, 1e7)]).model
+    narrow = correct(model, [measured("a", "c", None, 1e8), measured("b", "a", None, 1e7)]).model
     for routes in ("latency", "bandwidth", "k-shortest"):
         again, before = find_paths(narrow.topology, routes), find_paths(model.topology, routes)
         assert np.array_equal(again.links, before.links)
@@ -201,7 +203,7 @@ def test_measurements_separate_sites_at_one_node() -> None:
     nx.set_edge_attributes(graph, 1e9, "bandwidth_bps")
     topology = topology_of_graph(graph, attach={"one": "x", "two": "x", "far": "y"})
     model = NetworkModel(topology, find_paths(topology))
-    found = correct(model, both(2.0, 1e8, ("one", "two")))
+    found = correct(model, both_ways(2.0, 1e8, ("one", "two")))
     assert [one.modelled for one in found.corrections] == [math.inf, 0.0, math.inf, 0.0]
     assert found.model.transfer_ms("one", "two", 1e6) == pytest.approx(1 + 80, abs=1)
     assert found.model.transfer_ms("one", "far", 1e6) == model.transfer_ms("one", "far", 1e6)
@@ -213,9 +215,9 @@ def test_measurements_restore_a_path_that_the_model_lacks() -> None:
     cut.topology.up[:] = False
     cut = NetworkModel(cut.topology, find_paths(cut.topology))
     assert cut.transfer_ms("a", "b", 1e6) is None
-    assert correct(cut, both(20.0, None)).model is cut
-    assert correct(cut, both(None, 1e8)).model is cut
-    found = correct(cut, both(20.0, 1e8)).model
+    assert correct(cut, both_ways(20.0, None)).model is cut
+    assert correct(cut, both_ways(None, 1e8)).model is cut
+    found = correct(cut, both_ways(20.0, 1e8)).model
     assert found.transfer_ms("a", "b", 1e6) == pytest.approx(10 + 80, abs=1)
     assert found.transfer_ms("a", "c", 1e6) is None
     assert found.split_factor(RING, {"a": 4, "c": 4}) == math.inf
@@ -223,8 +225,13 @@ def test_measurements_restore_a_path_that_the_model_lacks() -> None:
 
 def test_a_measured_model_has_direct_links_only() -> None:
     """A pair without measurements has no path."""
-    rows = [*both(100.0, 1e8), *both(10.0, 1e9, "bc"), *both(10.0, None, "ac"), *both(None, 1e9, "ad")]
-    model = measured_model("abcd", [*rows, *both(1.0, 1e9, "xa")])
+    rows = [
+        *both_ways(100.0, 1e8),
+        *both_ways(10.0, 1e9, "bc"),
+        *both_ways(10.0, None, "ac"),
+        *both_ways(None, 1e9, "ad"),
+    ]
+    model = measured_model("abcd", [*rows, *both_ways(1.0, 1e9, "xa")])
     assert model.topology.sites == ("a", "b", "c", "d")
     assert model.transfer_ms("a", "b", 1e6) == pytest.approx(50 + 80, abs=1)
     assert model.transfer_ms("b", "c", 1e6) == pytest.approx(5 + 8, abs=1)

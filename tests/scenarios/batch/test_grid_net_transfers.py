@@ -46,7 +46,7 @@ def jobs_of(rows: list[tuple[int, int, int, int, int]]) -> Workload:
     )
 
 
-def played(jobs: Workload, nodes: list[int], net: GridNet) -> SimulationResult:
+def simulated(jobs: Workload, nodes: list[int], net: GridNet) -> SimulationResult:
     """Return the result of the batch driver, after checking that the simulated world agrees."""
     result = simulate(jobs, nodes, POLICY, net=net)
     world = simulate_world(jobs, nodes, POLICY, rng=np.random.default_rng(1), net=net, check=True)
@@ -69,7 +69,7 @@ def played(jobs: Workload, nodes: list[int], net: GridNet) -> SimulationResult:
 def test_simultaneous_inputs_share_a_link(contention: str, end_ms: list[int], moved_ms: list[int]) -> None:
     """Work begins when the input has arrived."""
     jobs = jobs_of([(0, 4, 10_000, SIZE, 0), (1_000, 4, 10_000, SIZE, 0)])
-    result = played(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
+    result = simulated(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
     assert result.start_ms.tolist() == [0, 1_000]
     assert result.end_ms.tolist() == end_ms
     assert result.columns["transfer_ms"].tolist() == moved_ms
@@ -82,7 +82,7 @@ def test_simultaneous_inputs_share_a_link(contention: str, end_ms: list[int], mo
 def test_simultaneous_outputs_share_a_link(contention: str, end_ms: list[int]) -> None:
     """Output is sent after the work and holds the nodes until it arrives."""
     jobs = jobs_of([(0, 4, 3_000, 0, SIZE // 2), (0, 4, 3_500, 0, SIZE // 2), (3_600, 8, 1_000, 0, 0)])
-    result = played(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
+    result = simulated(jobs, [8, 1], as_in_thesis(two_sites(), data="blocking", contention=contention))
     assert result.end_ms.tolist() == [*end_ms, max(end_ms) + 1_000]
 
 
@@ -101,7 +101,7 @@ def test_prefetched_inputs_of_waiting_jobs_share_the_links(
     contention: str, start_ms: list[int], end_ms: list[int]
 ) -> None:
     jobs = jobs_of([(0, 4, 1_500, 0, 0), (0, 4, 90_000, 0, 0), (0, 4, 1_000, SIZE, 0), (500, 4, 1_000, SIZE, 0)])
-    result = played(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention=contention))
+    result = simulated(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention=contention))
     assert [result.fragments_of(row)[0][0] for row in range(4)] == [0, 1, 0, 0]
     assert result.start_ms.tolist()[2:] == start_ms
     assert result.end_ms.tolist()[2:] == end_ms
@@ -111,7 +111,7 @@ def test_input_for_unused_sites_stops_at_the_start() -> None:
     """Its share of the link is free for other transfers."""
     jobs = jobs_of([(0, 4, 1_000, 0, 0), (0, 4, 1_000, 0, 0), (0, 4, 9_000, SIZE, 0), (0, 4, 9_000, SIZE, 0)])
     jobs = jobs.replace(run_ms=np.array([1_000, 500, 9_000, 9_000]))
-    result = played(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention="dynamic"))
+    result = simulated(jobs, [4, 4], as_in_thesis(two_sites(), data="prefetch", contention="dynamic"))
     assert [result.fragments_of(row)[0][0] for row in range(4)] == [0, 1, 1, 0]
     # Until 500 ms both went to site 0, each at half the rate; then one has 1,750 ms left, of which 500 pass waiting.
     assert result.start_ms.tolist()[2:] == [500, 1_000]
@@ -126,7 +126,7 @@ def test_output_waits_for_a_failed_link(contention: str) -> None:
     for changes, end_ms in (([down, up], 5_500), ([], 3_500)):
         timetable = Timetable.of(model.topology, changes)
         net = as_in_thesis(model, timetable, data="blocking", contention=contention)
-        assert played(jobs, [4, 1], net).end_ms.tolist() == [end_ms]
+        assert simulated(jobs, [4, 1], net).end_ms.tolist() == [end_ms]
     for_ever = as_in_thesis(model, Timetable.of(model.topology, [down]), data="blocking", contention=contention)
     with pytest.raises(InputError, match="job 0 waits for its input or output, which has no bandwidth"):
         simulate(jobs, [4, 1], POLICY, net=for_ever)

@@ -27,7 +27,7 @@ OPTIONS = st.builds(
 SLACKS = st.sampled_from([0.0, 0.5, 1.0, 2.5])
 
 
-def played(case: Case, options: dict[str, Any]) -> SimulationResult:
+def simulated(case: Case, options: dict[str, Any]) -> SimulationResult:
     """Return the result of the compiled loop."""
     return simulate(to_workload(case.jobs), case.nodes, site_policy(options))
 
@@ -53,7 +53,7 @@ def steps(core: SiteCore, jobs: list[Job]) -> Iterator[tuple[int, set[int]]]:
 @EXAMPLES
 @given(cases(max_jobs=30), OPTIONS)
 def test_every_job_runs_once_and_no_node_is_used_twice(case: Case, options: dict[str, Any]) -> None:
-    result = played(case, options)
+    result = simulated(case, options)
     assert result.ran.all()
     assert (result.start_ms >= result.workload.submit_ms).all()
     assert (result.end_ms - result.start_ms == result.workload.run_ms).all()
@@ -65,7 +65,7 @@ def test_every_job_runs_once_and_no_node_is_used_twice(case: Case, options: dict
 @EXAMPLES
 @given(cases(max_jobs=30))
 def test_fcfs_without_backfilling_starts_in_order(case: Case) -> None:
-    result = played(case, {"discipline": "queue", "order": "fcfs", "backfill": "none"})
+    result = simulated(case, {"discipline": "queue", "order": "fcfs", "backfill": "none"})
     assert (np.diff(result.start_ms) >= 0).all()
 
 
@@ -131,12 +131,12 @@ def test_a_head_that_fits_does_not_wait(case: Case, options: dict[str, Any]) -> 
 @given(cases(max_jobs=25, tick=2), OPTIONS, SLACKS, st.integers(2, 10**6))
 def test_scaling_all_times_scales_the_schedule(case: Case, options: dict[str, Any], slack: float, factor: int) -> None:
     # Half of an even estimate is whole, so no slack is rounded.
-    want = played(case, options | {"slack": slack}).start_ms * factor
+    want = simulated(case, options | {"slack": slack}).start_ms * factor
     scaled = [
         replace(job, submit=job.submit * factor, estimate=job.estimate * factor, run=job.run * factor)
         for job in case.jobs
     ]
-    got = played(
+    got = simulated(
         Case(case.nodes, scaled), options | {"slack": slack, "aging_ms": options["aging_ms"] * factor}
     ).start_ms
     assert got.tolist() == want.tolist()
@@ -146,18 +146,18 @@ def test_scaling_all_times_scales_the_schedule(case: Case, options: dict[str, An
 @given(cases(max_jobs=25), OPTIONS, st.integers(1, 10**9))
 def test_shifting_all_submissions_shifts_the_schedule(case: Case, options: dict[str, Any], by_ms: int) -> None:
     later = [replace(job, submit=job.submit + by_ms) for job in case.jobs]
-    want = played(case, options).start_ms + by_ms
-    assert played(Case(case.nodes, later), options).start_ms.tolist() == want.tolist()
+    want = simulated(case, options).start_ms + by_ms
+    assert simulated(Case(case.nodes, later), options).start_ms.tolist() == want.tolist()
 
 
 @EXAMPLES
 @given(cases(max_jobs=25), OPTIONS, st.data())
 def test_a_job_after_all_others_does_not_change_them(case: Case, options: dict[str, Any], data: st.DataObject) -> None:
-    before = played(case, options)
+    before = simulated(case, options)
     submit = int(before.end_ms.max()) + data.draw(st.integers(0, 5))
     width = data.draw(st.integers(1, case.nodes))
     last = Job(0, submit, width, estimate=5, run=3, priority=5, weight=7.0)
-    after = played(Case(case.nodes, [*case.jobs, last]), options)
+    after = simulated(Case(case.nodes, [*case.jobs, last]), options)
     assert after.start_ms.tolist() == [*before.start_ms.tolist(), submit]
 
 

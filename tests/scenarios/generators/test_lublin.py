@@ -37,7 +37,7 @@ TYPES = {"whole": WHOLE_SAMPLE, "batch": BATCH_JOBS, "interactive": INTERACTIVE_
 KINDS = (*TYPES, "types")
 
 
-def made(kind: str = "whole", jobs: int = 2000, seed: int = 1, **options: float) -> Workload:
+def generated(kind: str = "whole", jobs: int = 2000, seed: int = 1, **options: float) -> Workload:
     """Return a generated workload."""
     return generate_lublin(lublin_model(kind), jobs, np.random.default_rng(seed), **options)  # type: ignore[arg-type]
 
@@ -108,9 +108,9 @@ def test_generated_jobs_are_valid(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shorter_workload_is_a_prefix_of_a_longer_one(kind: str) -> None:
-    long = made(kind, 9000)
+    long = generated(kind, 9000)
     for jobs in (1, 4096, 5000):
-        short = made(kind, jobs)
+        short = generated(kind, jobs)
         assert same(short, long.take(np.arange(jobs)))
 
 
@@ -122,20 +122,20 @@ def test_time_zero_is_midnight() -> None:
         gaps = draw_gaps(WHOLE_SAMPLE.aarr * WHOLE_SAMPLE.arar, WHOLE_SAMPLE.barr, 50, for_gaps)
         submit_s = np.floor(cycle.time_s(np.cumsum(gaps)))
         assert submit_s[0] > 0
-        assert made(jobs=50, seed=seed).submit_ms.tolist() == (submit_s * 1000).tolist()
+        assert generated(jobs=50, seed=seed).submit_ms.tolist() == (submit_s * 1000).tolist()
 
 
 def test_jobs_depend_only_on_the_seed() -> None:
-    assert same(made("types", seed=5), made("types", seed=5))
-    assert not same(made("types", seed=5), made("types", seed=6))
+    assert same(generated("types", seed=5), generated("types", seed=5))
+    assert not same(generated("types", seed=5), generated("types", seed=6))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_factor_changes_only_its_times(kind: str) -> None:
-    plain, longer = made(kind), made(kind, run_factor=2.0)
+    plain, longer = generated(kind), generated(kind, run_factor=2.0)
     assert np.array_equal(longer.run_ms, plain.run_ms * 2)
     assert np.array_equal(longer.submit_ms, plain.submit_ms)
-    faster = made(kind, interarrival_factor=0.5)
+    faster = generated(kind, interarrival_factor=0.5)
     jobs = [sorted(zip(w.width.tolist(), w.run_ms.tolist(), strict=True)) for w in (plain, faster)]
     assert jobs[0] == jobs[1]
     assert faster.submit_ms[-1] < plain.submit_ms[-1]
@@ -153,7 +153,7 @@ def test_a_target_load_is_reached(
     seed: int, kind: str, load: float, interarrival_factor: float, run_factor: float
 ) -> None:
     """It holds before the two factors apply, up to the rounding of submit times to seconds."""
-    workload = made(kind, 300, seed, load=load, interarrival_factor=interarrival_factor, run_factor=run_factor)
+    workload = generated(kind, 300, seed, load=load, interarrival_factor=interarrival_factor, run_factor=run_factor)
     span_s = (workload.submit_ms[-1] - workload.submit_ms[0]) / 1000
     expected = load * run_factor / interarrival_factor
     assert measure(workload).offered_load == pytest.approx(expected, rel=1.1 / span_s)
@@ -161,7 +161,7 @@ def test_a_target_load_is_reached(
 
 def test_interarrival_factors_do_not_stretch_the_day() -> None:
     for factor in (0.05, 0.5):
-        hour = made(jobs=100_000, interarrival_factor=factor).submit_ms // 3_600_000 % 24
+        hour = generated(jobs=100_000, interarrival_factor=factor).submit_ms // 3_600_000 % 24
         expected = daily_cycle(WHOLE_SAMPLE.anum, WHOLE_SAMPLE.bnum).weights.reshape(24, 2).sum(axis=1) / 48
         assert np.abs(np.bincount(hour, minlength=24) / 100_000 - expected).max() < 0.02
 
@@ -180,7 +180,7 @@ def test_a_lower_alpha_shortens_the_gaps_between_the_same_jobs() -> None:
 
 
 def test_types_are_merged_by_arrival() -> None:
-    workload = made("types", 20_000)
+    workload = generated("types", 20_000)
     assert (np.diff(workload.submit_ms) >= 0).all()
     classes = workload.columns["job_class"]
     for number, jobs in ((0, INTERACTIVE_JOBS), (1, BATCH_JOBS)):
@@ -256,7 +256,7 @@ def test_the_name_of_a_model_is_one_line(tmp_path: Path) -> None:
 )
 def test_invalid_requests_are_refused(options: dict[str, float], words: str) -> None:
     with pytest.raises(OptionError) as caught:
-        made(**options)  # type: ignore[arg-type]
+        generated(**options)  # type: ignore[arg-type]
     assert caught.value.option == words
 
 
@@ -282,7 +282,7 @@ def theirs(trace_path: Callable[[str], Path]) -> Workload:
 @pytest.fixture(scope="module")
 def ours() -> Workload:
     """Return 200,000 jobs on 256 nodes from our generator."""
-    return made(jobs=200_000, nodes=256)
+    return generated(jobs=200_000, nodes=256)
 
 
 # Two samples of 10,000 and 200,000 from one distribution are farther apart than this once in a thousand times.

@@ -184,7 +184,7 @@ SMALL = st.fixed_dictionaries(
 )
 
 
-def by_the_book(jobs: list[dict[str, Any]]) -> list[tuple[int, int, int, int, int, bool]]:
+def converted_one_by_one(jobs: list[dict[str, Any]]) -> list[tuple[int, int, int, int, int, bool]]:
     """Convert records one by one, following the rules literally."""
     taken: list[tuple[int, int, int, int, int, bool]] = []
     for job in jobs:
@@ -201,7 +201,7 @@ def by_the_book(jobs: list[dict[str, Any]]) -> list[tuple[int, int, int, int, in
 @given(st.lists(SMALL, min_size=1, max_size=12))
 def test_conversion_equals_a_loop_over_the_rules(jobs: list[dict[str, Any]]) -> None:
     """Every record is accounted for."""
-    expected = by_the_book(jobs)
+    expected = converted_one_by_one(jobs)
     if not expected:
         with pytest.raises(TraceError, match="no job is left"):
             converted(*jobs)

@@ -23,7 +23,7 @@ Software,Same Event
 """
 
 
-def written(tmp_path: Path, text: str) -> Path:
+def write_log(tmp_path: Path, text: str) -> Path:
     """Write a file."""
     path = tmp_path / "log.txt"
     path.write_text(text, encoding="utf-8")
@@ -60,7 +60,7 @@ def test_jobs_and_outages_of_one_cluster_share_a_clock(tmp_path: Path) -> None:
 
 def test_failures_of_one_los_alamos_system_are_read(tmp_path: Path) -> None:
     """Overlapping failures are merged, and a failure without repair lasts."""
-    path = written(tmp_path, LOS_ALAMOS)
+    path = write_log(tmp_path, LOS_ALAMOS)
     outages = read_outages(path, system="20")
     assert [(outage.node, outage.kind) for outage in outages] == [(6, "down"), (6, "down"), (0, "down")]
     start_s = int(outages[0].start_s)
@@ -105,7 +105,7 @@ def test_overlapping_outages_of_a_node_are_merged() -> None:
 )
 def test_invalid_logs_are_refused_with_their_line(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as refused:
-        read_outages(written(tmp_path, text))
+        read_outages(write_log(tmp_path, text))
     assert says in str(refused.value)
 
 

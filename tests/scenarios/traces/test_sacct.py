@@ -32,7 +32,7 @@ OLD = NEW.replace("|None|2026-01-05T08:05:00|", "|2026-01-05T08:05:00|2026-01-05
 OLDER = NEW.replace("|None|2026-01-05T08:05:00|", "|Unknown|2026-01-05T08:05:00|")
 
 
-def written(tmp_path: Path, text: str) -> Path:
+def write_export(tmp_path: Path, text: str) -> Path:
     """Write a file."""
     path = tmp_path / "log.txt"
     path.write_text(text, encoding="utf-8")
@@ -41,7 +41,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("text", [NEW, OLD, OLDER], ids=["None", "the end", "Unknown"])
 def test_exports_of_all_versions_are_read(text: str, tmp_path: Path) -> None:
-    workload, report, jobs = read_sacct(written(tmp_path, text), nodes=4)
+    workload, report, jobs = read_sacct(write_export(tmp_path, text), nodes=4)
     assert workload.job_id.tolist() == [11, 12, 13, 14, 15]
     assert workload.submit_ms.tolist() == [0, 60_000, 120_000, 180_000, 240_000]
     assert workload.width.tolist() == [2, 4, 1, 1, 1]
@@ -58,7 +58,7 @@ def test_exports_of_all_versions_are_read(text: str, tmp_path: Path) -> None:
 def test_conversion_writes_a_trace_and_a_file_of_states(tmp_path: Path) -> None:
     """The trace has the cancellations, the other file the final states."""
     out = tmp_path / "out.swf"
-    given = ["convert", str(written(tmp_path, NEW)), str(out), "--from", "sacct", "--nodes", "4"]
+    given = ["convert", str(write_export(tmp_path, NEW)), str(out), "--from", "sacct", "--nodes", "4"]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
     workload, _ = load_workload(out, cancelled=True)
@@ -112,7 +112,7 @@ def without(text: str, *columns: str) -> str:
 )
 def test_a_log_of_shared_nodes_is_refused_without_by_cores(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
-        read_sacct(written(tmp_path, text), nodes=2)
+        read_sacct(write_export(tmp_path, text), nodes=2)
     assert says in str(caught.value)
 
 
@@ -122,20 +122,20 @@ def test_consecutive_jobs_do_not_share_a_node(tmp_path: Path) -> None:
     apart = apart.replace("2026-01-05T09:00:00", "2026-01-05T08:00:00").replace(
         "|2026-01-05T08:30:00|2026-01-05T08:40", "|2026-01-05T10:00:00|2026-01-05T10:40"
     )
-    workload, report, _ = read_sacct(written(tmp_path, apart), nodes=2)
+    workload, report, _ = read_sacct(write_export(tmp_path, apart), nodes=2)
     assert (workload.width.tolist(), report.kept) == ([1, 2, 1, 1], 4)
 
 
 def test_by_cores_accepts_a_log_of_shared_nodes(tmp_path: Path) -> None:
     """The width is the allocated number of cores or, if a job never started, the requested number."""
     out = tmp_path / "out.swf"
-    given = ["convert", str(written(tmp_path, SHARED)), str(out), "--from", "sacct", "--by-cores", "--nodes", "32"]
+    given = ["convert", str(write_export(tmp_path, SHARED)), str(out), "--from", "sacct", "--by-cores", "--nodes", "32"]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
     workload, _ = load_workload(out, cancelled=True)
     assert (workload.width.tolist(), workload.nodes) == ([8, 16, 8, 4], 32)
     with pytest.raises(TraceError, match="has no column AllocCPUS"):
-        read_sacct(written(tmp_path, without(SHARED, "AllocCPUS", "ReqCPUS")), nodes=32, by_cores=True)
+        read_sacct(write_export(tmp_path, without(SHARED, "AllocCPUS", "ReqCPUS")), nodes=32, by_cores=True)
 
 
 WRONG = {
@@ -157,7 +157,7 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_invalid_exports_are_refused_with_their_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
-        read_sacct(written(tmp_path, text), nodes=4)
+        read_sacct(write_export(tmp_path, text), nodes=4)
     assert WRONG[text] in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -170,14 +170,14 @@ def array_of(tasks: str) -> str:
 
 def test_unstarted_array_tasks_on_one_line_are_counted(tmp_path: Path) -> None:
     """Slurm writes evenly spaced tasks as a range with a step."""
-    workload, _, _ = read_sacct(written(tmp_path, array_of("0-20:5%2")), nodes=4)
+    workload, _, _ = read_sacct(write_export(tmp_path, array_of("0-20:5%2")), nodes=4)
     assert workload.job_id.tolist() == [11, 12, 13, 14, 15]
 
 
 @pytest.mark.parametrize("tasks", ["0-9999999", "7-3", "0-99999999999999999999"])
 def test_impossible_array_sizes_are_refused(tasks: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r":2: JobID: '11_\["):
-        read_sacct(written(tmp_path, array_of(tasks)), nodes=4)
+        read_sacct(write_export(tmp_path, array_of(tasks)), nodes=4)
 
 
 def test_an_export_of_slurm_22_05_is_read(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ JobID|JobIDRaw|Submit|Start|End|State|Timelimit|NNodes|JobName
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_every_run_of_a_requeued_job_is_a_job(mark: str, tmp_path: Path) -> None:
     """Separators in names, counts in thousands and a byte order mark are handled."""
-    workload, report, _ = read_sacct(written(tmp_path, mark + REQUEUED), nodes=2048)
+    workload, report, _ = read_sacct(write_export(tmp_path, mark + REQUEUED), nodes=2048)
     assert workload.job_id.tolist() == [10, 11]
     assert workload.submit_ms.tolist() == [0, 3_600_000]
     assert workload.run_ms.tolist() == [3_600_000, 1_800_000]
@@ -219,4 +219,4 @@ def test_separators_in_two_text_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         TraceError, match=r"log\.txt:4: has 12 values; the header has 10; leave out columns with user text"
     ):
-        read_sacct(written(tmp_path, text.replace("|batch\n", "|batch|\n")), nodes=2048)
+        read_sacct(write_export(tmp_path, text.replace("|batch\n", "|batch|\n")), nodes=2048)

@@ -17,7 +17,7 @@ def workload_of(jobs: int) -> Workload:
     return Workload(each, each, each, each, each, columns={"job_class": queues, "user": np.ones(jobs, np.int64)})
 
 
-def given(model: str, jobs: int = 70) -> list[int]:
+def assigned(model: str, jobs: int = 70) -> list[int]:
     """Return the priorities that a model assigns."""
     priorities = with_priorities(workload_of(jobs), model, np.random.default_rng(5)).columns["priority"]
     return [int(each) for each in priorities]
@@ -25,8 +25,8 @@ def given(model: str, jobs: int = 70) -> list[int]:
 
 def test_jobs_get_the_priority_of_their_queue() -> None:
     """Queues that are not listed get 0. Other columns work the same way, and existing columns are kept."""
-    assert given("job_class:3=2, 1=-4", 7) == [0, -4, 0, 2, 0, 0, 0]
-    assert given("user:1=9", 2) == [9, 9]
+    assert assigned("job_class:3=2, 1=-4", 7) == [0, -4, 0, 2, 0, 0, 0]
+    assert assigned("user:1=9", 2) == [9, 9]
     kept = with_priorities(workload_of(3), "user:1=9", np.random.default_rng(0)).columns
     assert kept["job_class"].tolist() == [0, 1, 2]
     assert "priority" not in with_priorities(workload_of(3), "keep", np.random.default_rng(0)).columns
@@ -34,11 +34,11 @@ def test_jobs_get_the_priority_of_their_queue() -> None:
 
 def test_priorities_are_drawn_by_their_shares() -> None:
     """The shares need not sum to 1, and the same seed gives the same priorities."""
-    drawn = given("shares:2=1,1=3,0=4", 8_000)
-    assert drawn == given("shares:2=1,1=3,0=4", 8_000)
+    drawn = assigned("shares:2=1,1=3,0=4", 8_000)
+    assert drawn == assigned("shares:2=1,1=3,0=4", 8_000)
     assert [drawn.count(level) / 8_000 for level in (2, 1, 0)] == pytest.approx([1 / 8, 3 / 8, 1 / 2], abs=0.02)
-    assert set(given("shares:4=1,1=0")) == {4}
-    assert given("shares:2=1e308,1=1e308", 8_000).count(2) / 8_000 == pytest.approx(1 / 2, abs=0.02)
+    assert set(assigned("shares:4=1,1=0")) == {4}
+    assert assigned("shares:2=1e308,1=1e308", 8_000).count(2) / 8_000 == pytest.approx(1 / 2, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_priorities_are_drawn_by_their_shares() -> None:
 )
 def test_invalid_models_are_refused(model: str, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
-        given(model)
+        assigned(model)

@@ -69,7 +69,7 @@ def test_invalid_models_are_refused_in_one_line(model: str) -> None:
         with_run_times(workload_of(2, 5, 5), model, np.random.default_rng(0))
 
 
-def written(folder: Path, text: str) -> Path:
+def write_experience(folder: Path, text: str) -> Path:
     """Write a file of experience."""
     path = folder / "known.toml"
     path.write_text(text)
@@ -101,7 +101,7 @@ def test_each_class_has_its_own_distribution(tmp_path: Path) -> None:
     jobs = workload_of(3 * JOBS, 10**6, 10**9)
     kinds, users = np.repeat([3, 4, 5], JOBS), np.repeat([7, 7, 8], JOBS)
     jobs = jobs.replace(columns={"job_class": kinds, "user": users})
-    drawn = with_run_times(jobs, f"experience:{written(tmp_path, KNOWN)}", np.random.default_rng(4)).run_ms
+    drawn = with_run_times(jobs, f"experience:{write_experience(tmp_path, KNOWN)}", np.random.default_rng(4)).run_ms
     assert drawn[:JOBS].mean() == pytest.approx(50_000, rel=0.02)
     assert drawn[:JOBS].std() == pytest.approx(20_000, rel=0.05)
     logs = np.log(drawn[:JOBS])
@@ -113,7 +113,7 @@ def test_each_class_has_its_own_distribution(tmp_path: Path) -> None:
 def test_learnt_statistics_can_be_drawn_from(tmp_path: Path) -> None:
     drawn = with_run_times(workload_of(600, 100_000, 10**7), "lognormal:0.4", np.random.default_rng(2))
     policy = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1, speed=2.0),))
-    file = written(tmp_path, simulate(drawn, 1, policy).own.texts()["experience.toml"])
+    file = write_experience(tmp_path, simulate(drawn, 1, policy).own.texts()["experience.toml"])
     again = with_run_times(workload_of(JOBS, 1, 10**7), f"experience:{file}", np.random.default_rng(3)).run_ms
     assert again.mean() == pytest.approx(drawn.run_ms.mean(), rel=0.02)
     assert again.std() == pytest.approx(drawn.run_ms.std(), rel=0.05)
@@ -134,4 +134,4 @@ def test_learnt_statistics_can_be_drawn_from(tmp_path: Path) -> None:
 )
 def test_unusable_files_of_experience_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
-        with_run_times(workload_of(2, 5, 5), f"experience:{written(tmp_path, text)}", np.random.default_rng(0))
+        with_run_times(workload_of(2, 5, 5), f"experience:{write_experience(tmp_path, text)}", np.random.default_rng(0))
