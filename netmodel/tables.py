@@ -93,8 +93,8 @@ class LinkTable(_Table, frozen=True, kw_only=True):
         Values that differ in the reverse direction.
     """
 
-    origin: Annotated[str, Meta(description="Node at which the cable begins.")] = msgspec.field(name="from")
-    target: Annotated[str, Meta(description="Node at which it ends.")] = msgspec.field(name="to")
+    origin: Annotated[str, Meta(description="Node at the start of the cable.")] = msgspec.field(name="from")
+    target: Annotated[str, Meta(description="Node at the end of the cable.")] = msgspec.field(name="to")
     name: str = ""
     latency_ms: float | None = None
     bandwidth_bps: float | None = None
@@ -174,7 +174,7 @@ class ChangeTable(_Table, frozen=True, kw_only=True):
     """
 
     at_ms: int
-    action: Annotated[str, _one_of(ACTIONS, "What happens.")]
+    action: Annotated[str, _one_of(ACTIONS, "Kind of change.")]
     link: list[str] = msgspec.field(default_factory=list)
     nodes: list[str] = msgspec.field(default_factory=list)
     factor: float = 1.0
@@ -229,13 +229,13 @@ class NetTable(_Table, frozen=True, kw_only=True):
     nodes: list[NodeTable] = msgspec.field(default_factory=list)
     links: list[LinkTable] = msgspec.field(default_factory=list)
     attach: dict[str, str | AttachTable] = msgspec.field(default_factory=dict)
-    detour: Annotated[float, Meta(description="Length of a fibre over the great circle.")] = DETOUR
+    detour: Annotated[float, Meta(description="Length of a fibre relative to the great-circle distance.")] = DETOUR
     bandwidth_bps: float | None = None
     bandwidth: str | None = None
-    routes: Annotated[str, _one_of(ROUTES, "Which route is taken.")] = "latency"
+    routes: Annotated[str, _one_of(ROUTES, "Rule for choosing routes.")] = "latency"
     k: int = 4
     exchange: Annotated[str, _one_of(EXCHANGES, "Whether ranks wait for the slowest message.")] = "synchronous"
-    contention: Annotated[str, _one_of(CONTENTIONS, "What jobs on the same links do to each other.")] = "none"
+    contention: Annotated[str, _one_of(CONTENTIONS, "How jobs on the same links slow each other down.")] = "none"
     local_latency_ms: float = LOCAL_LATENCY_MS
     local_bandwidth_bps: float = LOCAL_BANDWIDTH_BPS
     segment_bytes: int = SEGMENT_BYTES

@@ -17,7 +17,7 @@ from gridweave.scenarios.workload.estimates import number_of
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
 from gridweave.site.disciplines.known_times import KnownTimes
 
-FORMS = "keep, lognormal:X (0 < X <= 10: the standard deviation by the mean) or experience:FILE.toml"
+FORMS = "keep, lognormal:X (0 < X <= 10: standard deviation / mean) or experience:FILE.toml"
 
 EXPERIENCE = "experience"
 
