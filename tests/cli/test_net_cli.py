@@ -224,4 +224,4 @@ def test_bad_calls_end_with_one_line(shell: Shell, gml: Path, arguments: list[st
     assert status == 2
     assert out == ""
     assert message in err
-    assert len(err.splitlines()) == 1 or "no latency is given" in err
+    assert len(err.splitlines()) == 1 or "no latency given" in err

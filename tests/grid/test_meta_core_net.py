@@ -129,7 +129,7 @@ def test_many_jobs_keep_what_they_send() -> None:
     ("event", "told"),
     [
         (LinksChanged((1.0, 1.0)), "factors are 2 numbers; expected one from 0 to 1 for each of the 1 cables"),
-        (LinksChanged((1.5,)), "factors are 1 numbers; one from 0 to 1"),
+        (LinksChanged((1.5,)), "factors are 1 numbers; expected one from 0 to 1"),
         (submitted(1, 2, Sends(data=JobData(input_site=2))), "job 1: input_site 2 is not one of the sites 0 to 1"),
         (submitted(1, 2, Sends(data=JobData(output_bytes=-1))), "job 1: output_bytes -1 is not within 0 to"),
     ],

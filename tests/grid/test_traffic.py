@@ -273,7 +273,7 @@ def test_who_says_what_a_job_sends() -> None:
         ),
         (
             {"communication": "fraction=1.2,pattern=ring,message=1MB"},
-            "communication: fraction is 1.2; a part of the run",
+            "communication: fraction is 1.2; expected a fraction of the run",
         ),
         (
             {"communication": "fraction=0.2,pattern=star,message=1MB"},

@@ -219,7 +219,7 @@ def test_root_tasks_are_drawn_for_half_of_the_jobs_with_several_tasks() -> None:
         ({"tasks_2": [4]}, "job 1: has 4 tasks, and its other groups leave none for the first group"),
         ({"tasks_2": [-1]}, "job 1: tasks_2 -1 is not a number of tasks"),
         ({"cpu_need_2": [0.0]}, r"job 1: cpu_need_2 0\.0 is not above 0 and up to 1"),
-        ({"memory_fraction_2": [0.7]}, "memory_fraction_2 is above memory_fraction; the first group of tasks is the"),
+        ({"memory_fraction_2": [0.7]}, "memory_fraction_2 is above memory_fraction; the first group must be the"),
         ({"memory_fraction_2": None}, "has no column memory_fraction_2; tasks_2, cpu_need_2 and memory_fraction_2 go"),
     ],
 )
