@@ -1,4 +1,4 @@
-"""The connections between the meta-scheduler and the sites: what is sent, what it goes through, and what goes wrong."""
+"""The connections between the meta-scheduler and the sites: the messages, their routes, and faults."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     latency_ms : int
-        One way.
+        Latency in one direction.
     jitter_ms : int
-        Up to so much more, evenly distributed; messages may overtake each other.
+        Highest extra latency, drawn uniformly from 0 up for every message; messages may overtake each other.
     loss : float
         Probability that a message is lost, within [0, 0.9].
     duplicate : float
-        Probability that a message comes twice, within [0, 1].
+        Probability that a message arrives twice, within [0, 1].
     look_ms : int
-        What a site tells the grid leaves at its next look: whole multiples of so much. So do sites whose nodes belong
-        to a batch system, at which they look now and then. 0: at once.
+        Interval at which sites send to the grid, as sites do that poll a batch system; 0 to send
+        at once.
 
     Raises
     ------
     OptionError
-        If a number makes no sense.
+        If a number is out of range.
     """
 
     latency_ms: int = 0
@@ -50,11 +50,11 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("latency_ms", "jitter_ms", "look_ms"):
             if not 0 <= getattr(self, name) <= 3_600_000:
-                raise OptionError(name, f"is {getattr(self, name)}; milliseconds from 0 to an hour")
+                raise OptionError(name, f"is {getattr(self, name)}; expected milliseconds from 0 to 3600000 (an hour)")
         if not 0 <= self.loss <= 0.9:
-            raise OptionError("loss", f"is {self.loss}; a probability from 0 to 0.9, or nothing would ever arrive")
+            raise OptionError("loss", f"is {self.loss}; expected a probability from 0 to 0.9")
         if not 0 <= self.duplicate <= 1:
-            raise OptionError("duplicate", f"is {self.duplicate}; a probability from 0 to 1")
+            raise OptionError("duplicate", f"is {self.duplicate}; expected a probability from 0 to 1")
 
     @property
     def keeps_order(self) -> bool:
@@ -63,7 +63,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that a scenario plans.
+    """A fault at a fixed time.
 
     Attributes
     ----------
@@ -80,20 +80,20 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """What fails: at random instants with exponentially distributed time between them, and as planned.
+    """Random faults, with exponentially distributed times between them, and planned ones.
 
     Attributes
     ----------
     planned : tuple of PlannedFault
-        Faults at given instants. Where several of one kind overlap at a site, it is back after the last.
+        Faults at fixed times. If faults of one kind overlap at a site, they end together with the last.
     crash_every_ms : float
-        Mean time between two failures of a site; 0 for none. What runs on it is lost, what waits still waits.
+        Mean time between two crashes of a site; 0 for none. Running jobs are lost, waiting jobs still wait.
     crash_lasts_ms : float
-        Mean time until it is back.
+        Mean length of a crash.
     cut_every_ms : float
-        Mean time between two cuts of the connection of a site; 0 for none. It goes on by itself meanwhile.
+        Mean time between two cuts of a site's connection; 0 for none. The site keeps working during a cut.
     cut_lasts_ms : float
-        Mean time until it is connected again.
+        Mean length of a cut.
 
     Raises
     ------
@@ -110,45 +110,45 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("crash_every_ms", "crash_lasts_ms", "cut_every_ms", "cut_lasts_ms"):
             if not 0 <= getattr(self, name) < 1e15:
-                raise OptionError(name, f"is {getattr(self, name)}; milliseconds, from 0 up")
+                raise OptionError(name, f"is {getattr(self, name)}; expected milliseconds, at least 0")
 
     @property
     def any(self) -> bool:
-        """Whether anything ever fails."""
+        """Whether any fault can occur."""
         return self.crash_every_ms > 0 or self.cut_every_ms > 0 or bool(self.planned)
 
     def drawn(self, sites: int, until_ms: int, rng: np.random.Generator) -> tuple[PlannedFault, ...]:
-        """Return all faults of a run as planned ones, with those drawn that come at random; none begins later."""
-        found = list(self.planned)
+        """Draw the random faults that begin before ``until_ms``; return them with the planned ones, by time."""
+        faults = list(self.planned)
         means = (("crash", self.crash_every_ms, self.crash_lasts_ms), ("cut", self.cut_every_ms, self.cut_lasts_ms))
         for site in range(sites):
             for action, every_ms, lasts_ms in means:
                 at_ms = 1 + int(rng.exponential(every_ms)) if every_ms > 0 else until_ms
                 while at_ms < until_ms:
                     length_ms = 1 + int(rng.exponential(lasts_ms))
-                    found.append(PlannedFault(at_ms=at_ms, action=action, site=site, lasts_ms=length_ms))
+                    faults.append(PlannedFault(at_ms=at_ms, action=action, site=site, lasts_ms=length_ms))
                     at_ms += length_ms + 1 + int(rng.exponential(every_ms))
-        return tuple(sorted(found, key=lambda fault: (fault.at_ms, fault.site, fault.action)))
+        return tuple(sorted(faults, key=lambda fault: (fault.at_ms, fault.site, fault.action)))
 
 
 class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes on a live grid besides the work of jobs: processes start and end, and sites agree on starts.
+    """Times that a live grid adds to the run times of jobs: to start and end processes, and to agree on a start.
 
-    A job holds its nodes for so much longer than it works, but no longer than its limit.
+    A job holds its nodes longer than it works by ``start_ms`` and ``end_ms``, but never past its limit.
 
     Attributes
     ----------
     start_ms : int
-        From when a job is placed, or the start that was agreed on, until its processes run.
+        From the placement of a job, or the agreed start, until its processes run.
     end_ms : int
-        From the end of its processes until the grid hears of it, and has its nodes again.
+        From the end of its processes until the grid learns of it and may use the nodes again.
     margin_ms : int
-        How far ahead a start on several sites is agreed; where messages take long, longer.
+        How far ahead a start on several sites is agreed; more if messages take longer.
 
     Raises
     ------
     OptionError
-        If a number makes no sense.
+        If a number is out of range.
     """
 
     start_ms: int = 0
@@ -158,7 +158,7 @@ class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if not 0 <= getattr(self, name) <= 86_400_000:
-                raise OptionError(name, f"is {getattr(self, name)}; milliseconds from 0 to a day")
+                raise OptionError(name, f"is {getattr(self, name)}; expected milliseconds from 0 to 86400000 (a day)")
 
     @property
     def around_ms(self) -> int:
@@ -166,16 +166,16 @@ class LiveTimes(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_ms + self.end_ms
 
     def at_speed(self, speed: float) -> Self:
-        """Return the same in the time of a scenario of which so many ms pass in one."""
+        """Return these times in a scenario of which ``speed`` milliseconds pass per real millisecond."""
         return type(self)(**{name: round(getattr(self, name) * speed) for name in self.__struct_fields__})
 
 
 SITE_END, GRID_END = 0, 1
-"""The two ends of the connection between a site and the meta-scheduler; a message is sent by one of them."""
+"""The two ends of a site's connection to the meta-scheduler; one of them sends a message."""
 
 
 MESSAGE_BYTES = 500
-"""Of a message between a site and the grid, with all that wraps it."""
+"""Assumed size of a message between a site and the grid, including protocol headers."""
 
 
 class _Way(NamedTuple):
@@ -189,16 +189,15 @@ class _Way(NamedTuple):
 
 
 _NO_LINKS = _Way(exists=True, latency_ms=0.0, jitter_ms=np.zeros(0), loss=0.0, ms_per_bit=0.0)
-"""Where messages cross no links, all that they meet is the network beside these."""
+"""The path of messages that cross no links: only the `Network` delays or loses them."""
 
 
 class Routes:
-    """What messages between the meta-scheduler and the sites go through: a network, and beside it links, if any.
+    """The routes of messages between the meta-scheduler and the sites: a `Network`, and links if there are any.
 
-    The times of both are added to each other, and so are their losses. Messages cross links if the meta-scheduler has a
-    ``node`` among them. ``keeps_order`` says whether every message arrives, once, and in order, for the whole of the
-    run; ``margin_ms`` how far ahead a start on several sites is agreed: request, answer and commitment, and two losses
-    on the way.
+    Delays of both add up, and so do losses. Messages cross links if the meta-scheduler has a ``node`` in the topology.
+    ``keeps_order`` is whether every message arrives once and in order during the whole run. ``margin_ms`` is how far
+    ahead a start on several sites is agreed: the time for request, answer and commitment, with two losses on the way.
     """
 
     def __init__(
@@ -207,7 +206,7 @@ class Routes:
         self._network = network
         self._rng = rng
         self._node = node
-        # Models of one state of the links share their paths.
+        # Equal states of the links have the same `Paths` object.
         self._stars: dict[int, tuple[Paths, list[tuple[_Way, _Way]]]] = {}
         states: list[list[tuple[_Way, _Way]]] = []
         if net is not None and node is not None:
@@ -228,7 +227,7 @@ class Routes:
         self._last_ms: dict[tuple[int, int], int] = {}
 
     def _star_of(self, model: NetworkModel) -> list[tuple[_Way, _Way]]:
-        assert self._node is not None, "messages cross links from and to nowhere"
+        assert self._node is not None, "the meta-scheduler has no node"
         key = id(model.paths)
         if key not in self._stars:
             self._stars[key] = model.paths, _star(model, self._node)
@@ -238,12 +237,12 @@ class Routes:
         if not way.exists:
             return 0
         on_links_ms = way.latency_ms + float(way.jitter_ms.sum()) + 8 * MESSAGE_BYTES * way.ms_per_bit
-        # What is sent just after a look waits for the next one.
+        # A message sent just after a poll waits for the next poll.
         waits_ms = max(0, self._network.look_ms - 1)
         return _whole_ms(on_links_ms) + self._network.latency_ms + self._network.jitter_ms + waits_ms
 
     def change(self, model: NetworkModel) -> int:
-        """Send messages over the links as they are now; return how many sites were cut off by that."""
+        """Route messages over the links as they are now; return how many sites this cut off."""
         if self._now is None:
             return 0
         before, self._now = self._now, self._star_of(model)
@@ -253,18 +252,21 @@ class Routes:
         )
 
     def resend_ms(self, site: int) -> int:
-        """Return after how long without an acknowledgement a message to or from a site is sent again."""
+        """Return how long an unacknowledged message to or from a site waits until it is sent again."""
         return 2 * (self._most_ms if self._now is None else self._one_way_ms[site]) + 1000
 
     def _way_from(self, site: int, end: int) -> _Way:
         return _NO_LINKS if self._now is None else self._now[site][end]
 
     def joins(self, site: int, end: int) -> bool:
-        """Return whether there is a way now for what one end of a site's connection sends."""
+        """Return whether a message from this end can currently reach the other end."""
         return self._way_from(site, end).exists
 
     def arrivals_ms(self, now_ms: int, site: int, end: int, messages: int) -> list[int]:
-        """Return when each copy of what one end sends now arrives; they overtake each other only if latencies vary."""
+        """Return when each copy of a packet sent now arrives; an empty list if it is lost.
+
+        Packets overtake each other only if latencies vary.
+        """
         way = self._way_from(site, end)
         if not way.exists:
             return []
@@ -292,7 +294,7 @@ class Routes:
 
 
 def _star(model: NetworkModel, node: int) -> list[tuple[_Way, _Way]]:
-    """Return for each site the way to the meta-scheduler at a node, and the way back: by the end that sends."""
+    """Return for each site the path to the meta-scheduler's node and the path back, indexed by the sending end."""
     topology, paths = model.topology, model.paths
     sites = len(topology.sites)
     here = np.flatnonzero(topology.node_of_site == node)
@@ -317,15 +319,15 @@ def _way(topology: Topology, paths: Paths, origin: int, target: int) -> _Way:
 
 
 def _whole_ms(time_ms: float) -> int:
-    """Return a time in whole milliseconds, rounded up, but for what additions of doubles leave."""
+    """Round up to whole milliseconds, ignoring the rounding errors of added doubles."""
     return math.ceil(time_ms - 1e-9)
 
 
 def node_of_grid(net: GridNet, name: str | None) -> int:
-    """Return the node at which the meta-scheduler is: of this name, or that of the site of this name.
+    """Return the node of the meta-scheduler: the node, or the node of the site, called ``name``.
 
-    If no name is given: the node of the site that has the least sum of latencies to all others and back; of several the
-    first.
+    Without a name, choose the node of the site with the least sum of latencies to and from all others; ties go to the
+    first site.
     """
     topology = net.model.topology
     if name is None:
@@ -337,7 +339,7 @@ def node_of_grid(net: GridNet, name: str | None) -> int:
 
 
 def check_reach(net: GridNet, node: int) -> None:
-    """Refuse a network that cuts a site off from the meta-scheduler for ever: what is there would never be heard of."""
+    """Raise InputError if the last change of links leaves a site cut off from the meta-scheduler forever."""
     if net.timetable is None or not len(net.timetable.instants_ms):
         return
     model = list(net.periods())[-1][1]
@@ -345,24 +347,24 @@ def check_reach(net: GridNet, node: int) -> None:
         if not all(way.exists for way in ways):
             name, at = model.topology.sites[site], model.topology.nodes[node]
             raise InputError(
-                f"site {name} has no path to the grid, which is at {at}, and back, from "
-                f"{net.timetable.instants_ms[-1]} ms on, for ever; let the links come back"
+                f"site {name} has no path to or from the grid, at node {at}, from "
+                f"{net.timetable.instants_ms[-1]} ms on; expected its links to come back"
             )
 
 
 GRID = -1
-"""The place of the meta-scheduler, where others are the numbers of sites."""
+"""The number of the meta-scheduler where sites have numbers from 0 up."""
 
 PACKET, RESEND = 5, 6
-"""What a connection has planned: that a message arrives, or that one is sent again; the last of what an instant has."""
+"""Kinds of events of a connection: a packet arrives, or an end sends again. At one instant both come last."""
 
 
 class Connections:
-    """One connection for each site, with a channel at either end where the network does not keep order.
+    """One connection for each site, with a channel at either end unless the network keeps order.
 
-    ``down`` says which sites have failed now, and is kept up to date by its owner. ``plan`` has `arrive` called later
-    if the kind is `PACKET`, `resend` if it is `RESEND`; ``deliver`` takes what arrives, for a site or the grid
-    (`GRID`). The ends in ``unsent`` have put what only a `send` sends, as all do where there are channels.
+    The owner keeps ``down`` current: whether each site has crashed. ``plan`` schedules a later call of `arrive` (kind
+    `PACKET`) or `resend` (kind `RESEND`). ``deliver`` receives arrived messages for a site or the grid (`GRID`).
+    ``unsent`` holds the ends with messages that wait for `send`; without channels it stays empty.
     """
 
     def __init__(
@@ -380,7 +382,7 @@ class Connections:
         self._deliver = deliver
         self._cut = [0] * len(down)
         self.unsent: dict[tuple[int, int], None] = {}
-        # Of each site, the two ends; none at all where the network keeps order.
+        # The channels at the two ends of each site's connection; empty if the network keeps order.
         delays_ms = [routes.resend_ms(site) for site in range(len(down))] if channels else []
         self._channels = [(Channel(resend_ms), Channel(resend_ms)) for resend_ms in delays_ms]
         self._wake_ms: dict[int, int] = {}
@@ -395,21 +397,21 @@ class Connections:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way, and every message has arrived."""
+        """Whether every message has arrived."""
         if not self._channels:
             return not self._under_way
         return all(channel.is_idle for pair in self._channels for channel in pair)
 
     def cut(self, site: int) -> None:
-        """Let nothing through any more."""
+        """Begin a cut: no packet arrives until every cut of the connection has ended."""
         self._cut[site] += 1
 
     def mend(self, site: int) -> None:
-        """Take one cut back."""
+        """End one cut."""
         self._cut[site] -= 1
 
     def put(self, now_ms: int, site: int, end: int, message: Any) -> None:
-        """Send a message from one end; through a channel it leaves with the next `send`."""
+        """Send a message from one end; with channels it waits for the next `send`."""
         to = GRID if end == SITE_END else site
         if self._channels:
             self._channels[site][end].send(message)
@@ -424,14 +426,14 @@ class Connections:
             self._plan(when_ms, PACKET, to, (site, message))
 
     def send(self, now_ms: int) -> None:
-        """Send what was put since the last time."""
+        """Send the messages put since the last call."""
         ends = list(self.unsent)
         self.unsent.clear()
         for site, end in ends:
             self._flush(now_ms, site, end)
 
     def _flush(self, now_ms: int, site: int, end: int) -> None:
-        """Send what one end has to send, over a network that may lose or repeat it."""
+        """Send one end's packet over a network that may lose or duplicate it."""
         packet = self._channels[site][end].packet(now_ms)
         if packet is not None:
             self.messages += 1
@@ -446,7 +448,7 @@ class Connections:
         self._plan_wakeup(now_ms, site, end)
 
     def arrive(self, now_ms: int, to: int, what: tuple[int, Any]) -> None:
-        """Take in what has come to its end."""
+        """Receive a packet at the end of ``to``; drop it if the connection is cut or the site is down."""
         site, message = what
         if not self._channels:
             self._under_way -= 1
@@ -462,19 +464,19 @@ class Connections:
         self._plan_wakeup(now_ms, site, end)
 
     def resend(self, now_ms: int, site: int, end: int) -> None:
-        """Repeat or acknowledge what is due; a wakeup that an earlier one has replaced is passed over."""
+        """Repeat or acknowledge messages that are due; ignore a wakeup that an earlier one has replaced."""
         if self._wake_ms.get(2 * site + end) == now_ms:
             del self._wake_ms[2 * site + end]
             if not self._down[site]:
                 self._flush(now_ms, site, end)
 
     def resume(self, now_ms: int, site: int) -> None:
-        """Have a site that is back go on with what it had to send."""
+        """Plan the resends of a site that is back."""
         self._plan_wakeup(now_ms, site, SITE_END)
         self._plan_wakeup(now_ms, site, GRID_END)
 
     def _plan_wakeup(self, now_ms: int, site: int, end: int) -> None:
-        """See to it that an end is asked again when it has something to repeat or to acknowledge."""
+        """Schedule the next resend of an end, unless an earlier one is scheduled."""
         wake_ms = self._channels[site][end].next_wakeup_ms()
         if wake_ms is None:
             return

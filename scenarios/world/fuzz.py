@@ -1,7 +1,7 @@
-"""The search for a violation: one scenario in many simulated worlds, each with a network and faults of its own.
+"""Search for violations: one scenario in many simulated worlds, each with random networks and faults.
 
-Every run is drawn from a seed of its own, and the first run of a search has the seed of the search. So any run can be
-repeated by itself: as a search of one run, with its seed.
+Every run has its own seed, and the first run has the seed of the search. So any run can be repeated as a search of one
+run with its seed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.owner import OwnerPolicy
 
 JOBS = 300
-"""Jobs of one run: enough for queues, splits and faults to meet, and done in a fraction of a second."""
+"""Jobs of one run: enough for queues, splits and faults to meet, and simulated in a fraction of a second."""
 
 MAX_SEED = 2**63 - 1
 
 _LONGEST_MS = 300_000.0
-"""Longer faults show nothing new, and cost a packet a second."""
+"""Longer faults reveal nothing new and cost one packet per second."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class WorldInputs:
-    """What all runs have in common; one is made up of so many jobs of the workload, one after the other.
+    """What all runs share; each run simulates ``jobs`` consecutive jobs of the workload.
 
-    Messages cross the links from and to ``grid_node``, a node of the network.
+    Messages cross the links to and from ``grid_node``, a node of the network.
     """
 
     workload: Workload
@@ -53,9 +53,9 @@ class WorldInputs:
 
 
 def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
-    """Return what the simulated world needs of a scenario, for runs of so many jobs."""
+    """Return the inputs of the simulated world for a scenario, with ``jobs`` jobs per run."""
     if jobs < 1:
-        raise OptionError("jobs", f"is {jobs}; a run has at least 1 job")
+        raise OptionError("jobs", f"is {jobs}; expected at least 1")
     grid_node = None
     if built.net is not None and built.policy.mode != "local":
         grid_node = node_of_grid(built.net, built.scenario.grid.at)
@@ -73,7 +73,7 @@ def world_of(built: Built, *, jobs: int = JOBS) -> WorldInputs:
 
 
 class LinkFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How links fail by chance, to this factor of their bandwidth, beside what the scenario says of them."""
+    """Random failures of links that reduce their bandwidth to ``factor``, in addition to the scenario's changes."""
 
     mean_up_ms: float
     mean_down_ms: float
@@ -81,7 +81,10 @@ class LinkFaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Under what a run takes place: its first job in the workload, and which part of the jobs the grid is given."""
+    """The random conditions of a run.
+
+    ``first`` is its first job in the workload, and ``to_grid`` the part of its jobs that is submitted to the grid.
+    """
 
     first: int
     network: Network
@@ -92,9 +95,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What took place in one run without a violation, or in all of them.
+    """Counts of one run without a violation, or their sums over runs.
 
-    ``lost`` are messages; ``restarts`` jobs that were lost with a site and begun anew; ``link_changes`` instants.
+    ``lost`` counts messages, ``restarts`` jobs that a crash lost and that began again, ``link_changes`` instants.
     """
 
     runs: int = 0
@@ -108,12 +111,11 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     link_changes: int = 0
 
     def __add__(self, other: Tried) -> Tried:
-        """Return the sums."""
         return Tried(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """What must never happen in a run; a search of one run with this seed makes it happen again."""
+    """A violation in a run; a search of one run with this seed reproduces it."""
 
     seed: int
     run: int
@@ -122,7 +124,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search has found: what was tried before the violation, if there is one."""
+    """The result of a search: counts of the runs before the violation, and the violation if there was one."""
 
     seed: int
     tried: Tried
@@ -130,7 +132,7 @@ class FuzzReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seed_of(seed: int, run: int) -> int:
-    """Return the seed of one run of a search, counted from 0; the first has that of the search.
+    """Return the seed of a run, counted from 0; the first run has the seed of the search.
 
     Examples
     --------
@@ -143,9 +145,9 @@ def seed_of(seed: int, run: int) -> int:
 def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None = None) -> FuzzReport:
     """Search for a violation in many simulated worlds; stop at the first."""
     if runs < 1:
-        raise OptionError("runs", f"is {runs}; at least 1")
+        raise OptionError("runs", f"is {runs}; expected at least 1")
     if not 0 <= seed <= MAX_SEED:
-        raise OptionError("seed", f"is {seed}; a whole number from 0 to {MAX_SEED}")
+        raise OptionError("seed", f"is {seed}; expected an integer from 0 to {MAX_SEED}")
     tried = Tried()
     for run in range(runs):
         rng = np.random.default_rng(seed_of(seed, run))
@@ -154,18 +156,18 @@ def fuzz(inputs: WorldInputs, runs: int, seed: int, *, progress: Progress | None
             result = run_world(inputs, conditions, rng)
         except GridweaveError:
             raise
-        except Exception as error:  # an assertion of ours, or whatever else a fault of ours may lead to
+        except Exception as error:  # a failed assertion, or any other exception that a fault of ours raises
             kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
             violation = Violation(seed=seed_of(seed, run), run=run, problem=f"{kind}{error}", conditions=conditions)
             return FuzzReport(seed=seed, tried=tried, violation=violation)
         tried += _tried(result)
         if progress is not None:
-            progress(run + 1, runs, "Looking for a violation")
+            progress(run + 1, runs, "Searching for a violation")
     return FuzzReport(seed=seed, tried=tried)
 
 
 def draw_conditions(inputs: WorldInputs, rng: np.random.Generator) -> Conditions:
-    """Draw under what a run takes place: anything from no trouble at all to all of it at once."""
+    """Draw the conditions of a run: from no trouble at all to every kind at once."""
     first = int(rng.integers(max(1, len(inputs.workload) - inputs.jobs + 1)))
     submit_ms = inputs.workload.submit_ms[first : first + inputs.jobs]
     span_ms = float(submit_ms[-1] - submit_ms[0]) if len(submit_ms) else 0.0
@@ -188,7 +190,7 @@ def draw_conditions(inputs: WorldInputs, rng: np.random.Generator) -> Conditions
 
 
 def _draw_links(span_ms: float, rng: np.random.Generator) -> LinkFaults | None:
-    """Draw how links fail, or that they do not."""
+    """Draw how links fail, or None if they do not."""
     faults = LinkFaults(
         mean_up_ms=float(rng.choice((1.0, 5.0))) * span_ms,
         mean_down_ms=min(_LONGEST_MS, float(rng.choice((1e-4, 0.01, 0.1))) * span_ms),
@@ -199,9 +201,9 @@ def _draw_links(span_ms: float, rng: np.random.Generator) -> LinkFaults | None:
 
 
 def _with_failures(net: GridNet, links: LinkFaults, submit_ms: IntArray, rng: np.random.Generator) -> GridNet:
-    """Return a network whose cables fail by chance too, from the first submission to the last."""
+    """Add random failures of cables to a network, from the first submission to the last."""
     first_ms = int(submit_ms[0])
-    drawn = random_changes(
+    changes = random_changes(
         net.model.topology,
         mean_up_ms=links.mean_up_ms,
         mean_down_ms=links.mean_down_ms,
@@ -209,13 +211,13 @@ def _with_failures(net: GridNet, links: LinkFaults, submit_ms: IntArray, rng: np
         rng=rng,
         factor=links.factor,
     )
-    later = [replace(change, at_ms=change.at_ms + first_ms) for change in drawn]
+    later = [replace(change, at_ms=change.at_ms + first_ms) for change in changes]
     timetable = Timetable.of(net.model.topology, later)
     return replace(net, timetable=timetable if net.timetable is None else merged(net.timetable, timetable))
 
 
 def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[OwnerPolicy]:
-    """Draw what each owner lets the grid have; never nothing of all sites."""
+    """Draw what each owner grants the grid: at least one node of every site."""
     some_keep = bool(rng.random() < 0.4)
     for count in nodes:
         share = float(rng.choice((1.0, 0.75, 0.5))) if some_keep else 1.0
@@ -224,7 +226,7 @@ def _draw_owners(nodes: tuple[int, ...], rng: np.random.Generator) -> Iterator[O
 
 
 def run_world(inputs: WorldInputs, conditions: Conditions, rng: np.random.Generator) -> SimulationResult:
-    """Run one world with all checks; an AssertionError says that something happened that must never happen."""
+    """Run one world with all checks; an AssertionError is a violation."""
     rows = np.arange(conditions.first, min(len(inputs.workload), conditions.first + inputs.jobs))
     to_grid = rng.random(len(rows)) < conditions.to_grid
     net = inputs.net

@@ -1,6 +1,6 @@
-"""What happened in a simulated world, and whether any of it must never happen.
+"""The history of a simulated world, checked for violations as it is recorded.
 
-The history is kept by the world from what it carries out, not by the cores, so that a fault of theirs shows.
+The world records what it carries out, not what the cores believe, so that their faults show.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gridweave.site.kernels.work import RATE_ONE
 
 
 class ViolationError(AssertionError):
-    """Something happened that must never happen."""
+    """A rule that must always hold was broken."""
 
 
 class _Run(msgspec.Struct, gc=False):
-    """A fragment on the nodes of a site; what it holds is the bits of a number: all are compared in one step.
+    """A fragment on the nodes of a site; ``held`` is a bit set of its nodes or threads.
 
-    Where time is shared it may stand still, so that others work on its nodes. Where it has parts of nodes, ``tasks``
-    are the nodes of its tasks, one in so many intervals as there are tasks on it, group by group, and ``needs`` what
-    these need.
+    On sites that share nodes in time, a run with rate 0 is paused, and other jobs may use its nodes. On sites that give
+    parts of nodes, ``tasks`` lists the node of every task, group by group, so that a node with several tasks appears
+    several times, and ``needs`` is what the tasks need.
     """
 
     attempt: int
@@ -40,11 +40,13 @@ class _Run(msgspec.Struct, gc=False):
 class History:
     """The record of one run, checked as it is written.
 
-    ``lanes`` are the hardware threads of a node of each site, ``slices_time`` says which sites share their nodes in
-    time, and ``fractions`` which give jobs parts of nodes. ``leases`` has until when nodes may be reserved, by site,
-    job and attempt. Every method raises ViolationError: a node is double-booked or gives more than it has, a job runs
-    twice, a part of a job starts or works without the others, nodes are reserved past their lease, or an accepted job
-    is lost or given up unasked.
+    ``lanes`` is the number of hardware threads of a node of each site. ``slices_time`` says which sites share their
+    nodes in time, and ``fractions`` which sites give jobs parts of nodes. ``leases`` maps (site, job, attempt) to the
+    instant until which nodes may stay reserved.
+
+    Every method raises ViolationError if a node is double-booked or gives more than it has, if a job runs twice, if a
+    fragment starts or works without the others, if nodes stay reserved past their lease, or if an accepted job is lost
+    or cancelled without a request.
     """
 
     def __init__(
@@ -59,8 +61,8 @@ class History:
         self._is_shared = max(self._lanes) > 1
         self._slices_time = slices_time or [False] * len(nodes)
         self._fractions = fractions or [False] * len(nodes)
-        # Sites whose nodes are shared in time or in parts, where anything has changed since the last check.
-        self._turned: set[int] = set()
+        # Sites that share nodes in time or in parts and have changed since the last check.
+        self._changed: set[int] = set()
         self._busy = [0] * len(nodes)
         self._runs: list[dict[int, _Run]] = [{} for _ in nodes]
         self._accepted: set[int] = set()
@@ -69,7 +71,7 @@ class History:
         self._working: dict[int, int] = {}
         self._completed: set[int] = set()
         self.leases: dict[tuple[int, int, int], int] = {}
-        # Of jobs in several fragments: the sites that have granted their part, and the attempts that may start.
+        # For jobs with several fragments: the sites that have reserved nodes, and the attempts that may start.
         self._granted: dict[tuple[int, int], set[int]] = {}
         self._committed: set[tuple[int, int]] = set()
         self._cancelled: set[int] = set()
@@ -86,24 +88,24 @@ class History:
         return len(self._accepted) - len(self._done) - len(self._refused)
 
     def is_committed(self, job_id: int, attempt: int) -> bool:
-        """Return whether the grid has committed an attempt."""
+        """Whether the grid has committed an attempt."""
         return (job_id, attempt) in self._committed
 
     def accepted(self, job_id: int) -> None:
-        """Note that a job was handed in."""
+        """Record that a job was submitted."""
         self._accepted.add(job_id)
 
     def waits(self, job_id: int) -> bool:
-        """Return whether an accepted job neither works nor is over."""
+        """Whether a job neither works nor is over."""
         is_over = job_id in self._completed or job_id in self._done or job_id in self._refused
         return not is_over and job_id not in self._working
 
     def cancelled(self, job_id: int) -> None:
-        """Note that the user wants a job no more."""
+        """Record that the user has cancelled a job."""
         self._cancelled.add(job_id)
 
     def refused(self, job_id: int) -> None:
-        """Note that the user was told that a job can never run."""
+        """Record that the user was notified that a job can never run."""
         self._refused.add(job_id)
 
     def occupied(
@@ -117,14 +119,14 @@ class History:
         threads: NodeIntervals = (),
         needs: Resources | None = None,
     ) -> None:
-        """Note that a fragment started on these nodes, or, where they are shared, on these threads or parts of them."""
+        """Record that a fragment started on nodes; on shared nodes, on these threads or parts."""
         held = taken = bits_of(nodes)
         if self._is_shared and self._lanes[site] > 1:
             held = bits_of(threads)
             self._check_threads(now_ms, site, job_id, nodes, threads)
         busy = self._busy[site]
         if busy & held:
-            raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job has")
+            raise ViolationError(f"{now_ms} ms: job {job_id} starts on nodes of site {site} that another job occupies")
         count = _tasks_on(nodes) if self._fractions[site] else taken.bit_count()
         self._check_width(now_ms, site, job_id, count, width)
         runs = self._runs[site]
@@ -134,39 +136,38 @@ class History:
         if self._fractions[site]:
             runs[job_id].tasks, runs[job_id].needs = nodes, needs or Resources()
         if self._slices_time[site] or self._fractions[site]:
-            self._turned.add(site)
+            self._changed.add(site)
         else:
             self._busy[site] = busy | held
 
     def _check_width(self, now_ms: int, site: int, job_id: int, count: int, width: int) -> None:
-        """Check that a fragment has as many nodes as it asked for."""
         if count != width:
-            raise ViolationError(
-                f"{now_ms} ms: job {job_id} does not have the {width} nodes of site {site} that it asked for"
-            )
+            raise ViolationError(f"{now_ms} ms: job {job_id} has {count} nodes of site {site}; it requested {width}")
 
     def _check_threads(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals, threads: NodeIntervals) -> None:
-        """Check that the threads are on the nodes, some on each."""
+        """Check that the threads are on the nodes, and that every node has some."""
         lanes = self._lanes[site]
         used = {thread // lanes for start, stop in threads for thread in range(start, stop)}
         if used != {node for start, stop in nodes for node in range(start, stop)}:
             raise ViolationError(f"{now_ms} ms: job {job_id} has threads of site {site} that are not on its nodes")
 
     def paced(self, site: int, job_id: int, rate: int) -> None:
-        """Note that a fragment works at another rate from now on, or stands still."""
+        """Record a new rate of a fragment; rate 0 pauses it."""
         run = self._runs[site].get(job_id)
         if run is not None and (self._slices_time[site] or self._fractions[site]):
             run.rate = rate
-            self._turned.add(site)
+            self._changed.add(site)
 
     def moved(self, now_ms: int, site: int, job_id: int, nodes: NodeIntervals) -> None:
-        """Note that a fragment is on other nodes from now on, where nodes are shared in time or in parts.
+        """Record that a fragment moved to other nodes, which only sites allow that share nodes in time or in parts.
 
-        One that is paused where it has parts of nodes is on none.
+        A paused fragment on a site that gives parts of nodes has no nodes.
         """
         run = self._runs[site].get(job_id)
         if run is None or not (self._slices_time[site] or self._fractions[site]):
-            raise ViolationError(f"{now_ms} ms: job {job_id} is moved on site {site}, where it cannot be")
+            raise ViolationError(
+                f"{now_ms} ms: job {job_id} is moved on site {site}, where it does not run or may not be moved"
+            )
         if self._fractions[site]:
             run.tasks = nodes
             if nodes:
@@ -174,42 +175,44 @@ class History:
         else:
             run.held = bits_of(nodes)
             self._check_width(now_ms, site, job_id, run.held.bit_count(), run.width)
-        self._turned.add(site)
+        self._changed.add(site)
 
     def check_shares(self, now_ms: int) -> None:
-        """Check, when all that happens at an instant has happened, how nodes are shared in time, and in parts.
+        """Check at the end of an instant that no two jobs work on the same node in the same slice.
 
-        No two jobs work on one node in a slice, and no node gives more memory, or CPU, than it has.
+        On sites that give parts of nodes, check that no node gives more memory or CPU than it has.
         """
-        for site in self._turned:
+        for site in self._changed:
             if self._fractions[site]:
                 self._check_fractions(now_ms, site)
                 continue
             busy = 0
             for job_id, run in self._runs[site].items():
                 if run.rate and busy & run.held:
-                    raise ViolationError(f"{now_ms} ms: job {job_id} works on nodes of site {site} where another does")
+                    raise ViolationError(
+                        f"{now_ms} ms: job {job_id} works on nodes of site {site} where another job works"
+                    )
                 busy |= run.held if run.rate else 0
-        self._turned.clear()
+        self._changed.clear()
 
     def _check_fractions(self, now_ms: int, site: int) -> None:
         memory, cpu = np.zeros((2, self._nodes[site]), np.int64)
         for job_id, run in self._runs[site].items():
             if run.rate and not run.tasks:
-                raise ViolationError(f"{now_ms} ms: job {job_id} works on site {site}, and is on no node")
+                raise ViolationError(f"{now_ms} ms: job {job_id} works on site {site} without a node")
             groups = task_groups(run.needs, run.width)
             placed = nodes_of_groups(run.tasks, [group.tasks for group in groups])
             for group, nodes in zip(groups, placed, strict=True):
                 need, held = parts_of_node([group.cpu_need, group.memory])
                 np.add.at(memory, nodes, held)
                 np.add.at(cpu, nodes, need * run.rate)
-        for what, given, has in (("memory", memory, UNIT), ("CPU", cpu, UNIT * RATE_ONE)):
-            if (given > has).any():
-                node, part = int(given.argmax()), given.max() / has
+        for what, used, has in (("memory", memory, UNIT), ("CPU", cpu, UNIT * RATE_ONE)):
+            if (used > has).any():
+                node, part = int(used.argmax()), used.max() / has
                 raise ViolationError(f"{now_ms} ms: node {node} of site {site} gives {part:.2%} of its {what}")
 
     def left(self, now_ms: int, site: int, job_id: int) -> None:
-        """Note that a fragment left its nodes."""
+        """Record that a fragment left its nodes."""
         run = self._runs[site].pop(job_id, None)
         if run is None:
             raise ViolationError(f"{now_ms} ms: job {job_id} leaves site {site}, where it does not run")
@@ -217,16 +220,18 @@ class History:
             self._busy[site] ^= run.held
 
     def gave_up(self, now_ms: int, site: int, job_id: int, rendezvous_ms: int) -> None:
-        """Note that a fragment left its nodes because the others had not come within the time of a rendezvous."""
+        """Record that a fragment left its nodes because the other fragments did not start within ``rendezvous_ms``."""
         run = self._runs[site].get(job_id)
         if run is not None and now_ms > run.start_ms + rendezvous_ms:
-            raise ViolationError(f"{now_ms} ms: a part of job {job_id} is alone on site {site} since {run.start_ms} ms")
+            raise ViolationError(
+                f"{now_ms} ms: a fragment of job {job_id} has been alone on site {site} since {run.start_ms} ms"
+            )
         self.left(now_ms, site, job_id)
 
     def began(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
-        """Note that all fragments of a job found each other: now it works."""
+        """Record that all fragments of a job have started, so that the job works."""
         if job_id in self._working:
-            raise ViolationError(f"{now_ms} ms: job {job_id} works twice at one time")
+            raise ViolationError(f"{now_ms} ms: job {job_id} works twice at the same time")
         if job_id in self._completed:
             raise ViolationError(f"{now_ms} ms: job {job_id} works again after it was finished")
         for site, width in fragments:
@@ -234,48 +239,50 @@ class History:
             if run is None or run.attempt != attempt:
                 raise ViolationError(f"{now_ms} ms: job {job_id} works without its fragment on site {site}")
             if run.width != width:
-                raise ViolationError(f"{now_ms} ms: job {job_id} does not have its {width} nodes on site {site}")
+                raise ViolationError(
+                    f"{now_ms} ms: job {job_id} has {run.width} nodes on site {site}; it requested {width}"
+                )
         self._working[job_id] = attempt
 
     def stopped(self, now_ms: int, job_id: int, *, completed: bool) -> None:
-        """Note that a job works no longer: finished, ended, or lost with a site."""
+        """Record that a job no longer works: it has finished, was killed, or was lost with a site."""
         if self._working.pop(job_id, None) is None:
-            raise ViolationError(f"{now_ms} ms: job {job_id} stops and did not work")
+            raise ViolationError(f"{now_ms} ms: job {job_id} stops but did not work")
         if completed:
             self._completed.add(job_id)
         else:
             self.restarts += 1
 
     def committed(self, now_ms: int, job_id: int, attempt: int, fragments: tuple[tuple[int, int], ...]) -> None:
-        """Note that the grid wants all fragments to start."""
+        """Record that the grid has committed all fragments of an attempt."""
         granted = self._granted.pop((job_id, attempt), set())
         for site, _ in fragments:
             if site not in granted:
-                raise ViolationError(f"{now_ms} ms: job {job_id} is committed, and site {site} has granted nothing")
+                raise ViolationError(f"{now_ms} ms: job {job_id} is committed but site {site} has reserved nothing")
         self._committed.add((job_id, attempt))
 
     def joined(self, now_ms: int, site: int, job_id: int, attempt: int, start_ms: int | None) -> None:
-        """Note that one of several fragments of a job started, and at which instant it was agreed to."""
+        """Record that one of several fragments started; ``start_ms`` is the agreed start."""
         if (job_id, attempt) not in self._committed:
-            raise ViolationError(f"{now_ms} ms: a part of job {job_id} starts on site {site}, and is not committed")
+            raise ViolationError(f"{now_ms} ms: a fragment of job {job_id} starts on site {site} without a commitment")
         if now_ms != start_ms:
             raise ViolationError(
-                f"{now_ms} ms: a part of job {job_id} starts on site {site}, and was to start at {start_ms} ms"
+                f"{now_ms} ms: a fragment of job {job_id} starts on site {site}; the agreed start is {start_ms} ms"
             )
 
     def reserved(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
-        """Note that a site reserves nodes until an instant."""
+        """Record that a site reserves nodes until an instant."""
         self.leases[site, job_id, attempt] = until_ms
         self._granted.setdefault((job_id, attempt), set()).add(site)
 
     def extended(self, site: int, job_id: int, attempt: int, until_ms: int) -> None:
-        """Note that what a site has reserved may be reserved until a later instant."""
+        """Record that a lease was extended; a lease never gets shorter."""
         key = site, job_id, attempt
         if key in self.leases:
             self.leases[key] = max(self.leases[key], until_ms)
 
     def unreserved(self, now_ms: int, site: int, job_id: int, attempt: int) -> None:
-        """Note that a lease has ended, or has become a start; a job that was not to wait for others had none."""
+        """Record that a lease has ended or has become a start; ignore jobs without a lease."""
         until_ms = self.leases.pop((site, job_id, attempt), None)
         if until_ms is not None and now_ms > until_ms + 1:
             raise ViolationError(
@@ -283,7 +290,7 @@ class History:
             )
 
     def check_leases(self, now_ms: int) -> None:
-        """Check, when all that happens at an instant has happened, that no site has nodes reserved past a lease."""
+        """Check at the end of an instant that no nodes are reserved past their lease."""
         for (site, job_id, _), until_ms in self.leases.items():
             if now_ms > until_ms:
                 raise ViolationError(
@@ -291,35 +298,35 @@ class History:
                 )
 
     def running_on(self, site: int) -> list[tuple[int, int]]:
-        """Return (job id, attempt) of the fragments on a site."""
+        """Return (job id, attempt) of the fragments on a site, by job id."""
         return [(job_id, run.attempt) for job_id, run in sorted(self._runs[site].items())]
 
     def site_failed(self, now_ms: int, site: int) -> None:
-        """Note that all that a site ran or had reserved is gone."""
+        """Record that a site has lost its running fragments and its reservations."""
         for job_id in sorted(self._runs[site]):
             self.left(now_ms, site, job_id)
         for key in [key for key in self.leases if key[0] == site]:
             del self.leases[key]
 
     def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
-        """Note that the user was told that a job is done."""
+        """Record that the user was notified that a job is done."""
         if job_id in self._done:
             raise ViolationError(f"{now_ms} ms: job {job_id} is reported as done twice")
         if outcome == "cancelled":
             if job_id not in self._cancelled:
-                raise ViolationError(f"{now_ms} ms: job {job_id} is reported as cancelled, and nobody asked for it")
+                raise ViolationError(f"{now_ms} ms: job {job_id} is reported as cancelled but nobody cancelled it")
         elif job_id not in self._completed:
-            raise ViolationError(f"{now_ms} ms: job {job_id} is reported as {outcome}, and has not finished")
+            raise ViolationError(f"{now_ms} ms: job {job_id} is reported as {outcome} but has not finished")
         self._done[job_id] = outcome
 
     def check_complete(self, now_ms: int) -> None:
-        """Check, at the end, that every accepted job is done or refused and that nothing is left on any node."""
+        """Check at the end that every accepted job is done or refused, and that no job or lease is left on any site."""
         lost = sorted(self._accepted - set(self._done) - self._refused)
         if lost:
             raise ViolationError(f"{now_ms} ms: {len(lost)} accepted jobs are lost, job {lost[0]} first")
         both = sorted(self._refused & (set(self._done) | self._completed))
         if both:
-            raise ViolationError(f"{now_ms} ms: job {both[0]} was refused, and has run or is reported as done")
+            raise ViolationError(f"{now_ms} ms: job {both[0]} was refused but has run or is reported as done")
         for site, runs in enumerate(self._runs):
             if runs:
                 raise ViolationError(f"{now_ms} ms: job {min(runs)} is left on site {site}")
@@ -329,5 +336,5 @@ class History:
 
 
 def _tasks_on(nodes: NodeIntervals) -> int:
-    """Return how many tasks are on nodes of which each stands there once for each of them."""
+    """Return the number of tasks, given one entry per task."""
     return sum(stop - start for start, stop in nodes)

@@ -1,4 +1,4 @@
-"""A grid in the simulated world: a workload, sites, a policy, a network and faults in, a schedule out."""
+"""Simulate a grid in the simulated world: workload, sites, policy, network and faults in, schedule out."""
 
 from __future__ import annotations
 
@@ -61,47 +61,46 @@ def simulate_world(
     nodes : sequence of int
         Nodes of each site.
     site_policies : sequence of Policy, optional
-        How each site schedules by itself; FCFS with EASY backfilling if left out.
+        How each site schedules its jobs; FCFS with EASY backfilling by default.
     owners : sequence of OwnerPolicy, optional
-        What each owner lets the grid have; all, if left out.
+        What each owner grants the grid; everything by default.
     timezones : sequence of str or None, optional
-        IANA name of each site's time zone, for windows of the week; that of the workload where left out.
+        IANA name of each site's time zone, for windows of the week; the workload's time zone where it is None.
     home : array_like of int, shape (n,), optional
-        The site of the user of each job; round robin in the order of submission if left out.
+        The site of each job's user; round robin in the order of submission by default.
     to_grid : array_like of bool, shape (n,), optional
-        Which jobs are submitted to the grid rather than to the user's own site; all, if left out (none in mode
-        ``local``).
+        Which jobs are submitted to the grid rather than to the user's own site; all by default, none in mode ``local``.
     network : Network, optional
-        Messages take no time and none is lost, if left out.
+        The network of the messages; by default they take no time and none is lost.
     faults : Faults, optional
-        None, if left out.
+        Crashes and cuts; none by default.
     live : LiveTimes, optional
-        What jobs and agreed starts take besides on a live grid; nothing, if left out.
+        Times that a live grid adds to run times and agreed starts; none by default.
     rng : numpy.random.Generator, optional
-        For the selection ``random``, delays, losses and faults; of seed 0 if left out.
+        For the selection ``random``, delays, losses and faults; seeded with 0 by default.
     sensitivity : array_like of float, shape (n,), optional
         As for `gridweave.scenarios.batch.simulate.simulate`.
     net : GridNet, optional
         The links between the sites, as for `gridweave.scenarios.batch.simulate.simulate`.
     grid_node : int, optional
-        The node of the network at which the meta-scheduler is, if messages cross the links; what ``network`` says comes
-        on top of that. They do not, if left out.
+        The meta-scheduler's node if messages cross the links; their delays and losses add to those of ``network``.
+        By default messages do not cross the links.
     check : bool
-        Whether the invariants of all cores are checked after every step, which is slow. The history of the run is
-        checked always.
+        Whether to check the invariants of all cores after every step, which is slow. The history of the run is always
+        checked.
     channels : bool
-        Whether messages travel through channels (`gridweave.site.channel`) even in a network that keeps order.
+        Whether messages travel through channels (`gridweave.site.channel`) even if the network keeps their order.
 
     Raises
     ------
     OptionError
-        If an array has not the length of the workload, or of the sites, or the network does not go with the policy.
+        If an array does not have the length of the workload or of the sites, or the network does not suit the policy.
     InputError
-        If a job is cancelled before it is submitted, or the workload does not tell what jobs need of the nodes of a
-        site that gives them parts of nodes. With a network: if a column of the workload makes no sense, a job
-        runs over links that fail for ever, or a site is cut off from the meta-scheduler for ever.
+        If a job is cancelled before it is submitted, or the workload lacks the needs of jobs on a site that gives parts
+        of nodes. With a network: if a column of the workload is invalid, a job runs over links that fail forever, or a
+        site is cut off from the meta-scheduler forever.
     ViolationError
-        If something happened that must never happen: a fault of ours.
+        If a rule was broken that must always hold: a fault in gridweave.
 
     Examples
     --------
@@ -116,17 +115,17 @@ def simulate_world(
     rng = rng or np.random.default_rng(0)
     policies = [SitePolicy()] * len(nodes) if site_policies is None else site_policies
     sites, for_grid = _sites(nodes, policies, owners, _weeks(workload, policies, timezones))
-    # One stream of its own for the selection, so that it is the same whatever the network does.
+    # The selection has its own random stream, so that the network does not change its choices.
     selection = rng.spawn(1)[0]
     links = None if net is None else WorldLinks(workload, for_grid, policy, net)
     routes = Routes(network or Network(), rng, net, grid_node)
-    known = None if links is None else links.network
-    live, played = live or LiveTimes(), faults or Faults()
+    network_model = None if links is None else links.network
+    live, faults = live or LiveTimes(), faults or Faults()
     margin_ms = max(routes.margin_ms, live.margin_ms)
     shared = [number for number, site in enumerate(sites) if site.site.traits.assigns_threads]
-    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=known, shared=shared)
+    meta = MetaCore(for_grid, policy, rng=selection, margin_ms=margin_ms, network=network_model, shared=shared)
     lengths = WorldLengths(policy.split_length_ms, live.around_ms)
-    world = World(sites, meta, lengths, routes, played, rng, check=check, channels=channels, links=links)
+    world = World(sites, meta, lengths, routes, faults, rng, check=check, channels=channels, links=links)
     sensitivities = checked_sensitivity(sensitivity, len(workload))
     world.run(_world_jobs(workload, len(nodes), policy, home, to_grid, sensitivities, net))
     result = _result(workload, nodes, policy, world, None if links is None else links.traffic)
@@ -134,7 +133,7 @@ def simulate_world(
 
 
 def _check_workload(workload: Workload, site_policies: Sequence[Policy]) -> None:
-    """Refuse jobs that are cancelled before they come, or that do not tell what a site has to know of them."""
+    """Raise InputError for jobs that are cancelled before they are submitted, or lack needs that a site requires."""
     cancellations(workload, np.arange(len(workload)))
     for policy in site_policies:
         check_needs(workload, traits_of(policy).needs)
@@ -146,7 +145,7 @@ def _sites(
     owners: Sequence[OwnerPolicy] | None,
     weeks: Sequence[WeekClock],
 ) -> tuple[list[ContractCore], list[int]]:
-    """Return the sites, and how many nodes of each the grid may have."""
+    """Return the sites, and how many nodes of each the grid may use."""
     owner_policies = list(owners) if owners is not None else [OwnerPolicy()] * len(nodes)
     if not len(nodes) == len(policies) == len(owner_policies):
         problem = f"names {len(nodes)} sites, with {len(policies)} policies, {len(owner_policies)} owners"
@@ -159,7 +158,7 @@ def _sites(
 
 
 def _weeks(workload: Workload, policies: Sequence[Policy], timezones: Sequence[str | None] | None) -> list[WeekClock]:
-    """Return the local time of the week at each site; see `week_for`."""
+    """Return the clock of the local week at each site; see `week_for`."""
     zones = [None] * len(policies) if timezones is None else timezones
     if len(zones) != len(policies):
         raise OptionError("timezones", f"names {len(zones)} time zones for {len(policies)} sites")
@@ -175,12 +174,12 @@ def _world_jobs(
     sensitivities: npt.NDArray[np.float64],
     net: GridNet | None,
 ) -> list[WorldJob]:
-    """Return what the users hand in, in the order of submission."""
+    """Return the jobs in the order of submission."""
     count = len(workload)
     homes = checked_home(home, count, sites)
     grid = np.full(count, policy.mode != "local") if to_grid is None else np.asarray(to_grid, np.bool_)
     if grid.shape != (count,):
-        raise OptionError("to_grid", f"has one entry for each of the {count} jobs")
+        raise OptionError("to_grid", f"has shape {grid.shape}; expected ({count},), one entry per job")
     sends = [None] * count if net is None else sends_of(workload)
     cancel_ms = np.asarray(workload.columns.get("cancel_ms", np.full(count, -1)), np.int64)
     return [
@@ -237,7 +236,7 @@ def _result(
 def _with_orders(
     result: SimulationResult, tuning: QueueTuning, switches: Sequence[tuple[int, int]]
 ) -> SimulationResult:
-    """Return a result that has the metrics of a self-tuning site, as ``grid``: which order its queue had when.
+    """Add the grid's own tuning to a result, as ``grid``, with the metrics of a self-tuning site.
 
     A job counts for the order that was in force when it began.
     """
@@ -259,8 +258,8 @@ def _order_metrics(result: SimulationResult, use: TuningUse) -> dict[str, float]
     metrics = {"grid.decisions": float(use.decisions)}
     if result.ran.any():
         first_ms, last_ms = int(result.workload.submit_ms[result.ran].min()), int(result.end_ms.max())
-        for one in use.uses(first_ms, last_ms):
-            metrics[f"grid.{one.policy}_time_pct"] = 100.0 * one.active_ms / (last_ms - first_ms)
-            metrics[f"grid.{one.policy}_jobs_pct"] = 100.0 * one.jobs / int(result.ran.sum())
-            metrics[f"grid.{one.policy}_switches"] = float(one.switches)
+        for order in use.uses(first_ms, last_ms):
+            metrics[f"grid.{order.policy}_time_pct"] = 100.0 * order.active_ms / (last_ms - first_ms)
+            metrics[f"grid.{order.policy}_jobs_pct"] = 100.0 * order.jobs / int(result.ran.sum())
+            metrics[f"grid.{order.policy}_switches"] = float(order.switches)
     return metrics

@@ -1,6 +1,6 @@
-"""The links of a network in the simulated world, and what jobs send over them (docs/grid.md, "With a network").
+"""The links of a network in the simulated world, and the traffic of jobs on them (docs/grid.md, "With a network").
 
-How that slows the jobs; and when links change, who feels it, who is told, and which jobs are without hope then.
+Covers how traffic slows the jobs, how links change, and which jobs can no longer be placed after a change.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from gridweave.site.disciplines.compiled import fill_jobs
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE, first_end_ms, rate_of, work_left, work_of
 
-_FIRST_ROOM = 64
+_FIRST_CAPACITY = 64
 
 
 class JobRate(NamedTuple):
-    """How a job goes on from now: its work, or (``works`` is false) its data.
+    """The new rate of a job's work, or of its data if ``works`` is false.
 
-    ``left`` is, by its estimate in units of work, all that it has still to do; None if that is what was left so far.
+    ``left`` is the remaining work by the job's estimate, in units of work; None if it follows from the last report.
     """
 
     job_id: int
@@ -75,7 +75,7 @@ class JobRate(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A job whose data has come, and how long it works now at rate 1; or whose output is where it is wanted (None)."""
+    """A job whose input has arrived, with its run time at rate 1; or, with None, a job whose output has arrived."""
 
     job_rate: JobRate
     run_ms: int | None
@@ -83,7 +83,7 @@ class Served(NamedTuple):
 
 @dataclass(slots=True)
 class _Sender:
-    """A job that has begun, the links by which it was placed, and the move that its sites were told of last."""
+    """A running job, the links by which it was placed, and the state of its data at the last report to its sites."""
 
     row: int
     attempt: int
@@ -95,17 +95,18 @@ class _Sender:
     rate: int = RATE_ONE
     works: bool = False
     changed_ms: int = 0
-    told: tuple[int, ...] = ()
+    reported: tuple[int, ...] = ()
 
 
 class LinkTraffic:
-    """The truth about the jobs of a workload on a network, where the grid may have so many nodes of each site.
+    """The true state of a workload's jobs and data on a network; the grid may use ``nodes`` of each site.
 
-    A job has the factor, and its data takes the time, of the links as they were when the grid placed it. Under static
-    and dynamic contention its data has flows (docs/grid.md, "Transfers under contention"). Of each job ``factor`` is
-    how it grew on idle links, ``length_ms`` how long it takes on them with its data, ``transfer_ms`` how long that
-    moved while it held its nodes. ``stirred`` says that something has happened at this instant that may change the
-    rates of jobs.
+    The factor of a job and, without contention, the time of its data depend on the links as they were when the grid
+    placed it. With static or dynamic contention, its data moves in flows (docs/grid.md, "Transfers under contention").
+
+    For every job, ``factor`` is how much longer it works on idle links than on one site, ``length_ms`` how long it
+    takes on idle links with its data, and ``transfer_ms`` how long its data moved while it held nodes. ``stirred`` is
+    whether an event of this instant may change the rates of jobs.
     """
 
     def __init__(
@@ -132,32 +133,32 @@ class LinkTraffic:
         self._contention = contention
         self._moves_data = contention != "none" and network.staging != NO_DATA
         self._fetches_ahead = self._moves_data and network.staging == PREFETCH
-        self._asked: dict[int, tuple[int, GridLinks, int]] = {}
-        self._n_asked = 0
+        self._placed_by: dict[int, tuple[int, GridLinks, int]] = {}
+        self._n_placed = 0
         self._senders: dict[int, _Sender] = {}
-        # Those that have begun to work at this instant, whose flows are not there yet.
+        # Jobs that have begun to work at this instant and have no flows yet.
         self._begun: dict[int, _Sender] = {}
         self._job_rates: list[JobRate] = []
-        self._moves = new_moves(len(workload), _FIRST_ROOM)
-        self._flows = new_flows(2 * _FIRST_ROOM)
-        self._filling = new_filling(len(network.model.arrays.capacity), 2 * _FIRST_ROOM)
+        self._moves = new_moves(len(workload), _FIRST_CAPACITY)
+        self._flows = new_flows(2 * _FIRST_CAPACITY)
+        self._filling = new_filling(len(network.model.arrays.capacity), 2 * _FIRST_CAPACITY)
         self.stirred = False
         self.next_ms = int(NEVER_MS)
         count = len(workload)
         self.factor = np.ones(count)
-        self._slowdown = np.ones(count + _FIRST_ROOM)
+        self._slowdown = np.ones(count + _FIRST_CAPACITY)
         self.length_ms, self.transfer_ms = np.zeros((2, count), np.int64)
 
     def links_changed(self, model: NetworkModel) -> None:
-        """Let flows go by the links as they are now."""
+        """Route flows over the links as they are now."""
         self._links = self._links._replace(paths=model.arrays)
         self.stirred = self._contention != "none"
 
     def handed_in(self, now_ms: int, job_id: int) -> None:
-        """Let the input of a job set out while it waits, if it does."""
+        """Start to move a job's input while the job waits, under staging that fetches ahead."""
         if self._fetches_ahead:
             row = self._rows[job_id]
-            self._make_room(len(self._nodes))
+            self._ensure_capacity(len(self._nodes))
             fetch_ahead(
                 self._links.paths,
                 self._moves,
@@ -169,25 +170,25 @@ class LinkTraffic:
                 self._splittable[row],
                 np.int64(now_ms),
             )
-            self._look_at_moves()
+            self._check_moves()
 
     def given_up(self, job_id: int) -> None:
-        """Take what is on its way to a job off the links that waits no more."""
+        """Drop the transfers of a job that no longer waits."""
         if self._fetches_ahead and job_id in self._rows:
             drop_moves(self._moves, self._flows, np.int64(self._rows[job_id]))
-            self._look_at_moves()
+            self._check_moves()
 
     def asked(self, job_id: int, attempt: int) -> None:
-        """Keep the links as they are now for a job that is placed by them."""
-        if job_id not in self._asked or self._asked[job_id][0] != attempt:
-            self._asked[job_id] = attempt, self._links, self._n_asked
-            self._n_asked += 1
+        """Keep the current links for an attempt that the grid has placed by them."""
+        if job_id not in self._placed_by or self._placed_by[job_id][0] != attempt:
+            self._placed_by[job_id] = attempt, self._links, self._n_placed
+            self._n_placed += 1
 
     def begins(self, now_ms: int, job_id: int, attempt: int, fragments: Fragments, run_ms: int) -> int | None:
-        """Return how long a job takes at rate 1, from now on, on these nodes; None if its data has to come first."""
+        """Return how long a job takes at rate 1 from now on these nodes, or None if it first waits for its data."""
         row = self._rows[job_id]
-        asked, links, number = self._asked[job_id]
-        assert asked == attempt, "an attempt begins that is over"
+        placed_attempt, links, number = self._placed_by[job_id]
+        assert placed_attempt == attempt, "the attempt is over"
         data_ms = self._data_delay_ms(now_ms, row, links, fragments)
         self.factor[row] = 1.0
         if len(fragments) > 1:
@@ -206,14 +207,14 @@ class LinkTraffic:
         if self._fetch(now_ms, sender):
             sender.changed_ms = now_ms
             self._senders[job_id] = sender
-            # Input that has been on its way goes on as it did, but the sites of the job do not know that it does.
+            # Input that was fetched ahead moves on at its old rate, which the job's sites have yet to learn.
             self.stirred = True
             return None
         self._job_rates.append(self._begin_work(now_ms, job_id, sender))
         return run_ms
 
     def _data_delay_ms(self, now_ms: int, row: int, links: GridLinks, fragments: Fragments) -> int:
-        """Return how long the data of a job keeps its sites, by the links by which it was placed."""
+        """Return how long a job waits for its data, by the links by which it was placed."""
         if links.staging == NO_DATA:
             return 0
         links.data[0] = self._data[row]
@@ -224,7 +225,7 @@ class LinkTraffic:
         return int(grown_ms(np.int64(time_ms), self.factor[row]))
 
     def _begin_work(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate:
-        """Let a job work, at rate 1 so far; return what its sites are told, which matters if it moves data."""
+        """Let a job work, at rate 1 for now; return the report for its sites, which matters only if data moves."""
         sender.works, sender.changed_ms, sender.rate = True, now_ms, RATE_ONE
         self._senders.pop(job_id, None)
         self._begun[job_id] = sender
@@ -235,16 +236,16 @@ class LinkTraffic:
         return JobRate(job_id, sender.attempt, RATE_ONE, left)
 
     def _fetch(self, now_ms: int, sender: _Sender) -> bool:
-        """Let the input of a job set out that has none ahead; return whether there is any to wait for."""
-        self._make_room(2 * len(sender.fragments))
+        """Start to move the rest of a job's input; return whether the job has to wait for any."""
+        self._ensure_capacity(2 * len(sender.fragments))
         parts, row = np.array(list(sender.fragments), PART), np.int64(sender.row)
         paths, data = sender.links.paths, self._data[row]
         waits = fetch(paths, self._moves, self._flows, data, row, parts, len(parts), np.int64(now_ms))
-        self._look_at_moves()
+        self._check_moves()
         return bool(waits)
 
     def served(self, now_ms: int) -> Iterator[Served]:
-        """Yield the jobs whose data has come, or been sent, by now."""
+        """Yield the jobs whose input or output has arrived by now."""
         while (row := int(next_job_served(self._moves, self._flows, np.int64(now_ms)))) != NO_MOVE:
             job_id = self._job_id[row]
             sender = self._senders[job_id]
@@ -253,10 +254,10 @@ class LinkTraffic:
                 yield Served(JobRate(job_id, sender.attempt, RATE_ONE, 0), None)
             else:
                 yield Served(self._begin_work(now_ms, job_id, sender), sender.work_ms)
-        self._look_at_moves()
+        self._check_moves()
 
     def delivers(self, now_ms: int, job_id: int) -> JobRate | None:
-        """Return how a job goes on that has done its work; None if it has no output to send."""
+        """Start to move a job's output after its work; return the report for its sites, or None without output."""
         if not self._moves_data:
             return None
         sender = self._senders.get(job_id) or self._begun[job_id]
@@ -265,29 +266,29 @@ class LinkTraffic:
         if not deliver(self._moves, self._flows, row, np.int64(now_ms)):
             return None
         sender.changed_ms = now_ms
-        self._look_at_moves()
+        self._check_moves()
         job_rate = self._rate_of_data(now_ms, job_id, sender)
-        assert job_rate is not None, "output was told of that has just set out"
+        assert job_rate is not None, "new output was reported before"
         return job_rate
 
     def _rate_of_data(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate | None:
-        """Return how the data of a job moves that waits for it; None if that has been told."""
+        """Return the rate of the data that a job waits for, or None if it was reported already."""
         moves, row = self._moves, np.int64(sender.row)
         move = int(last_move(moves, row))
-        assert move != NO_MOVE, "a job waits for no data"
+        assert move != NO_MOVE, "the job has no data on its way"
         data = moves.work[move]
-        told = move, *(int(data[name]) for name in ("left", "rate", "since_ms"))
-        if told == sender.told:
+        reported = move, *(int(data[name]) for name in ("left", "rate", "since_ms"))
+        if reported == sender.reported:
             return None
-        sender.told = told
+        sender.reported = reported
         left = work_left(data["left"], data["rate"], data["since_ms"], np.int64(now_ms))
         if not sender.works:
             rest = added_work(work_of(np.int64(sender.estimate_ms)), output_work(moves, row))
             left = added_work(left, rest)
-        return JobRate(job_id, sender.attempt, told[2], int(left), works=False)
+        return JobRate(job_id, sender.attempt, reported[2], int(left), works=False)
 
     def ends(self, job_id: int) -> None:
-        """Take a job's flows off the links."""
+        """Drop a job's flows and moves."""
         self._begun.pop(job_id, None)
         if self._job_rates:
             self._job_rates = [job_rate for job_rate in self._job_rates if job_rate.job_id != job_id]
@@ -296,15 +297,15 @@ class LinkTraffic:
             self._stop_sending(np.int64(sender.row))
         if self._moves_data and job_id in self._rows:
             drop_moves(self._moves, self._flows, np.int64(self._rows[job_id]))
-            self._look_at_moves()
+            self._check_moves()
 
     def _stop_sending(self, row: np.int64) -> None:
         if drop_flows(self._flows, row) > 0:
-            # Those that run are not slowed less under static contention.
+            # Static contention fixes a job's rate at its start, so that dropped flows help no one.
             self.stirred = self.stirred or self._contention == "dynamic"
 
     def rates(self, now_ms: int) -> list[JobRate]:
-        """Share the links anew; return how those jobs go on whose rates are other ones then."""
+        """Share the links again; return the jobs whose rates have changed."""
         self.stirred = False
         begun = sorted(self._begun.items(), key=lambda item: item[1].number)
         self._begun = {}
@@ -325,7 +326,7 @@ class LinkTraffic:
                 job_rate = self._rate_of_data(now_ms, job_id, sender)
                 job_rates += [] if job_rate is None else [job_rate]
                 continue
-            # What is found at the start counts, or, where a link has failed since a job was placed, when it is back.
+            # Static contention fixes the rate at the start; a job stopped by a failed link gets one when it is back.
             counts = self._contention == "dynamic" or job_id in first or sender.rate == 0
             if counts and sender.row in owners:
                 slowdown = self._slowdown[sender.row]
@@ -336,13 +337,13 @@ class LinkTraffic:
         return job_rates
 
     def slowdowns(self, start_ms: IntArray, end_ms: IntArray) -> npt.NDArray[np.float64]:
-        """Return by what jobs took longer than on idle links; 1 for jobs of which no length is known here."""
+        """Return by which factor jobs took longer than on idle links; 1 for jobs whose length is unknown."""
         known = (self.length_ms > 0) & (start_ms != NEVER)
         slowdown: npt.NDArray[np.float64] = np.where(known, (end_ms - start_ms) / np.maximum(self.length_ms, 1), 1.0)
         return slowdown
 
     def check_all_move(self, now_ms: int) -> None:
-        """Refuse a run in which a job stands still, to be called when the links change no more."""
+        """Raise InputError if a job has rate 0; call it once links change no more."""
         for job_id, sender in self._senders.items():
             rate, of_data = sender.rate, False
             if self._moves_data and (move := int(last_move(self._moves, np.int64(sender.row)))) != NO_MOVE:
@@ -352,34 +353,34 @@ class LinkTraffic:
 
     def _add_flows(self, sender: _Sender) -> None:
         parts = np.array(list(sender.fragments), PART)
-        self._make_flow_room(2 * len(parts) * len(parts))
-        # By the links by which it was placed: where there is no way now its flows get nothing.
+        self._ensure_flow_capacity(2 * len(parts) * len(parts))
+        # Flows use the links by which the job was placed; without a path now they have rate 0.
         paths, row = sender.links.paths, np.int64(sender.row)
         add_job_flows(paths, self._flows, row, self._communication[row], parts, len(parts), self.factor[row])
 
-    def _make_flow_room(self, more: int) -> None:
-        room = int(self._flows.n_flows[0]) + more
-        if room > len(self._flows.owner):
-            self._flows = more_flows(self._flows, 2 * room)
-            self._filling = new_filling(len(self._filling.left), 2 * room)
+    def _ensure_flow_capacity(self, more: int) -> None:
+        capacity = int(self._flows.n_flows[0]) + more
+        if capacity > len(self._flows.owner):
+            self._flows = more_flows(self._flows, 2 * capacity)
+            self._filling = new_filling(len(self._filling.left), 2 * capacity)
 
-    def _make_room(self, more: int) -> None:
-        """Make room for so many more moves."""
-        self._make_flow_room(more)
-        room = int(self._moves.counts[IN_USE]) + more
-        if room > len(self._moves.row):
-            self._moves = more_moves(self._moves, 2 * room)
-            self._slowdown = np.append(self._slowdown, np.ones(2 * room))
+    def _ensure_capacity(self, more: int) -> None:
+        """Make room for ``more`` moves."""
+        self._ensure_flow_capacity(more)
+        capacity = int(self._moves.counts[IN_USE]) + more
+        if capacity > len(self._moves.row):
+            self._moves = more_moves(self._moves, 2 * capacity)
+            self._slowdown = np.append(self._slowdown, np.ones(2 * capacity))
 
-    def _look_at_moves(self) -> None:
-        """Have the links shared anew if data has set out, has come or was given up."""
+    def _check_moves(self) -> None:
+        """Share the links again if data was sent, has arrived or was dropped."""
         self.stirred = self.stirred or bool(self._moves.counts[STIRRED])
 
 
 class WorldLinks:
-    """The links between the sites, as far as the grid may have these, and their timetable, carried out.
+    """The links between the sites and their timetable.
 
-    ``network`` is what the grid knows, ``traffic`` what jobs send.
+    ``network`` is the grid's model of the links, and ``traffic`` what jobs send over them.
     """
 
     def __init__(self, workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> None:
@@ -390,8 +391,8 @@ class WorldLinks:
         splittable = splittable_jobs(workload, nodes, policy)
         self.traffic = LinkTraffic(workload, self.network, net.contention, nodes, splittable)
         self._changes = list(_changes_of(net))
-        self._hopeless_ms = hopeless_jobs(workload, nodes, policy, net)
-        by_time = ((at_ms, job_id) for job_id, at_ms in self._hopeless_ms.items() if 0 < at_ms < NEVER_MS)
+        self._unplaceable_ms = hopeless_jobs(workload, nodes, policy, net)
+        by_time = ((at_ms, job_id) for job_id, at_ms in self._unplaceable_ms.items() if 0 < at_ms < NEVER_MS)
         self._by_time = sorted(by_time, reverse=True)
         self._period = -1
 
@@ -402,35 +403,35 @@ class WorldLinks:
 
     @property
     def is_failing(self) -> bool:
-        """Whether some link is slow or down now, and links are still to change."""
+        """Whether some link is slow or down now and links will change again."""
         return 0 <= self._period < len(self._changes) - 1 and min(self._changes[self._period][1]) < 1
 
     def change(self, period: int, routes: Routes) -> tuple[list[GridEvent], int]:
-        """Let the links be as from this change on; return what the grid is told, and how many sites were cut off."""
+        """Apply a change of links; return the events for the grid, and how many sites were cut off."""
         self._period = period
         at_ms, factors, model = self._changes[period]
         self.traffic.links_changed(model)
         events: list[GridEvent] = [LinksChanged(factors)]
         while self._by_time and self._by_time[-1][0] <= at_ms:
-            # The grid passes over those that it does not have.
+            # The grid ignores jobs that it does not have.
             events.append(GridJobHopeless(self._by_time.pop()[1], WHY_HOPELESS))
         return events, routes.change(model)
 
     def handed_in(self, now_ms: int, job_id: int) -> list[GridEvent]:
-        """Let the input of a job that has hope set out; return what the grid is told of one that has none."""
-        if self._hopeless_ms.get(job_id, int(NEVER_MS)) <= now_ms:
+        """Start to move a submitted job's input; return the event for the grid if the job can never be placed."""
+        if self._unplaceable_ms.get(job_id, int(NEVER_MS)) <= now_ms:
             return [GridJobHopeless(job_id, WHY_HOPELESS)]
         self.traffic.handed_in(now_ms, job_id)
         return []
 
     def check_all_move(self, now_ms: int) -> None:
-        """Refuse a run in which a job stands still for ever."""
+        """Raise InputError if a job is stopped forever: it has rate 0 after the last change of links."""
         if self._period == len(self._changes) - 1:
             self.traffic.check_all_move(now_ms)
 
 
 def _changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkModel]]:
-    """Yield each instant at which links change, each cable's part of its bandwidth from then on, and the network."""
+    """Yield each instant at which links change, the remaining bandwidth factors of the cables, and the network."""
     if net.timetable is not None:
         for period, (at_ms, model) in enumerate(net.periods()):
             if period:
@@ -438,7 +439,7 @@ def _changes_of(net: GridNet) -> Iterator[tuple[int, tuple[float, ...], NetworkM
 
 
 def merged(one: Timetable, other: Timetable) -> Timetable:
-    """Return the timetable of two causes of change in a topology: of each cable the worse of both counts."""
+    """Merge two timetables of a topology; every cable has the lower of its two factors."""
     instants_ms = np.union1d(one.instants_ms, other.instants_ms)
     starts_ms = [-1, *instants_ms.tolist()]
     factors = [np.minimum(*(each.factors[each.period_of(at_ms)] for each in (one, other))) for at_ms in starts_ms]
@@ -446,19 +447,19 @@ def merged(one: Timetable, other: Timetable) -> Timetable:
 
 
 def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy) -> npt.NDArray[np.bool_]:
-    """Return for each job whether it might be split, on the nodes that the grid may have."""
-    found = np.zeros(len(workload), np.bool_)
+    """Return for each job whether it might be split over the nodes that the grid may use."""
+    splittable = np.zeros(len(workload), np.bool_)
     if len(workload):
         state = empty_grid(np.array(nodes, np.int64), slots=len(workload))
         fill_jobs(state.jobs, workload, np.arange(len(workload)), policy.order)
-        find_splittable(state, policy.codes(), found)
-    return found
+        find_splittable(state, policy.codes(), splittable)
+    return splittable
 
 
 def hopeless_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> dict[int, int]:
-    """Return for each job from when on it can be placed no more on the idle grid, whatever the links become.
+    """Map each job that becomes unplaceable to the instant from which even the idle grid can no longer place it.
 
-    Jobs that are too wide for any links are not among them: the grid refuses these by itself.
+    Jobs that are too wide for every state of the links are left out: the grid itself refuses them.
     """
     if policy.control == "none":
         return {}
@@ -469,5 +470,5 @@ def hopeless_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, 
         return {}
     state = empty_grid(sites, slots=len(rows))
     fill_jobs(state.jobs, workload, rows, policy.order)
-    found_ms = hopeless_from(state, policy.codes()._replace(net=links_of(net, workload, rows)), net)
-    return dict(zip(workload.job_id[rows].tolist(), found_ms.tolist(), strict=True))
+    unplaceable_ms = hopeless_from(state, policy.codes()._replace(net=links_of(net, workload, rows)), net)
+    return dict(zip(workload.job_id[rows].tolist(), unplaceable_ms.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""What the jobs of a simulated world really do: where they are, since when they work, at which rate, until when."""
+"""The true state of the jobs of a simulated world: where they run, since when, at which rate, and until when."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _NEVER = int(NEVER_MS)
 
 
 class WorldJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that a user of site ``home`` hands in, to the grid or there.
+    """A job that a user of site ``home`` submits, to the grid or to that site.
 
-    On one site it takes ``run_ms``, known to the world alone, and ends at its limit at the latest. If it still waits at
-    ``cancel_ms`` its user takes it back; nobody does at -1.
+    Only the world knows ``run_ms``, the run time on one site; the job ends at its limit at the latest. The user cancels
+    the job at ``cancel_ms`` if it still waits then; -1 for never.
     """
 
     submit_ms: int
@@ -51,10 +51,10 @@ class WorldJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorldAttempt(msgspec.Struct, gc=False):
-    """An attempt as it really is: which fragments were asked for, how many are to start, since when the job works.
+    """The true state of an attempt; ``missing`` is how many of its fragments have yet to start.
 
-    A job goes at the rate of its slowest fragment, times what links leave of it. ``needs`` are those of
-    which its site knows: the grid reserves whole nodes.
+    A job runs at the rate of its slowest fragment times its rate on the links. ``needs`` is set only where the site
+    knows them: the grid reserves whole nodes.
     """
 
     job_id: int
@@ -69,17 +69,17 @@ class WorldAttempt(msgspec.Struct, gc=False):
     rates: dict[int, int] | None = None
     needs: Resources | None = None
     on_links: int = RATE_ONE
-    ahead: bool = False  # whether its start is agreed on later, and its leases are renewed until then
+    ahead: bool = False  # whether the start is agreed later, and leases are renewed until then
 
     @property
     def rate(self) -> int:
-        """The rate that its sites and its links leave it, which may be 0."""
+        """The rate that sites and links together allow; 0 if the job is paused."""
         rate = RATE_ONE if self.rates is None else min(self.rates.values())
         return rate * self.on_links // RATE_ONE
 
 
 class Ran(msgspec.Struct, frozen=True, gc=False):
-    """When a job that has finished began, when it ended, and how many nodes of which sites it had."""
+    """When a finished job began and ended, and how many nodes it had on each site."""
 
     begun_ms: int
     end_ms: int
@@ -87,16 +87,16 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorldLengths(NamedTuple):
-    """How long a job takes in so many fragments, and holds its nodes besides while its processes start and end."""
+    """How long a job takes in several fragments, and how long it holds its nodes before and after its work."""
 
     split_length_ms: Callable[[int, int, float], int]
     around_ms: int = 0
 
 
 class Works:
-    """The jobs that were handed in, and what has become of them; ``slowest`` is the lowest rate above 0 that any had.
+    """The submitted jobs and their attempts; ``slowest`` is the lowest rate above 0 that any job has had.
 
-    ``lengths`` says how long a job takes, where no links (``traffic``) do.
+    ``lengths`` gives the run times of split jobs, unless links (``traffic``) determine them.
     """
 
     def __init__(
@@ -105,45 +105,45 @@ class Works:
         lengths: WorldLengths,
         traffic: LinkTraffic | None,
         history: History,
-        tell: Callable[[int, ContractEvent], None],
+        notify: Callable[[int, ContractEvent], None],
     ) -> None:
         self._sites = sites
         self._split_length_ms, self._around_ms = lengths
         self._traffic = traffic
         self._history = history
-        self._tell = tell
+        self._notify = notify
         self._jobs: dict[int, WorldJob] = {}
         self._attempts: dict[tuple[int, int], WorldAttempt] = {}
         self._running = RunningWork()
-        # Of the jobs that work: the attempt that does.
+        # The working attempt of each job.
         self._working: dict[int, WorldAttempt] = {}
-        # Of jobs that were evicted and keep what they have done: what is left of their work.
+        # The remaining run time of evicted jobs that keep their progress.
         self._left_ms: dict[int, int] = {}
         self.finished: dict[int, Ran] = {}
         self.slowest = RATE_ONE
 
     def next_ms(self) -> int:
-        """Return when the next job ends, or the next data arrives; `NEVER_MS` if none does."""
+        """Return when the next job ends or the next data arrives, or `NEVER_MS`."""
         end_ms = self._running.next_end_ms()
         next_ms = _NEVER if end_ms is None else end_ms
         return next_ms if self._traffic is None else min(next_ms, self._traffic.next_ms)
 
     @property
     def longest_ms(self) -> int:
-        """No job that was handed in takes longer by its estimate, nor does any by what it was asked for as."""
+        """The longest estimate of a job and the longest requested time of an attempt, whichever is longer."""
         estimates_ms = (handed_in.job.estimate_ms for handed_in in self._jobs.values())
         return max(max(estimates_ms, default=0), max((work.length_ms for work in self._attempts.values()), default=0))
 
     def hand_in(self, job: WorldJob) -> None:
-        """Take note of a job."""
+        """Record a submitted job."""
         job_id = job.job.job_id
         self._jobs[job_id] = job
         self._history.accepted(job_id)
 
-    # -- what the grid asks for ------------------------------------------------------------------------------------
+    # -- requests of the grid --------------------------------------------------------------------------------------
 
     def ask(self, site: int, request: ReserveNodes) -> None:
-        """Note which fragments make up a job; all of them are asked for in one step of the grid."""
+        """Record a fragment of an attempt; the grid requests all fragments in one step."""
         key = job_id, attempt = request.job_id, request.attempt
         work = self._attempts.get(key)
         if work is None:
@@ -158,7 +158,7 @@ class Works:
             self._traffic.asked(job_id, attempt)
 
     def delegate(self, site: int, request: EnqueueJob) -> None:
-        """Note that a job is to run on one site, which starts it when it likes."""
+        """Record that the grid has delegated a job to one site, which chooses the start."""
         job, attempt = request.job, request.attempt
         handed_in = self._jobs[job.job_id]
         work = WorldAttempt(job.job_id, attempt, handed_in, {site: job.width}, job.estimate_ms, None, 1)
@@ -168,7 +168,7 @@ class Works:
             self._traffic.asked(job.job_id, attempt)
 
     def commit(self, now_ms: int, request: CommitNodes) -> None:
-        """Note that a job may start; the same is said to each of its sites, and the first time counts."""
+        """Record that an attempt may start. Every site receives the same message; only the first counts."""
         key = (request.job_id, request.attempt)
         if request.start_ms is not None:
             work = self._attempts[key]
@@ -179,22 +179,22 @@ class Works:
             self._history.committed(now_ms, *key, tuple(self._attempts[key].fragments.items()))
 
     def renew(self, site: int, request: RenewLeases) -> None:
-        """Note that nodes that a site has reserved ahead, or will have, are reserved for longer."""
+        """Extend the leases of all attempts at a site whose start is agreed later."""
         for (job_id, attempt), work in self._attempts.items():
             if work.ahead and site in work.fragments:
                 work.start_ms = request.until_ms
                 self._history.extended(site, job_id, attempt, request.until_ms)
 
     def granted(self, site: int, job_id: int, attempt: int) -> None:
-        """Note that a site has reserved the nodes of a fragment until the start that was agreed on."""
+        """Record that a site has reserved the nodes of a fragment until the agreed start."""
         start_ms = self._attempts[job_id, attempt].start_ms
         assert start_ms is not None, "a site reserves what is to start at once"
         self._history.reserved(site, job_id, attempt, start_ms)
 
-    # -- what sites do ---------------------------------------------------------------------------------------------
+    # -- commands of the sites -------------------------------------------------------------------------------------
 
     def start(self, now_ms: int, site: int, command: StartJob) -> None:
-        """Put a fragment on its nodes; the job works when it is the last."""
+        """Put a fragment on its nodes; the job works once its last fragment has started."""
         job_id, history = command.job_id, self._history
         attempt = self._sites[site].attempt_of(job_id)
         if attempt == OWN:
@@ -218,8 +218,8 @@ class Works:
         if is_split:
             placed = tuple(fragments.items())
             for other in fragments:
-                self._tell(other, FragmentsMet(job_id, attempt))
-        # What was put on its nodes just now need not be looked for there.
+                self._notify(other, FragmentsMet(job_id, attempt))
+        # A job with one fragment was put on its nodes just now, so that there is nothing to check.
         history.began(now_ms, job_id, attempt, placed)
         work.begun_ms = now_ms
         run_ms = self._run_ms(now_ms, work)
@@ -227,7 +227,7 @@ class Works:
             self._begin(now_ms, work, run_ms)
 
     def _run_ms(self, now_ms: int, work: WorldAttempt) -> int | None:
-        """Return how long a job takes at rate 1 that begins now; None if its data has to come first."""
+        """Return how long a job takes at rate 1 from now on, or None if it first waits for its data."""
         job, fragments = work.handed_in, work.fragments
         if work.attempt == OWN:
             return self._left_ms.get(work.job_id, job.run_ms)
@@ -238,12 +238,12 @@ class Works:
     def _begin(self, now_ms: int, work: WorldAttempt, run_ms: int) -> None:
         """Let a job work that has its nodes and its data."""
         self._working[work.job_id] = work
-        # A site ends what holds its nodes at its limit, also if its processes began late.
+        # A site ends a job at its limit, even if its processes started late.
         held_ms = min(run_ms + self._around_ms, max(run_ms, work.length_ms))
         self._running.begin(now_ms, work.job_id, held_ms, work.rate)
 
     def slow(self, now_ms: int, site: int, command: ChangeRate) -> None:
-        """Have a fragment, and with it its job, go on at another rate."""
+        """Change the rate of a fragment, and with it the rate of its job."""
         attempt = self._sites[site].attempt_of(command.job_id)
         work = self._attempts.get((command.job_id, attempt))
         if work is None:
@@ -256,16 +256,16 @@ class Works:
         self._set_rate(now_ms, work)
 
     def move(self, now_ms: int, site: int, command: MoveJob) -> None:
-        """Have a job go on on other nodes of its site."""
+        """Move a job to other nodes of its site."""
         self._history.moved(now_ms, site, command.job_id, command.nodes)
 
     def _set_rate(self, now_ms: int, work: WorldAttempt) -> None:
-        """Let a job go on at the rate that it has now, if it works."""
+        """Apply the current rate of a job if it works."""
         if self._working.get(work.job_id) is work:
             self._running.change_rate(now_ms, work.job_id, work.rate)
 
     def kill(self, now_ms: int, site: int, job_id: int) -> None:
-        """End a fragment, and with it the job if it works; one that waits for its partners will not work any more."""
+        """End a fragment, and with it the job if it works; a job that waits for its other fragments will never work."""
         core = self._sites[site]
         attempt = core.attempt_of(job_id)
         work = self._attempts[job_id, attempt]
@@ -275,10 +275,10 @@ class Works:
             return
         work.is_dead = True
         self._history.gave_up(now_ms, site, job_id, core.rendezvous_ms)
-        self._tell(site, JobFinished(job_id, succeeded=False))
+        self._notify(site, JobFinished(job_id, succeeded=False))
 
     def evict(self, now_ms: int, site: int, command: EvictJob) -> None:
-        """Take a job off its nodes: an own user's waits again at its site, one of the grid leaves all its sites."""
+        """Take a job off its nodes. A site's own job waits there again; a job of the grid leaves all its sites."""
         job_id, core = command.job_id, self._sites[site]
         attempt = core.attempt_of(job_id)
         if attempt != OWN:
@@ -293,7 +293,7 @@ class Works:
         self._history.left(now_ms, site, job_id)
 
     def fail(self, now_ms: int, site: int) -> None:
-        """Lose what runs on a site that fails, and with that the other fragments of these jobs."""
+        """Lose the fragments on a site that crashes, and the other fragments of their jobs."""
         for job_id, attempt in self._history.running_on(site):
             work = self._attempts[job_id, attempt]
             if work.begun_ms < 0:
@@ -305,78 +305,78 @@ class Works:
             for other in work.fragments:
                 if other != site:
                     self._history.left(now_ms, other, job_id)
-                    self._tell(other, JobFinished(job_id, succeeded=False))
+                    self._notify(other, JobFinished(job_id, succeeded=False))
         self._history.site_failed(now_ms, site)
 
-    # -- what links do ---------------------------------------------------------------------------------------------
+    # -- links -----------------------------------------------------------------------------------------------------
 
     def change_rates(self, now_ms: int) -> None:
-        """Let jobs go on as their links let them."""
-        assert self._traffic is not None, "rates change by links that there are not"
+        """Apply the new rates of jobs on the links."""
+        assert self._traffic is not None, "no links are simulated"
         for job_rate in self._traffic.rates(now_ms):
             self.slowest = min(self.slowest, job_rate.rate) or self.slowest
             if job_rate.works:
                 work = self._attempts[job_rate.job_id, job_rate.attempt]
                 work.on_links = job_rate.rate
                 self._set_rate(now_ms, work)
-            self._tell_rate(job_rate)
+            self._report_rate(job_rate)
 
-    def _tell_rate(self, job_rate: JobRate) -> None:
-        """Tell the sites of a job how it goes on."""
+    def _report_rate(self, job_rate: JobRate) -> None:
+        """Report a job's rate to its sites."""
         for site in self._attempts[job_rate.job_id, job_rate.attempt].fragments:
-            self._tell(site, RateMeasured(job_rate.job_id, job_rate.attempt, job_rate.rate, job_rate.left))
+            self._notify(site, RateMeasured(job_rate.job_id, job_rate.attempt, job_rate.rate, job_rate.left))
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def go_on(self, now_ms: int) -> None:
-        """Take in what comes by itself at an instant: first data that arrives, then jobs that have done their work."""
+        """Handle the data that arrives at this instant, then the jobs that end."""
         if self._traffic is not None and self._traffic.next_ms == now_ms:
-            self._move_data(now_ms, self._traffic)
+            self._serve_data(now_ms, self._traffic)
         for job_id in self._running.ended(now_ms):
             self._end(now_ms, self._working.pop(job_id))
 
-    def _move_data(self, now_ms: int, traffic: LinkTraffic) -> None:
-        """Let jobs work whose data has come, and end those whose output is where it is wanted."""
+    def _serve_data(self, now_ms: int, traffic: LinkTraffic) -> None:
+        """Start the jobs whose input has arrived, and end the jobs whose output has arrived."""
         for job_rate, run_ms in traffic.served(now_ms):
             work = self._attempts[job_rate.job_id, job_rate.attempt]
             if run_ms is None:
                 self._leave(now_ms, work, completed=True)
             else:
                 self._begin(now_ms, work, run_ms)
-                self._tell_rate(job_rate)
+                self._report_rate(job_rate)
 
     def _end(self, now_ms: int, work: WorldAttempt) -> None:
-        """Have a job end by itself, or send its output first."""
+        """End a job that has done its work, or send its output first."""
         job_rate = None
         if self._traffic is not None and work.attempt != OWN:
             job_rate = self._traffic.delivers(now_ms, work.job_id)
         if job_rate is None:
             self._leave(now_ms, work, completed=True)
         else:
-            self._tell_rate(job_rate)
+            self._report_rate(job_rate)
 
     def _stop(self, work: WorldAttempt) -> None:
-        """Have a job work no more that has not done its work."""
+        """Take a job off the working jobs before it has done its work."""
         if self._working.get(work.job_id) is work:
             del self._working[work.job_id]
             self._running.leave(work.job_id)
 
     def _leave(self, now_ms: int, work: WorldAttempt, *, completed: bool) -> None:
-        """Take a job that works off all its nodes: it has finished, or was killed."""
+        """Take a working job off all its nodes: it has finished or was killed."""
         job_id, fragments, history = work.job_id, work.fragments, self._history
         if completed:
             self.finished[job_id] = Ran(work.begun_ms, now_ms, fragments)
         self._forget(work)
         history.stopped(now_ms, job_id, completed=completed)
-        tell = self._tell
+        notify = self._notify
         for site in fragments:
             history.left(now_ms, site, job_id)
-            tell(site, JobFinished(job_id, completed))
+            notify(site, JobFinished(job_id, completed))
         if completed and work.attempt == OWN:
             history.reported(now_ms, job_id, "finished")
 
     def _forget(self, work: WorldAttempt) -> None:
-        """Have nothing more of an attempt that is over."""
+        """Drop an attempt that is over, with its flows."""
         del self._attempts[work.job_id, work.attempt]
         if self._traffic is not None:
             self._traffic.ends(work.job_id)

@@ -56,7 +56,7 @@ def fuzz(
 
     with problems_as_lines(), delayed_progress("Reading") as report, named_as_typed():
         built = build_scenario(file, overrides or [])
-        report(0, max(runs, 1), "Looking for a violation")
+        report(0, max(runs, 1), "Searching for a violation")
         found = search.fuzz(search.world_of(built, jobs=jobs), runs, seed, progress=report)
     repeat = _repeating(file, jobs, overrides or [], found.violation)
     if as_json:

@@ -213,7 +213,7 @@ def test_the_schema_has_the_new_keys() -> None:
                 ("[net]\n", '[net]\nchanges = [{at_ms = 5000, action = "fail", link = ["a", "b"]}]\n'),
             ],
             "changes",
-            "net.changes: site beta has no path to the grid, which is at a, and back, from 5000 ms on, for ever",
+            "net.changes: site beta has no path to or from the grid, at node a, from 5000 ms on",
         ),
         (
             [("[grid]", "[workload.data]\ninput_site = 'x'\n[grid]")],

@@ -93,7 +93,7 @@ def test_a_commitment_without_all_holds_is_found(monkeypatch: pytest.MonkeyPatch
         return [ToSite(s, CommitNodes(attempt.job.job_id, attempt.number)) for s, _ in attempt.fragments]
 
     monkeypatch.setattr(CoAllocator, "_held", held)
-    assert_found("is committed, and site", GOOD)
+    assert_found("is committed but site", GOOD)
 
 
 def test_a_hold_that_starts_uncommitted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_hold_that_starts_uncommitted_is_found(monkeypatch: pytest.MonkeyPatch
     end_leases, due_of = ContractCore._end_leases, ContractCore._due_ms
     monkeypatch.setattr(ContractCore, "_end_leases", commit_all)
     monkeypatch.setattr(ContractCore, "_due_ms", due_ms)
-    assert_found("is not committed", BAD, CUTS)
+    assert_found("without a commitment", BAD, CUTS)
 
 
 def test_a_start_at_another_time_than_agreed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_start_at_another_time_than_agreed_is_found(monkeypatch: pytest.Monkey
 
     start_due = ContractCore._start_due
     monkeypatch.setattr(ContractCore, "_start_due", start_all)
-    assert_found("was to start at", GOOD)
+    assert_found("the agreed start is", GOOD)
 
 
 @pytest.mark.parametrize("check", [False, True])
@@ -209,7 +209,7 @@ def test_nodes_that_are_handed_out_twice_are_found(monkeypatch: pytest.MonkeyPat
     """A site that hands out its first nodes whoever has them is found out."""
     monkeypatch.setattr(NodePool, "take", lambda self, width: (((0, width),), 0))
     monkeypatch.setattr(NodePool, "give_back", lambda self, taken: None)
-    assert_found("that another job has", GOOD)
+    assert_found("that another job occupies", GOOD)
 
 
 def test_fewer_nodes_than_asked_for_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_fewer_nodes_than_asked_for_are_found(monkeypatch: pytest.MonkeyPatch) -
 
     take = NodePool.take
     monkeypatch.setattr(NodePool, "take", stingy)
-    assert_found("that it asked for", GOOD)
+    assert_found("; it requested ", GOOD)
 
 
 def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch
 
     take_note = FullControl._take_note
     monkeypatch.setattr(FullControl, "_take_note", resigned)
-    assert_found("nobody asked for it", BAD, CRASHES)
+    assert_found("nobody cancelled it", BAD, CRASHES)
 
 
 def test_a_report_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,20 +265,20 @@ def test_fragments_that_wait_for_ever_are_found(monkeypatch: pytest.MonkeyPatch)
         self._timed.discard(job_id)
 
     monkeypatch.setattr(ContractCore, "_kill", kill)
-    assert_found("is alone on site", BAD, LONG_CUTS, long=True)
+    assert_found("has been alone on site", BAD, LONG_CUTS, long=True)
 
 
 def test_a_grid_that_never_gets_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that refuses the grid for ever makes a world that would never end, which is said instead of waited for."""
     monkeypatch.setattr(GridShare, "why_not", lambda self, width: "not today")
-    assert_found("it never ends", GOOD)
+    assert_found("the run never ends", GOOD)
 
 
 def test_an_instant_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that answers every refusal with the same request, where messages take no time, is found out."""
     monkeypatch.setattr(GridShare, "why_not", lambda self, width: "not today")
     monkeypatch.setattr(FullControl, "_close", lambda self, now_ms, site, refusal: None)
-    assert_found("no end of answers", Network())
+    assert_found("keep answering each other", Network())
 
 
 def started(history: History, job_id: int = 1, site: int = 0, nodes: tuple[int, int] = (0, 2)) -> None:
@@ -339,17 +339,17 @@ def after(*steps: Callable[[History], None]) -> History:
 @pytest.mark.parametrize(
     ("history", "wrong", "message"),
     [
-        (after(started), lambda h: h.occupied(1, 0, 2, 1, ((1, 3),), 2), "that another job has"),
+        (after(started), lambda h: h.occupied(1, 0, 2, 1, ((1, 3),), 2), "that another job occupies"),
         (after(started), lambda h: h.occupied(1, 0, 1, 2, ((2, 4),), 2), "runs twice on site 0"),
-        (after(), lambda h: h.occupied(1, 0, 2, 1, ((0, 3),), 2), "does not have the 2 nodes"),
+        (after(), lambda h: h.occupied(1, 0, 2, 1, ((0, 3),), 2), "it requested 2"),
         (after(), lambda h: h.left(1, 0, 2), "where it does not run"),
-        (after(started), lambda h: h.began(1, 1, 2, ((0, 2),)), "works twice at one time"),
+        (after(started), lambda h: h.began(1, 1, 2, ((0, 2),)), "works twice at the same time"),
         (after(started, finished), lambda h: h.began(9, 1, 2, ((0, 2),)), "after it was finished"),
         (after(), lambda h: h.began(1, 1, 1, ((0, 2),)), "without its fragment on site 0"),
         (
             after(lambda h: h.occupied(0, 0, 1, 1, ((0, 2),), 2)),
             lambda h: h.began(1, 1, 1, ((0, 3),)),
-            "does not have its 3 nodes",
+            "it requested 3",
         ),
         (
             after(lambda h: h.occupied(0, 0, 1, 1, ((0, 2),), 2)),
@@ -359,7 +359,7 @@ def after(*steps: Callable[[History], None]) -> History:
         (
             after(lambda h: h.occupied(5, 0, 1, 1, ((0, 2),), 2)),
             lambda h: h.gave_up(36, 0, 1, 30),
-            "is alone on site 0 since 5 ms",
+            "has been alone on site 0 since 5 ms",
         ),
         (after(), lambda h: h.gave_up(9, 0, 1, 30), "where it does not run"),
         (after(), lambda h: h.stopped(1, 1, completed=True), "did not work"),
@@ -368,19 +368,19 @@ def after(*steps: Callable[[History], None]) -> History:
         (
             after(lambda h: h.reserved(0, 1, 1, 20)),
             lambda h: h.committed(9, 1, 1, ((0, 2), (1, 2))),
-            "site 1 has granted nothing",
+            "site 1 has reserved nothing",
         ),
-        (after(), lambda h: h.joined(9, 0, 1, 1, 9), "is not committed"),
+        (after(), lambda h: h.joined(9, 0, 1, 1, 9), "without a commitment"),
         (
             after(lambda h: h.reserved(0, 1, 1, 20), lambda h: h.committed(9, 1, 1, ((0, 2),))),
             lambda h: h.joined(21, 0, 1, 1, 20),
-            "was to start at 20 ms",
+            "the agreed start is 20 ms",
         ),
         (after(started), lambda h: h.reported(1, 1, "finished"), "has not finished"),
-        (after(started), lambda h: h.reported(1, 1, "cancelled"), "nobody asked for it"),
+        (after(started), lambda h: h.reported(1, 1, "cancelled"), "nobody cancelled it"),
         (after(started, finished), lambda h: h.reported(9, 1, "finished"), "done twice"),
         (after(started), lambda h: h.check_complete(9), "accepted jobs are lost, job 1 first"),
-        (after(started, finished, lambda h: h.refused(1)), lambda h: h.check_complete(9), "was refused, and has run"),
+        (after(started, finished, lambda h: h.refused(1)), lambda h: h.check_complete(9), "was refused but has run"),
         (
             after(lambda h: h.occupied(0, 1, 5, 1, ((0, 2),), 2)),
             lambda h: h.check_complete(9),
@@ -402,7 +402,7 @@ def test_the_watchdog_is_patient_with_long_jobs() -> None:
     dog = Watchdog(lambda: 10**12)
     for now_ms in (0, PATIENCE_MS + 1, 10**12):
         dog.look(now_ms, 1, open_jobs=1, works=True)
-    with pytest.raises(ViolationError, match="nothing has got on since 0 ms, and 1 jobs are open"):
+    with pytest.raises(ViolationError, match="no progress since 0 ms, and 1 jobs are open"):
         dog.look(10**12 + PATIENCE_MS + 1, 1, open_jobs=1, works=True)
 
 
@@ -414,7 +414,7 @@ def test_the_watchdog_sees_a_storm() -> None:
         dog.look(look, "a", open_jobs=1, works=False)
     for look in range(looks + 1):
         dog.look(looks + look, "b", open_jobs=1, works=False)
-    with pytest.raises(ViolationError, match="it never ends"):
+    with pytest.raises(ViolationError, match="the run never ends"):
         dog.look(2 * looks + 1, "b", open_jobs=1, works=False)
 
 

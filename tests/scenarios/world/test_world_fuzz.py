@@ -212,7 +212,7 @@ def test_a_network_that_ends_in_pieces_is_not_searched(file: Path) -> None:
     file.write_text(FILE + NET.replace('{at_ms = 900_000, action = "heal", nodes = ["x"]},', ""), encoding="utf-8")
     result = invoke(file, "--runs", 2)
     assert result.exit_code != 0
-    assert "has no path to the grid, which is at" in str(result.exception or result.output)
+    assert "has no path to or from the grid, at node" in str(result.exception or result.output)
 
 
 @pytest.mark.usefixtures("broken")

@@ -166,9 +166,9 @@ def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
 def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
     """What runs there would never be heard of; and so is one of whose way back alone nothing is left."""
     net = row_net(changes=(CableChange(50, "link", (1,), 0.0),))
-    with pytest.raises(InputError, match="site c has no path to the grid, which is at b, and back, from 50 ms on, for"):
+    with pytest.raises(InputError, match="site c has no path to or from the grid, at node b, from 50 ms on"):
         check_reach(net, 1)
-    with pytest.raises(InputError, match="for ever"):
+    with pytest.raises(InputError, match="expected its links to come back"):
         simulate_world(jobs((0, 1, 10)), [1, 1, 1], GridPolicy(), net=net, grid_node=1)
     simulate_world(jobs((0, 1, 10)), [1, 1, 1], GridPolicy(), net=net)
 
