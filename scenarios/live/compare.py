@@ -1,4 +1,4 @@
-"""What was played live, by the records of its jobs, beside what was simulated: job by job, and as a whole."""
+"""Compare a live run, by the records of its jobs, with its simulation: job by job and in total."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ from gridweave.site.job import JobRecord
 from gridweave.site.times import span_text
 
 MAKESPAN_TOLERANCE = 0.03
-"""A live schedule on Ray is as the simulation says if its makespan is no further off."""
+"""Highest relative difference of makespans at which a live run on Ray matches its simulation."""
 
 BEHIND = 0.01
-"""A machine cannot keep up if jobs hold their nodes by more than such a part longer than they need them."""
+"""A machine cannot keep up if jobs hold their nodes longer than they need them by more than this part."""
 
 COMPARED = ("makespan_ms", "awt_ms", "awrt_area_ms", "sldwa", "util")
-"""The metrics that are set side by side."""
+"""The metrics shown for both runs."""
 
 HEADER = (
     *("job_id", "submit_ms", "width", "estimate_ms", "run_ms"),
     *("simulated_start_ms", "simulated_end_ms", "simulated_site", "simulated_fragments"),
     *("live_submit_ms", "live_start_ms", "live_end_ms", "live_site", "live_fragments", "outcome", "attempts"),
 )
-"""Of jobs.csv."""
+"""Columns of ``jobs.csv``."""
 
 REPLAY_HEADER = ("replayed_start_ms", "replayed_end_ms", "replayed_site", "replayed_fragments")
-"""Of the further columns if the run was simulated again."""
+"""Further columns of ``jobs.csv`` if the run was replayed in simulation."""
 
 _RAN, _NEVER_RAN = ("finished", "limit"), ("cancelled", "refused")
-"""How a job may end that has run, and that has not."""
+"""Expected outcomes of jobs that ran in the simulation, and further outcomes of jobs that did not."""
 
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LiveRun:
-    """A scenario as it was simulated and as it was played live.
+    """A scenario simulated and run live.
 
     Attributes
     ----------
     simulated, live : SimulationResult
-        Of the same jobs; all times are the scenario's.
+        Results of the same jobs, in scenario time.
     speed : float
-        How many ms of the scenario passed in one.
+        Milliseconds of scenario time per real millisecond.
     submitted_ms : numpy.ndarray of int64, shape (n,)
-        When the live grid, or site, took in each job.
+        When the live grid or site accepted each job.
     placed_ms : numpy.ndarray of int64, shape (n,)
-        When the grid placed each job; `NEVER` for those of a site's own users.
+        When the grid placed each job; `NEVER` for jobs of a site's own users.
     needed_ms : numpy.ndarray of int64, shape (n,)
-        How long the work of each job takes where it was placed.
+        How long the work of each job takes at its placement.
     outcomes : tuple of str
         How each job ended: ``finished``, ``limit``, ``failed``, ``cancelled`` or ``refused``.
     attempts : numpy.ndarray of int64, shape (n,)
-        How many attempts each took; one that was withdrawn from a queue, or not agreed on in time, counts.
+        How many attempts each job took, including attempts withdrawn from a queue or not agreed in time.
     remarks : tuple of str
-        For people.
+        Remarks for the user.
     where : str
-        On what it was played, for people.
+        Where the scenario ran live: ``Ray``, or the address of a gateway.
     tolerance : float
-        The live schedule is as simulated if its makespan differs by no more than such a part.
+        Highest relative difference of makespans at which the live run matches the simulation.
     replay : LiveReplay, optional
-        What is decided if the run is simulated again with the live submit times and hold times.
+        The decisions of a second simulation, with the submit times and hold times of the live run.
     """
 
     simulated: SimulationResult
@@ -91,13 +91,13 @@ class LiveRun:
 
     @property
     def ran(self) -> BoolArray:
-        """Which jobs ran in both, shape (n,)."""
+        """Which jobs ran in both runs, shape (n,)."""
         both: BoolArray = (self.live.start_ms != NEVER) & (self.simulated.start_ms != NEVER)
         return both
 
     @property
     def start_differences_ms(self) -> IntArray:
-        """How much later each job that ran was started live."""
+        """How much later each job that ran started live."""
         return (self.live.start_ms - self.simulated.start_ms)[self.ran]
 
     @property
@@ -107,7 +107,7 @@ class LiveRun:
 
     @property
     def elsewhere(self) -> BoolArray:
-        """Which jobs were placed otherwise than in the simulation: on other sites, or in other parts, shape (n,)."""
+        """Which jobs ran on other sites or in other fragments than in the simulation, shape (n,)."""
         one, other = self.simulated, self.live
         rows = range(len(one.workload))
         differ = [sorted(one.fragments_of(row)) != sorted(other.fragments_of(row)) for row in rows]
@@ -115,7 +115,7 @@ class LiveRun:
 
     @property
     def same_decisions(self) -> tuple[int, int] | None:
-        """How many jobs were placed live as in the replay, of how many that ran in both; None without a replay."""
+        """How many jobs were placed live as in the replay, and how many ran in both; None without a replay."""
         if self.replay is None:
             return None
         both = np.flatnonzero((self.live.start_ms != NEVER) & (self.replay.start_ms != NEVER)).tolist()
@@ -124,17 +124,17 @@ class LiveRun:
 
     @property
     def late_ms(self) -> IntArray:
-        """How much later each job was taken in than the scenario has it, shape (n,)."""
+        """How much later than in the scenario each job was accepted, shape (n,)."""
         return self.submitted_ms - self.live.workload.submit_ms
 
     @property
     def longer_ms(self) -> IntArray:
-        """How much longer each job that ran held its nodes than its work takes where it was placed."""
+        """How much longer each job that ran held its nodes than its work takes at its placement."""
         return (self.live.end_ms - self.live.start_ms - self.needed_ms)[self.ran]
 
     @property
     def behind(self) -> float:
-        """By which part of their work jobs held their nodes longer than that, weighted by width."""
+        """The time for which jobs held nodes in excess of their work, relative to their work, weighted by width."""
         result, ran = self.live, self.ran
         held = float(((result.end_ms - result.start_ms)[ran] * result.workload.width[ran]).sum())
         more = float((self.longer_ms * result.workload.width[ran]).sum())
@@ -142,36 +142,36 @@ class LiveRun:
 
     @property
     def makespan_difference(self) -> float:
-        """By which part the live makespan is longer than the simulated, both from the first submission."""
+        """The relative difference of the live makespan from the simulated one, both from the first submission."""
         simulated, live = (_span_ms(run) for run in (self.simulated, self.live))
         return (live - simulated) / simulated if simulated else 0.0
 
     @property
     def is_within_tolerance(self) -> bool:
-        """Whether every job came to the end that it has in the simulation, and the makespan is as simulated."""
-        return not self._others and abs(self.makespan_difference) <= self.tolerance
+        """Whether every job has an expected outcome and the makespan is within the tolerance."""
+        return not self._unexpected and abs(self.makespan_difference) <= self.tolerance
 
     @property
-    def _others(self) -> Counter[str]:
+    def _unexpected(self) -> Counter[str]:
         """Count unexpected outcomes, by outcome; a job that never runs in the simulation need not run live."""
         runs = (self.simulated.start_ms != NEVER).tolist()
         ends = zip(self.outcomes, runs, strict=True)
         return Counter(outcome for outcome, ran in ends if outcome not in (_RAN if ran else (*_RAN, *_NEVER_RAN)))
 
     def verdict(self) -> str:
-        """Return what came out, in one line for people."""
+        """Return the comparison in one line for the user."""
         word = "yes" if self.is_within_tolerance else "no"
         text = f"makespan within {self.tolerance:.0%} of the simulated: {word} ({self.makespan_difference:+.2%})"
-        return "; ".join([text, *(f"{count:,} jobs {outcome}" for outcome, count in sorted(self._others.items()))])
+        return "; ".join([text, *(f"{count:,} jobs {outcome}" for outcome, count in sorted(self._unexpected.items()))])
 
     def warnings(self) -> list[str]:
-        """Return whether the machine could keep up, and how far behind it was if not: at most one line each."""
+        """Return warnings if the machine could not keep up: jobs ended late or were submitted late."""
         lines = []
         if self.behind > BEHIND:
             real_ms = float(np.median(self.longer_ms)) / self.speed
             lines.append(
-                f"the machine cannot keep up: jobs held their nodes {self.behind:.1%} longer than they worked (half of "
-                f"them {span_text(real_ms)} of real time or more to start and end); give a lower --speed than "
+                f"the machine cannot keep up: jobs held their nodes {self.behind:.1%} longer than they worked (median: "
+                f"{span_text(real_ms)} of real time to start and end); give a lower --speed than "
                 f"{self.speed:g}, such as {_lower(self.speed, self.behind):g}"
             )
         late_real_ms = float(np.quantile(self.late_ms, 0.95)) / self.speed
@@ -183,7 +183,7 @@ class LiveRun:
         return lines
 
     def metric_rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield metrics: name, simulated, live, and by how much the latter is more."""
+        """Yield (name, simulated value, live value, relative difference) of the metrics that both runs have."""
         simulated, live = (run.metrics().to_dict() for run in (self.simulated, self.live))
         simulated["makespan_ms"], live["makespan_ms"] = _span_ms(self.simulated), _span_ms(self.live)
         for name in COMPARED:
@@ -207,7 +207,7 @@ class LiveRun:
                 yield (name, *(f"{value / MS_PER_S:,.1f}" for value in np.quantile(values, _QUANTILES)))
 
     def _differences(self) -> dict[str, IntArray]:
-        """Return by how much jobs differed from the simulation, by the names of ``summary.json``."""
+        """Return the differences of jobs from the simulation, by their names in ``summary.json``."""
         return {
             "start_ms": self.start_differences_ms,
             "end_ms": self.end_differences_ms,
@@ -216,7 +216,7 @@ class LiveRun:
         }
 
     def count_rows(self) -> Iterator[tuple[str, str]]:
-        """Yield numbers of jobs."""
+        """Yield (name, count) of jobs."""
         yield "jobs", f"{len(self.outcomes):,}"
         for outcome, count in sorted(Counter(self.outcomes).items()):
             yield f"of these {_OUTCOMES.get(outcome, outcome)}", f"{count:,}"
@@ -229,7 +229,7 @@ class LiveRun:
         yield "took more than one attempt", f"{int((self.attempts > 1).sum()):,}"
 
     def summary(self) -> dict[str, Any]:
-        """Return what ``summary.json`` says, as plain values."""
+        """Return the content of ``summary.json``, as plain values."""
         ends = ("least", "q05", "median", "q95", "most")
         differences = {
             name: dict(zip(ends, np.quantile(values, _QUANTILES).tolist(), strict=True))
@@ -254,12 +254,12 @@ class LiveRun:
         }
 
     def write(self, folder: str | Path, *, plots: bool = True) -> tuple[Path, ...]:
-        """Write ``jobs.csv`` and ``summary.json``, and the plots of both schedules into folders of their own.
+        """Write ``jobs.csv`` and ``summary.json``; with ``plots``, write both schedules to subfolders too.
 
         Raises
         ------
         InputError
-            If the folder cannot be made or written to.
+            If the folder cannot be created or written to.
         """
         files = write_all(
             Path(folder),
@@ -302,16 +302,15 @@ _OUTCOMES = {"limit": "ended at their limit"}
 
 
 def _span_ms(run: SimulationResult) -> int:
-    """Return the time from the first submission to the last end."""
     ran = run.start_ms != NEVER
     return int(run.end_ms[ran].max()) - int(run.workload.submit_ms[0]) if ran.any() else 0
 
 
 def _lower(speed: float, behind: float) -> float:
-    """Return a round speed at which the same delays would be in bounds."""
-    wanted = speed * BEHIND / behind
-    unit = 10.0 ** np.floor(np.log10(wanted))
-    return float(max(unit * np.floor(wanted / unit), 1e-3))
+    """Return a rounded speed at which the same delays would be within `BEHIND`."""
+    target = speed * BEHIND / behind
+    unit = 10.0 ** np.floor(np.log10(target))
+    return float(max(unit * np.floor(target / unit), 1e-3))
 
 
 def live_run_of(
@@ -325,9 +324,9 @@ def live_run_of(
     tolerance: float = MAKESPAN_TOLERANCE,
     replay: bool = False,
 ) -> LiveRun:
-    """Return what became of the jobs of a scenario, in the order of the workload, beside its simulation.
+    """Compare the records of a live run, in the order of the workload, with its simulation.
 
-    With `replay` it is simulated again, with the times of the live run.
+    With ``replay``, simulate the scenario again with the times of the live run.
     """
     schedule = _schedule_of(built, records)
     submitted_ms = np.array([record.submit_ms for record in records], np.int64)
@@ -335,7 +334,7 @@ def live_run_of(
     needed_ms = np.array([_needed_ms(built, row, record) for row, record in enumerate(records)], np.int64)
     return LiveRun(
         simulated=simulated,
-        # The grid hears of ends late, when a site's own queue may have used the nodes again: as if jobs shared them.
+        # The grid learns of ends late, when a site may have reused the nodes: jobs seem to share them.
         live=with_names(schedule, built, shared=True),
         replay=replayed(built, schedule, submitted_ms, placed_ms, needed_ms) if replay else None,
         speed=speed,
@@ -364,7 +363,7 @@ def _needed_ms(built: Built, row: int, record: JobRecord) -> int:
 
 
 def _schedule_of(built: Built, records: Sequence[JobRecord]) -> SimulationResult:
-    """Return what was played as the schedule that it is, in the time of the scenario."""
+    """Build the live schedule, in scenario time."""
     numbers = {name: number for number, name in enumerate(built.site_names)}
     start_ms, end_ms = np.full((2, len(records)), NEVER, np.int64)
     parts: list[list[tuple[int, int]]] = [[] for _ in records]

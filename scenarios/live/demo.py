@@ -1,7 +1,7 @@
-"""The demonstration: seven jobs on the grid that ships, and what became of them.
+"""The demonstration: seven jobs on the grid that ships with gridweave, and what happened to them.
 
-They show what the grid decides: one split that is worth what it costs, one that is not, a job that the grid starts on
-hyperthreaded nodes that another job uses, and a job that is wider than any site.
+The jobs show the grid's decisions: a split that pays off, a split that does not, a job that starts on hyperthreaded
+nodes that another job uses, and a job that is wider than any site.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DemoJob(NamedTuple):
     communication: str = "none"  # a profile
     # Parts of its run time on the CPU, the network and the disk, and of a node's memory.
     resources: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 1.0)
-    site: str = ""  # whose own user submits it; empty: it is the grid's
+    site: str = ""  # the site whose own user submits the job; empty for a job of the grid
 
 
 SPLIT, STAYS, WIDE = "neighbours", "tight", "wide"
@@ -69,23 +69,23 @@ JOBS = (
     DemoJob("tight", 11.0, 4, 6.0, 10.0, communication="nearest-neighbour"),
     DemoJob("wide", 13.0, 12, 5.0, 7.0, communication="light"),
 )
-"""No decision depends on half a second.
+"""The times are chosen so that delays of up to half a second change no decision.
 
 Only jobs whose limit is above 60 s share nodes (docs/sharing.md, "Who may share"). By the limits, `sends` ends 3.8 s
 earlier on shared nodes than it would if it waited for a site.
 """
 
 PATIENCE_S = 180.0
-_PLAYED = "played-by"
+_LOCK = "played-by"
 
 Tell = Callable[[str], None]
-"""Hears what is going on."""
+"""Receives progress messages."""
 
 
 def shipped_scenario(workload: WorkloadTable) -> Scenario:
-    """Return the scenario of the grid that ships, which `gridweave up` starts, with other jobs."""
+    """Return the scenario of the grid that `gridweave up` starts by default, with another workload."""
     file = read_grid(None).file
-    assert isinstance(file, GridFile), "what ships is a whole grid"
+    assert isinstance(file, GridFile), "the shipped file describes a grid"
     return Scenario(
         header=Header(name="demo"),
         sites=[_as(Site, site) for site in file.sites],
@@ -96,32 +96,32 @@ def shipped_scenario(workload: WorkloadTable) -> Scenario:
 
 
 def _as(kind: type[T], table: msgspec.Struct, common: type[msgspec.Struct] | None = None) -> T:
-    """Return a table of another kind with the keys that both have: those of `common`."""
+    """Convert a table to another type, copying the fields of `common`, by default all fields of the new type."""
     return kind(**{name: getattr(table, name) for name in (common or kind).__struct_fields__})
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """Jobs in real time, and the grid that they are for."""
+    """The jobs of the demonstration in real time, and their grid."""
 
     built: Built
 
     def simulated(self) -> SimulationResult:
-        """Return what the simulation says."""
+        """Simulate the demonstration."""
         return run_built(self.built)
 
     def on(self, live: LiveTimes) -> Demo:
-        """Return the same on a grid with these times."""
+        """Return the demonstration on a grid with these times."""
         return Demo(as_live(self.built, live, 1.0))
 
     def compared(self, simulated: SimulationResult, shown: Shown) -> LiveRun:
-        """Return what became of the jobs, in the order of the workload, beside the simulation."""
+        """Compare the jobs' records, in the order of the workload, with the simulation."""
         remarks = live_remarks(self.built, shown.live)
         return live_run_of(self.built, simulated, shown.records, speed=1.0, remarks=remarks)
 
 
 def make_demo() -> Demo:
-    """Return the demonstration."""
+    """Return the demonstration's jobs on the shipped grid."""
     built = build_scenario(shipped_scenario(WorkloadTable(generator="ctc-sp2", jobs=len(JOBS), nodes=8)))
     home = np.array([built.site_names.index(job.site or built.site_names[0]) for job in JOBS])
     to_grid = np.array([not job.site for job in JOBS])
@@ -129,13 +129,13 @@ def make_demo() -> Demo:
 
 
 def demo_jobs() -> Workload:
-    """Return the jobs of the demonstration, with what they send and what they use of a node."""
-    sent = [PROFILES[job.communication] for job in JOBS]
+    """Return the jobs of the demonstration, with their traffic and their use of a node's resources."""
+    profiles = [PROFILES[job.communication] for job in JOBS]
     used = dict(zip(RESOURCE_COLUMNS, np.array([job.resources for job in JOBS]).T, strict=False))
     patterns = list(PATTERN_NAMES)
 
     def ms(seconds: list[float]) -> IntArray:
-        return np.array([round(each * 1000) for each in seconds], np.int64)
+        return np.array([round(second * 1000) for second in seconds], np.int64)
 
     return Workload(
         job_id=np.arange(1, len(JOBS) + 1),
@@ -144,9 +144,9 @@ def demo_jobs() -> Workload:
         run_ms=ms([job.run_s for job in JOBS]),
         estimate_ms=ms([job.limit_s for job in JOBS]),
         columns={
-            "pattern": np.array([patterns.index(each.pattern) for each in sent]),
-            "communication_fraction": np.array([each.fraction for each in sent]),
-            "message_bytes": np.array([int(each.message_bytes) for each in sent]),
+            "pattern": np.array([patterns.index(profile.pattern) for profile in profiles]),
+            "communication_fraction": np.array([profile.fraction for profile in profiles]),
+            "message_bytes": np.array([int(profile.message_bytes) for profile in profiles]),
             "cpu_kind": np.zeros(len(JOBS), np.int64),
             **used,
         },
@@ -155,7 +155,7 @@ def demo_jobs() -> Workload:
 
 @contextlib.contextmanager
 def simulator() -> Iterator[subprocess.Popen[bytes]]:
-    """Have another process that is ready to simulate; it is ended after the block."""
+    """Start a process that is ready to simulate; kill it after the block."""
     child = None
     try:
         with uninterrupted():
@@ -173,11 +173,11 @@ def simulator() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> SimulationResult:
-    """Return what the process of `simulator` says of the demonstration."""
+    """Simulate the demonstration in a process of `simulator`."""
     assert child.stdin is not None
     assert child.stdout is not None
-    with child.stdin as orders:
-        orders.write(pickle.dumps(demo))
+    with child.stdin as stdin:
+        stdin.write(pickle.dumps(demo))
     answer = child.stdout.read()
     if child.wait():
         raise UnavailableError("the simulation of the demonstration failed; see above")
@@ -187,9 +187,9 @@ def simulated_by(child: subprocess.Popen[bytes], demo: Demo) -> SimulationResult
 
 @dataclass(kw_only=True)
 class Shown:
-    """What was seen of the jobs: the records of all at the end, and why jobs waited while they did, by name.
+    """The records of all jobs at the end, and why jobs waited, by name.
 
-    ``live`` is what they took besides their work.
+    ``live`` holds the times that the grid added to the jobs' work.
     """
 
     records: list[JobRecord] = field(default_factory=list)
@@ -197,12 +197,12 @@ class Shown:
     live: LiveTimes = field(default_factory=LiveTimes)
 
     def record(self, name: str) -> JobRecord:
-        """Return the record of a job."""
+        """Return the record of a job, by the job's name."""
         return self.records[[job.name for job in JOBS].index(name)]
 
-    async def look(self, grid: Client, there: list[JobRecord]) -> None:
-        """Ask once for each waiting job why it waits."""
-        for record in there:
+    async def look(self, grid: Client, records: list[JobRecord]) -> None:
+        """Ask the grid once for each waiting job why it waits."""
+        for record in records:
             if record.state == "waiting" and record.request.array is not None:
                 name = JOBS[record.request.array.index].name
                 if name not in self.waiting:
@@ -211,9 +211,12 @@ class Shown:
 
 @contextlib.contextmanager
 def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
-    """Have a name for a grid to oneself; whatever happens, and whoever interrupts, nothing of that grid is left."""
+    """Hold the exclusive use of a grid's name.
+
+    Remove the grid before and after the block, even if the block is interrupted.
+    """
     folder = make_private(state_folder(name))
-    handle = os.open(folder / _PLAYED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with ended_in_order():
             try:
@@ -221,7 +224,7 @@ def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
             except OSError:
                 raise UnavailableError("another process is running the demonstration; wait for it") from None
             try:
-                _remove(name, tell)  # what one that was killed has left
+                _remove(name, tell)  # left by a demonstration that was killed
                 yield
             finally:
                 with signals_held():
@@ -237,7 +240,7 @@ def _remove(name: str, tell: Tell) -> None:
 
 
 def play(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
-    """Play the jobs of the demonstration to their ends."""
+    """Run the demonstration live until all jobs have ended."""
     shown = Shown()
     player = Player(Client(state.url, token=state.token), demo.built, 1.0, PATIENCE_S, report, shown.look)
     run_in_order(player.run())

@@ -1,4 +1,4 @@
-"""Actors of a live run whose scenario has faults: sites that crash, and connections that are cut or lose messages."""
+"""Actors of a live run with faults: sites that crash, and connections that are cut or lose messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Unsteady(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to the packets between a site and the grid, as `gridweave.scenarios.world.connections.Network`.
+    """Faults of the packets between a site and the grid, as in `gridweave.scenarios.world.connections.Network`.
 
     Times are real.
     """
@@ -35,24 +35,24 @@ class Unsteady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Downtime:
-    """Until when a site is down, in a file that its actors read when Ray has restarted them."""
+    """The end of a site's crash, in a file that its actors read after Ray has restarted them."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "down-until"
 
     def crash(self, until_s: float) -> None:
-        """End this process at once; the next life of its actor begins to work at an instant of Unix time."""
+        """Kill this process at once; its actor, restarted by Ray, works again from ``until_s`` (Unix time)."""
         self._file.write_text(str(until_s), encoding="ascii")
         os.kill(os.getpid(), signal.SIGKILL)
 
     def wait(self) -> None:
-        """Wait until the site is back."""
+        """Wait until the crash is over."""
         if self._file.exists():
             time.sleep(max(0.0, float(self._file.read_text(encoding="ascii")) - time.time()))
 
 
 class FailingAgent(AgentActor):
-    """The agent of a machine that can lose all its processes."""
+    """The agent of a machine that can crash."""
 
     def __init__(self, site: str, machine: Any, folder: str, *arguments: Any, **own: Any) -> None:
         self._outage = Downtime(Path(folder))
@@ -63,7 +63,7 @@ class FailingAgent(AgentActor):
         await super()._run()
 
     async def crash(self, until_s: float) -> None:
-        """Kill the processes of all jobs, and this one."""
+        """Kill the processes of all jobs, then this process."""
         runner = self._driver.runner
         states = (runner.state(*key) for key in runner.known())
         for pid in [state.shim_pid for state in states if state is not None and state.outcome is None]:
@@ -72,19 +72,19 @@ class FailingAgent(AgentActor):
 
 
 class FailingSite(SiteActor):
-    """A site that can be killed, and cut off from the grid."""
+    """A site that can crash and be cut off from the grid."""
 
     def __init__(self, settings: Any, journal: str, *arguments: Any, **own: Any) -> None:
         folder = Path(journal).parent
-        self._outage, self._how = Downtime(folder), folder / "unsteady.json"
+        self._outage, self._unsteady_file = Downtime(folder), folder / "unsteady.json"
         self._cut_until_s = 0.0
         self._unsteady, self._random = Unsteady(), random.Random(settings.name)
-        if self._how.exists():
-            self._unsteady = msgspec.json.decode(self._how.read_bytes(), type=Unsteady)
+        if self._unsteady_file.exists():
+            self._unsteady = msgspec.json.decode(self._unsteady_file.read_bytes(), type=Unsteady)
         super().__init__(settings, journal, *arguments, **own)
 
     def make_desk(self) -> SiteDesk:
-        """Return the desk of the site, once it is back."""
+        """Return the site's `SiteDesk` once its crash is over."""
         self._outage.wait()
         return super().make_desk()
 
@@ -93,26 +93,26 @@ class FailingSite(SiteActor):
         self._outage.crash(until_s)
 
     async def cut(self, until_s: float) -> None:
-        """Carry no packet until an instant of Unix time."""
+        """Drop all packets until ``until_s`` (Unix time)."""
         self._cut_until_s = until_s
 
     async def be_unsteady(self, how: bytes) -> None:
-        """Treat packets as an `Unsteady` says from now on, in later lives as well."""
+        """Apply an `Unsteady`, encoded as JSON, to packets from now on; restarted actors apply it too."""
         self._unsteady = msgspec.json.decode(how, type=Unsteady)
         self._random = random.Random(self._unsteady.seed)
-        self._how.write_bytes(how)
+        self._unsteady_file.write_bytes(how)
 
     async def _to_grid(self, peer: str, data: bytes) -> str | None:
         send = super()._to_grid
         return await self._carried(lambda: send(peer, data))
 
     async def packet(self, data: bytes) -> str | None:
-        """Take in a packet from the grid, if it arrives."""
+        """Receive a packet from the grid, unless a fault drops it."""
         take = super().packet
         return await self._carried(lambda: take(data))
 
     async def _carried(self, carry: Callable[[], Awaitable[str | None]]) -> str | None:
-        """Carry a packet, late, twice or not at all; whoever has sent it sends it again."""
+        """Carry a packet, possibly late or twice; raise UnavailableError if it is lost: its sender repeats it."""
         how, rng = self._unsteady, self._random
         if time.time() < self._cut_until_s or rng.random() < how.loss:
             raise UnavailableError("the packet was lost")

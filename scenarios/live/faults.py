@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from gridweave.grid.service.cluster import Kinds, RunningGrid
 
 _LATE_S = 1.0
-"""A site that is back so much later than planned is remarked on."""
+"""A site that is back later than planned by more than this leads to a remark."""
 
-_ANSWER_S, _AGAIN_S = 2.0, 0.2
+_ANSWER_TIMEOUT_S, _RETRY_S = 2.0, 0.2
 
 
 def with_planned_faults(built: Built) -> Built:
-    """Return a scenario whose random faults are drawn ahead, so that simulation and live run have the same ones."""
+    """Draw a scenario's random faults in advance, so that simulation and live run have the same faults."""
     if not built.faults.any or built.policy.mode == "local":
         return replace(built, faults=Faults())
     until_ms = int(built.workload.submit_ms[-1])
-    drawn = built.faults.drawn(len(built.site_names), until_ms, rng_of(built.scenario, STREAM_FAULTS))
-    return replace(built, faults=Faults(planned=drawn))
+    faults = built.faults.drawn(len(built.site_names), until_ms, rng_of(built.scenario, STREAM_FAULTS))
+    return replace(built, faults=Faults(planned=faults))
 
 
 def fails(built: Built) -> bool:
@@ -41,27 +41,27 @@ def fails(built: Built) -> bool:
 
 
 def failing_kinds() -> Kinds:
-    """Return the classes of actors that can be told to fail."""
+    """Return the classes of actors that support faults."""
     from gridweave.grid.service.cluster import Kinds
 
     return Kinds(site=FailingSite, machine=FailingAgent)
 
 
 class FaultPlayer:
-    """Has the sites of a running grid fail as a scenario plans it; `remarks` has what differs, for people."""
+    """Injects the planned faults into the sites of a running grid; ``remarks`` reports differences from the plan."""
 
     def __init__(self, grid: RunningGrid, built: Built, speed: float) -> None:
         self._grid, self._built, self._speed = grid, built, speed
         self.remarks: list[str] = []
-        self._is_over = False  # no thread waits for a site any more
+        self._is_over = False  # tells waiting threads to stop
 
     @property
     def longest_s(self) -> float:
-        """Real time that the longest fault lasts."""
+        """Duration of the longest fault in real seconds."""
         return max((fault.lasts_ms for fault in self._built.faults.planned), default=0) / self._speed / 1000
 
     def make_unsteady(self) -> None:
-        """Have messages be late, lost and doubled from now on."""
+        """Delay, lose and duplicate messages from now on, as the scenario's network does."""
         network, speed = self._built.network, self._speed
         seed = self._built.scenario.header.seed
         for number, name in enumerate(self._built.site_names):
@@ -75,13 +75,13 @@ class FaultPlayer:
             self._grid.call(site_actor(name), "be_unsteady", msgspec.json.encode(how))
 
     async def run(self, began_ms: int) -> None:
-        """Inject all planned faults; `began_ms` is time 0 of the scenario as Unix time in ms."""
+        """Inject all planned faults; ``began_ms`` is time 0 of the scenario as Unix time in ms."""
         try:
-            await asyncio.gather(*(self._play(fault, began_ms) for fault in self._built.faults.planned))
+            await asyncio.gather(*(self._inject(fault, began_ms) for fault in self._built.faults.planned))
         finally:
             self._is_over = True
 
-    async def _play(self, fault: PlannedFault, began_ms: int) -> None:
+    async def _inject(self, fault: PlannedFault, began_ms: int) -> None:
         await asyncio.sleep(max(0.0, (began_ms + fault.at_ms / self._speed) / 1000 - time.time()))
         until_s = time.time() + fault.lasts_ms / self._speed / 1000
         name = self._built.site_names[fault.site]
@@ -93,14 +93,14 @@ class FaultPlayer:
             await asyncio.to_thread(self._wait_for, name, until_s)
 
     def _wait_for(self, site: str, until_s: float) -> None:
-        """Wait until a site is back, and remark on it if that takes much longer than planned."""
+        """Wait until a site is back; add a remark if that takes much longer than planned."""
         waiting = [agent_actor(site, "m0"), site_actor(site)]
         while waiting and not self._is_over:
             try:
-                self._grid.call(waiting[0], "ready", timeout_s=_ANSWER_S)
+                self._grid.call(waiting[0], "ready", timeout_s=_ANSWER_TIMEOUT_S)
                 del waiting[0]
             except (UnavailableError, TimeoutError):
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
         if (late_s := time.time() - until_s) > _LATE_S:
             what = f"site {site} was back {late_s:.1f} s of real time later than planned"
-            self.remarks.append(f"{what}, as its actors start that slowly; give a lower --speed")
+            self.remarks.append(f"{what}, because its actors start slowly; give a lower --speed")

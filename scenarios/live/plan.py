@@ -1,4 +1,4 @@
-"""What a live run plays of a scenario: the programs of its jobs, at which speed, and on which grid."""
+"""The plan of a live run: checks of what it can run, its speed, and its grid."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from gridweave.site.owner import policy_label
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 MARGIN_MS, RETRY_MS = 250, 1_000
-"""How long the actors may take to agree on a start, and until one that is silent is asked again."""
+"""How long actors may take to agree on a start, and after how long a silent actor is asked again; real time."""
 
 SPEEDS = 0.001, 1_000_000.0
-"""The lowest and the highest."""
+"""The lowest and the highest speed."""
 
 START_REAL_MS = 100
-"""What it takes a job, roughly, to start its processes when it has its nodes, and to have their end heard."""
+"""Roughly the real time to start a job's processes and to learn of their end."""
 
 SHARE_OF_STARTS = 0.01
-"""The chosen speed leaves jobs so long that this is no more than such a part of their work."""
+"""The chosen speed keeps `START_REAL_MS` below this part of the mean work of jobs."""
 
 LIMIT_SLACK_REAL_MS = 1_000
-"""A limit that leaves less than this beyond the run time may end its job, if the machine is busy."""
+"""A busy machine may end a job at its limit if less than this remains between its run time and its limit."""
 
 _STEPS = 5, 2, 1
 
 
 def check_speed(speed: float) -> None:
-    """Refuse a speed, in ms of the scenario that pass in one, at which none can be played."""
+    """Raise OptionError unless the speed, in ms of the scenario per real ms, is within `SPEEDS`."""
     if not SPEEDS[0] <= speed <= SPEEDS[1]:
         raise OptionError("speed", f"is {speed:g}; a number from {SPEEDS[0]:g} to {SPEEDS[1]:,.0f}, 1 for real time")
 
 
 def first_jobs(built: Built, jobs: int | None) -> Built:
-    """Return a scenario with its first jobs alone; with all, if their number is None."""
+    """Return a scenario with its first ``jobs`` jobs only, or with all if ``jobs`` is None."""
     if jobs is None:
         return built
     if jobs < 1:
@@ -63,37 +63,37 @@ def first_jobs(built: Built, jobs: int | None) -> Built:
 
 
 def check_playable(built: Built, on: str = "ray", speed: float = 1.0) -> list[str]:
-    """Refuse what a live run cannot play; return remarks on what it plays otherwise than the simulation.
+    """Raise ScenarioError for everything that cannot run live; return remarks on differences from the simulation.
 
-    ``on`` is ``ray`` for a grid that is started for the run; any other has a clock of real time.
+    ``on`` is ``ray`` for a grid that is started for the run; any other grid has a clock of real time.
     """
     problems = [*_network_problems(built), *_site_problems(built)]
     if on != "ray":
-        problems += _problems_on_a_grid_that_is_up(built, speed)
+        problems += _running_grid_problems(built, speed)
     if problems:
         name = built.scenario.header.name or "scenario"
         raise ScenarioError([f"{name}: --on {on}: {problem}" for problem in problems])
     return _remarks(built, on)
 
 
-def _problems_on_a_grid_that_is_up(built: Built, speed: float) -> Iterator[str]:
-    """Yield what can be played only on a grid that is started for the run."""
+def _running_grid_problems(built: Built, speed: float) -> Iterator[str]:
+    """Yield the problems of a scenario on a grid that was not started for the run."""
     if built.network.loss or built.network.duplicate:
-        yield "network: a grid that is up loses and doubles no messages; leave loss and duplicate out, or use --on ray"
+        yield "network: a running grid cannot lose or duplicate messages; leave out loss and duplicate, or use --on ray"
     if built.faults.any:
-        yield "faults: the sites of a grid that is up are not made to fail; leave [faults] out, or use --on ray"
+        yield "faults: the sites of a running grid cannot be made to fail; leave out [faults], or use --on ray"
     for site in sorted(built.sites_with_rates) if speed != 1 else ():
-        why = "its discipline has times of its own, which a grid that is up does not divide by the speed"
+        why = "its discipline has fixed times, which a running grid does not divide by the speed"
         yield f"sites.{site}.discipline: {why}; give --speed 1, or use --on ray"
 
 
 def _network_problems(built: Built) -> Iterator[str]:
-    """Yield what cannot be played of the links between sites, over which workers send nothing."""
+    """Yield the features of the links between sites that a live run lacks, because workers send no data."""
     net = built.net
     if net is None:
         return
     if net.contention != "none":
-        yield f"grid.contention: is {net.contention!r}; workers send nothing that could slow others: set it to 'none'"
+        yield f"grid.contention: is {net.contention!r}; workers send nothing that slows other jobs: set it to 'none'"
     if net.data != "none":
         yield f"grid.data: is {net.data!r}; workers read and write no data: set it to 'none'"
     if net.timetable is not None:
@@ -101,34 +101,34 @@ def _network_problems(built: Built) -> Iterator[str]:
 
 
 def _site_problems(built: Built) -> Iterator[str]:
-    """Yield what cannot be played at sites."""
+    """Yield the features of sites that a live run lacks."""
     is_asked = built.policy.control != "full" and bool(built.to_grid.any())
     for name, policy in zip(built.site_names, built.site_policies, strict=True):
         traits = traits_of(policy)
         if is_asked and traits.slices_time and traits.saves_work:
-            why = "a job of the grid that is moved goes back to the grid, which knows nothing of what it has done"
+            why = "a moved job of the grid returns to the grid, which does not know its progress"
             yield f"sites.{name}.{policy.discipline}: {why}: set migration to 'none', or grid.control to 'full'"
         if deciding(policy)[1].week:
-            why = "its windows follow the time of day, and a live run is faster; a site with windows is simulated only"
+            why = "windows follow the time of day, but a live run is faster: sites with windows can only be simulated"
             yield f"sites.{name}.discipline: {why}"
 
 
 def _remarks(built: Built, on: str) -> list[str]:
-    """Say what a live run plays otherwise than the simulation."""
+    """Return how a live run differs from the simulation."""
     remarks, network = [], built.network
     if on != "ray" and network != Network():
-        remarks.append("live messages take the time they take: [network] counts only in the simulation")
+        remarks.append("live messages take real time: [network] applies only to the simulation")
     elif network.look_ms:
-        remarks.append("live sites report at once: network.look_ms counts only in the simulation")
+        remarks.append("live sites report at once: network.look_ms applies only to the simulation")
     if network.loss:
-        remarks.append("a message that is lost is sent again after 1 s of real time: give a low --speed")
+        remarks.append("a lost message is sent again after 1 s of real time: give a low --speed")
     if built.policy.mode != "local" and built.policy.selection == "random":
         remarks.append("selection random: the live grid draws other numbers than the simulation")
     return remarks
 
 
 def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, clock: Clock = REAL_TIME) -> GridPlan:
-    """Return the grid of a scenario, whose actors go by a clock: one virtual machine for each site."""
+    """Return the plan of a scenario's grid: one virtual machine per site, and actors that use ``clock``."""
     from gridweave.grid.service.local import first_port_of
 
     sites = tuple(
@@ -140,7 +140,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, cloc
     return GridPlan(
         folder=folder,
         sites=sites,
-        # Under mode local the grid has nothing to do, and needs a policy all the same.
+        # In mode local the grid has nothing to do but needs a policy.
         policy=built.policy if built.policy.mode != "local" else GridPolicy(mode="sharing"),
         namespace=namespace,
         labelled=labelled,
@@ -159,7 +159,7 @@ def grid_plan(built: Built, *, folder: str, namespace: str, labelled: bool, cloc
 
 
 def suitable_speed(workload: Workload) -> float:
-    """Return a speed at which starts of processes take little beside the work of jobs: 1, 2 or 5 times a power of ten.
+    """Return a speed at which process starts take little time compared to jobs: 1, 2 or 5 times a power of ten.
 
     Examples
     --------
@@ -176,12 +176,12 @@ def suitable_speed(workload: Workload) -> float:
 
 
 def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) -> list[str]:
-    """Refuse a grid that is not that of a scenario, with all that differs; return remarks for people."""
-    there = [(site.name, site.nodes) for site in sites]
-    wanted = list(zip(built.site_names, built.nodes.tolist(), strict=True))
+    """Raise ScenarioError with all differences of a grid from the scenario's; return remarks for the user."""
+    actual = [(site.name, site.nodes) for site in sites]
+    expected = list(zip(built.site_names, built.nodes.tolist(), strict=True))
     problems = []
-    if there != wanted:
-        problems.append(f"its sites are {_sites_text(there)}; the scenario has {_sites_text(wanted)}")
+    if actual != expected:
+        problems.append(f"its sites are {_sites_text(actual)}; the scenario has {_sites_text(expected)}")
     else:
         problems += _site_differences(built, sites)
     if built.policy.mode != "local":
@@ -191,12 +191,12 @@ def check_grid(built: Built, sites: Sequence[SiteInfo], scheduling: Scheduling) 
         f"its site {site.name} is drained; run: gridweave resume {site.name}" for site in sites if site.draining
     ]
     if built.net is not None and built.policy.splits and not scheduling.links:
-        problems.append("it goes by no links between its sites, the scenario has [net]")
+        problems.append("it does not model the links between its sites; the scenario has [net]")
     if problems:
         name = built.scenario.header.name or "scenario"
-        raise ScenarioError([f"{name}: this grid is another: {problem}" for problem in problems])
+        raise ScenarioError([f"{name}: the grid differs from the scenario: {problem}" for problem in problems])
     if scheduling.links and built.net is None and built.policy.splits:
-        return ["the grid goes by the links between its sites: workers send nothing, so a split costs nothing"]
+        return ["the grid models the links between its sites, but workers send nothing, so a split costs nothing"]
     return []
 
 
@@ -205,16 +205,16 @@ def _sites_text(sites: Sequence[tuple[str, int]]) -> str:
 
 
 def _site_differences(built: Built, sites: Sequence[SiteInfo]) -> list[str]:
-    """Return what the sites would do otherwise than in the scenario, as far as it matters there."""
+    """Return where sites schedule differently from the scenario, as far as that affects its jobs."""
     problems = []
     own_queues = built.policy.control != "full" or not built.to_grid.all()
     for site, policy, owner in zip(sites, built.site_policies, built.owners, strict=True):
         for_grid = owner.nodes_for_grid(site.nodes)
         if site.for_grid != for_grid and built.to_grid.any():
-            problems.append(f"its site {site.name} leaves the grid {site.for_grid} nodes, the scenario {for_grid}")
+            problems.append(f"its site {site.name} grants the grid {site.for_grid} nodes; in the scenario {for_grid}")
         label = policy_label(policy, owner)
         if own_queues and site.policy and site.policy != label:
-            problems.append(f"its site {site.name} schedules by {site.policy!r}, the scenario by {label!r}")
+            problems.append(f"its site {site.name} schedules by {site.policy!r}; in the scenario by {label!r}")
     return problems
 
 
@@ -222,13 +222,13 @@ def _policy_differences(built: Built, scheduling: Scheduling) -> list[str]:
     policy = built.policy
     names = ["mode", "control", "order", "backfill", "head_reservation", "selection"]
     names += ["overhead", "lower_bound", "max_fragments"] if policy.splits else []
-    wanted = {name: policy.overheads if name == "overhead" else getattr(policy, name) for name in names}
-    found = {name: getattr(scheduling, name) for name in wanted}
-    found["max_fragments"] = tuple((limit.width, limit.fragments) for limit in scheduling.max_fragments)
+    expected = {name: policy.overheads if name == "overhead" else getattr(policy, name) for name in names}
+    actual = {name: getattr(scheduling, name) for name in expected}
+    actual["max_fragments"] = tuple((limit.width, limit.fragments) for limit in scheduling.max_fragments)
     return [
-        f"its grid.{name} is {_value_text(found[name])}, the scenario has {_value_text(value)}"
-        for name, value in wanted.items()
-        if found[name] != value
+        f"its grid.{name} is {_value_text(actual[name])}; in the scenario {_value_text(value)}"
+        for name, value in expected.items()
+        if actual[name] != value
     ]
 
 
@@ -239,7 +239,7 @@ def _value_text(value: object) -> str:
 
 
 def short_limits(workload: Workload, speed: float) -> int:
-    """Return how many jobs have so little time between their work and their limit that a busy machine may end them."""
+    """Return how many jobs a busy machine may end because their limits are too close to their run times."""
     slack_ms = (workload.estimate_ms - workload.run_ms) / speed
     return int(np.count_nonzero((slack_ms < LIMIT_SLACK_REAL_MS) & ~workload.overran))
 

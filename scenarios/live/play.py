@@ -1,6 +1,6 @@
-"""A scenario, played in real processes on a live grid through its gateway, with time compressed (docs/live-runs.md).
+"""Run a scenario live: in real processes, on a grid with a gateway, with time compressed (docs/live-runs.md).
 
-The grid is one that is up, or one on Ray that is started for the run alone, with a gateway in this process.
+The grid is a running one, or one on Ray that is started for the run, with a gateway in this process.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from gridweave.grid.service.cluster import GridPlan, Kinds, RunningGrid
 
 LEAD_REAL_MS = 300
-"""From when all is ready to the first job."""
+"""Real time between the end of all preparations and the first job."""
 
 TOLERANCE = 0.05
-"""The schedule of a grid over a network is as simulated if its makespan is no further off."""
+"""Highest relative difference of makespans at which a live run on a running grid matches its simulation."""
 
 PLAYING = "Playing on the grid"
 
@@ -81,15 +81,15 @@ _PATIENCE_FACTOR, _LEAST_PATIENCE_S = 3.0, 120.0
 _END_S = 15.0
 
 _OUTAGES = 3.0
-"""An answer of a site that is down may take so many times as long as the longest fault."""
+"""While a site is down, answers may take longer by this many times the longest fault."""
 
 T = TypeVar("T")
 
 Look = Callable[[Client, list[JobRecord]], Awaitable[None]]
-"""Is shown now and then the jobs of a run that are not over."""
+"""Called at intervals with the jobs of a run that are not over."""
 
 
-# -- on a grid that is up, and on Ray ---------------------------------------------------------------------------------
+# -- on a running grid, and on Ray ------------------------------------------------------------------------------------
 
 
 def run_on_gateway(
@@ -101,29 +101,31 @@ def run_on_gateway(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> LiveRun:
-    """Run a scenario in simulation, and play it on a grid that is up.
+    """Simulate a scenario, and run it live on a running grid.
 
     Parameters
     ----------
     source, overrides
         As for `gridweave.scenarios.scenario.run.run_scenario`.
     url : str or None
-        Of the grid's gateway; None: the grid that the configuration names, or that `gridweave up` has started here.
+        Address of the grid's gateway. None: the grid of the configuration, or the grid that `gridweave up` has started
+        on this machine.
     speed : float, optional
-        How many ms of the scenario pass in one. Left out: one at which starting processes takes little beside the work.
+        Milliseconds of scenario time per real millisecond. By default a speed at which processes take little time to
+        start compared to their work.
     jobs : int, optional
-        The first so many jobs only; all, if left out.
+        Run only this many jobs from the start; all by default.
     progress : callable, optional
-        Told now and then how far it is.
+        Receives the progress at intervals.
 
     Raises
     ------
     ScenarioError
-        With all that is wrong with the scenario, or cannot be played live, or in which the grid is another.
+        With all problems of the scenario, everything that cannot run live, and all differences of the grid.
     OptionError
-        If the address, the speed or the number of jobs makes no sense.
+        If the address, the speed or the number of jobs is invalid.
     UnavailableError
-        If the grid does not answer, or the jobs do not come to an end.
+        If the grid does not answer, or the jobs do not end.
     """
     if speed is not None:
         check_speed(speed)
@@ -144,39 +146,38 @@ def run_on_ray(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> LiveRun:
-    """Run a scenario in simulation, and play it on a grid of its own on Ray.
+    """Simulate a scenario, and run it live on a new grid on Ray.
 
     Parameters
     ----------
     source, overrides, jobs, progress
         As for `run_on_gateway`.
     speed : float
-        How many ms of the scenario pass in one: 0.001 to 1,000,000.
+        Milliseconds of scenario time per real millisecond: 0.001 to 1,000,000.
     address : str, optional
-        Of a Ray cluster: ``auto``, ``host:6379``; a site is on the nodes with its name as the label
-        ``gridweave.io/site``. Without it a Ray is started on this machine, with a node for each site, and taken down
-        afterwards. A process that is connected to Ray already stays so.
+        Address of a Ray cluster: ``auto``, ``host:6379``. A site runs on the nodes whose label ``gridweave.io/site`` is
+        its name. By default start Ray on this machine, with a node for each site, and stop it afterwards. A process
+        that
+        is already connected to Ray uses that connection.
 
     Raises
     ------
     ScenarioError
-        With all that is wrong with the scenario, or cannot be played live.
+        With all problems of the scenario, and everything that cannot run live.
     OptionError
-        If the speed, the address or the number of jobs makes no sense.
+        If the speed, the address or the number of jobs is invalid.
     UnavailableError
-        If Ray is not installed, the cluster is not to be had, or the jobs do not come to an end.
+        If Ray is not installed, the cluster is unavailable, or the jobs do not end.
     """
     check_speed(speed)
     if address is not None and not address.strip():
         raise OptionError("address", "is empty; write auto, host:6379, or leave it out for this machine")
     task = _Task.of(source, overrides, jobs, speed, "ray", progress)
     patience_s = task.patience_s()
-    with ended_in_order(), _ground(task.built.site_names, address, task.say) as ground:
-        task.remarks.extend(ground.remarks)
+    with ended_in_order(), _ray_base(task.built.site_names, address, task.say) as base:
+        task.remarks.extend(base.remarks)
         clock = Clock(epoch_ms=int(time.time() * 1000), speed=speed)
-        plan = grid_plan(
-            task.built, folder=ground.folder, namespace=ground.namespace, labelled=ground.labelled, clock=clock
-        )
+        plan = grid_plan(task.built, folder=base.folder, namespace=base.namespace, labelled=base.labelled, clock=clock)
         task.say("Starting sites")
         with _grid_of(plan, failing_kinds() if fails(task.built) else None) as grid:
             faults = FaultPlayer(grid, task.built, speed)
@@ -194,7 +195,7 @@ def run_on_ray(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is to be played."""
+    """A scenario to run live, with its speed and remarks."""
 
     built: Built
     speed: float
@@ -211,7 +212,7 @@ class _Task:
         on: str,
         progress: Progress | None,
     ) -> _Task:
-        """Build a scenario, and check that it can be played; ``on`` says what on, in the user's words."""
+        """Build a scenario and check that it can run live on ``on``, named in the user's words."""
         built = first_jobs(build_scenario(source, overrides), jobs)
         if on == "ray":
             built = with_planned_faults(built)
@@ -225,22 +226,22 @@ class _Task:
         return cls(built, speed, progress or (lambda done, total, what: None), remarks)
 
     def say(self, what: str) -> None:
-        """Tell what is going on before the first job."""
+        """Report the phase before the first job."""
         self.tell(0, len(self.built.workload), what)
 
     def patience_s(self) -> float:
-        """Return how long to wait for the end of all jobs."""
+        """Simulate the scenario; return how long to wait for all jobs to end."""
         self.say("Simulating")
         return patience_s(run_built(self.built), self.speed)
 
     def player(
         self, client: Client, patience_s: float, clock: Clock | None = None, faults: FaultPlayer | None = None
     ) -> Player:
-        """Return who plays it, on a grid with this clock; None: with one of real time."""
+        """Return a `Player` for a grid with this clock, by default one of real time."""
         return Player(client, self.built, self.speed, patience_s, self.tell, clock=clock, faults=faults)
 
     def compared(self, player: Player, *, where: str, tolerance: float) -> LiveRun:
-        """Return what was played beside what is simulated, with the times that the grid took."""
+        """Compare the live run with a simulation that uses the grid's measured times."""
         jobs = len(self.built.workload)
         self.tell(jobs, jobs, "Simulating")
         built = as_live(self.built, player.live, self.speed)
@@ -252,15 +253,15 @@ class _Task:
 
 
 def live_times(scheduling: Scheduling) -> LiveTimes:
-    """Return what jobs take on a grid besides their work, as it was measured there."""
+    """Return the measured times that a grid adds to the jobs' work."""
     start_ms, end_ms = scheduling.start_ms or 0, scheduling.end_ms or 0
     return LiveTimes(start_ms=start_ms, end_ms=end_ms, margin_ms=scheduling.margin_ms)
 
 
 def as_live(built: Built, live: LiveTimes, speed: float) -> Built:
-    """Return a scenario as it is on a grid with these times; what the scenario itself says of them counts more.
+    """Return a scenario on a grid with these times; times that the scenario itself sets take precedence.
 
-    A job that works up to its limit is ended there, because it holds its nodes for longer than it works.
+    A job that works up to its limit is killed, because it holds its nodes for longer than it works.
     """
     times = live.at_speed(speed) if built.live == LiveTimes() else built.live
     workload = built.workload
@@ -269,30 +270,31 @@ def as_live(built: Built, live: LiveTimes, speed: float) -> Built:
 
 
 def live_remarks(built: Built, live: LiveTimes) -> list[str]:
-    """Return with which times it is simulated, for people."""
+    """Return which live times the simulation uses, for the user."""
     if built.live != LiveTimes():
         return ["simulated with the times of the table [live]"]
     start, end, margin = (span_text(ms) for ms in (live.start_ms, live.end_ms, live.margin_ms))
-    took = f"processes took {start} to start, their ends were heard of after {end}"
-    return [f"simulated with what was measured: {took}, and starts on several sites were agreed {margin} ahead"]
+    took = f"processes took {start} to start, and the grid learned of their ends after {end}"
+    return [f"simulated with measured times: {took}; starts on several sites were agreed {margin} ahead"]
 
 
 def patience_s(simulated: SimulationResult, speed: float) -> float:
-    """Return how long to wait for the end of all jobs."""
+    """Return how long to wait for all jobs to end."""
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms.min())
     return _LEAST_PATIENCE_S + _PATIENCE_FACTOR * span_ms / speed / 1000
 
 
-# -- playing ----------------------------------------------------------------------------------------------------------
+# -- the run ----------------------------------------------------------------------------------------------------------
 
 
 class Player:
-    """Hands in jobs when their time has come, and sees how they end within ``patience_s``.
+    """Submits jobs at their times and waits until they have ended, for up to ``patience_s``.
 
-    ``look`` is shown now and then the jobs that are not over. ``clock`` is the grid's if that was started for this run;
-    that of any other grid shows real time, and is measured. At the end ``records`` has all jobs in the order of the
-    workload, in the scenario's time, at whose time 0 the grid's clock showed ``origin_ms``, and ``live`` says how much
-    longer than their work they took.
+    ``look`` is called at intervals with the jobs that are not over. ``clock`` is the clock of a grid that was started
+    for this run; other grids show real time, whose offset is measured.
+
+    At the end, ``records`` holds all jobs in the order of the workload, in scenario time, ``origin_ms`` is the grid's
+    clock at time 0 of the scenario, and ``live`` holds the times that the grid added to the jobs' work.
     """
 
     def __init__(
@@ -307,7 +309,7 @@ class Player:
         faults: FaultPlayer | None = None,
     ) -> None:
         self._faults = faults
-        self._grid, self._built, self._speed, self._patience_s, self._tell = client, built, speed, patience_s, tell
+        self._grid, self._built, self._speed, self._patience_s, self._report = client, built, speed, patience_s, tell
         self._look = look
         self.name = f"run-{built.scenario.header.name or 'scenario'}-{uuid.uuid4().hex[:12]}"
         self._clock = clock
@@ -316,7 +318,7 @@ class Player:
         self._ids: dict[int, int] = {}
         # The jobs that were accepted or refused.
         self._settled: set[int] = set()
-        # The newest job that was there before: of the grid (by an empty name) and of each site.
+        # The newest job of the grid (under an empty name) and of each site before the run.
         self._newest = dict.fromkeys(("", *built.site_names), 0)
         self.origin_ms = 0
         self.records: list[JobRecord] = []
@@ -324,70 +326,72 @@ class Player:
         self.remarks: list[str] = []
 
     async def run(self) -> None:
-        """Play all jobs to their ends; if that is interrupted, or fails, none of them is left."""
+        """Run all jobs to their ends; cancel them if the run fails or is interrupted."""
         async with self._grid:
-            await self._look_around()
+            await self._check_grid()
             ahead_ms = await self._clock_ahead_ms() if self._clock is None else 0
             began_ms = _now_ms() + LEAD_REAL_MS - self._jobs[0].submit_ms
             self.origin_ms = began_ms + ahead_ms if self._clock is None else self._clock.at(began_ms)
             try:
                 async with asyncio.timeout(self._patience_s):
-                    await self._play(began_ms)
+                    await self._run_jobs(began_ms)
             except TimeoutError:
                 raise UnavailableError(
-                    f"the jobs have not ended after {span_text(1000 * self._patience_s)}; give a lower --speed, or see "
-                    "whether others use the grid"
+                    f"the jobs have not ended after {span_text(1000 * self._patience_s)}; give a lower --speed, or "
+                    "check whether others use the grid"
                 ) from None
             finally:
                 if not self.records:
                     await self._cancel()
-            self.remarks += await self._despite_faults(self._others)
+            self.remarks += await self._despite_faults(self._foreign_jobs)
             self.live = live_times(await self._grid.scheduling()).at_speed(1 / self._clock_speed)
 
-    async def _play(self, began_ms: int) -> None:
-        """Hand in and watch."""
+    async def _run_jobs(self, began_ms: int) -> None:
+        """Submit the jobs, wait for their ends, and collect their records."""
         targets: dict[str | None, list[PlannedJob]] = {}
         for job in self._jobs:
             targets.setdefault(job.site, []).append(job)
-        async with _together() as group, _together() as beside:
+        async with _together() as group, _together() as fault_tasks:
             if self._faults is not None:
-                beside.append(asyncio.ensure_future(self._faults.run(began_ms)))
+                fault_tasks.append(asyncio.ensure_future(self._faults.run(began_ms)))
             for site, jobs in targets.items():
-                group.append(asyncio.ensure_future(self._hand_in(site, jobs, began_ms)))
-            group += [asyncio.ensure_future(self._take_back(job, began_ms)) for job in self._jobs if job.cancel_ms]
+                group.append(asyncio.ensure_future(self._submit_when_due(site, jobs, began_ms)))
+            group += [
+                asyncio.ensure_future(self._cancel_when_due(job, began_ms)) for job in self._jobs if job.cancel_ms
+            ]
             await self._watch(targets, group)
-        found = {record.job_id: record for record in await self._found(targets)}
-        missing = sorted(set(self._ids.values()) - found.keys())
+        records = {record.job_id: record for record in await self._records(targets)}
+        missing = sorted(set(self._ids.values()) - records.keys())
         if missing:
-            raise UnavailableError(f"the grid does not know job {missing[0]} any more; was it started over meanwhile?")
-        ended = [self._record(job, found) for job in self._jobs]
+            raise UnavailableError(f"the grid no longer knows job {missing[0]}; was it restarted with an empty state?")
+        ended = [self._record(job, records) for job in self._jobs]
         self.records = [expanded(record, self.origin_ms, self._speed / self._clock_speed) for record in ended]
 
-    def _record(self, job: PlannedJob, found: Mapping[int, JobRecord]) -> JobRecord:
-        """Return what became of a job; of one that was refused it was submitted when it should have been."""
+    def _record(self, job: PlannedJob, records: Mapping[int, JobRecord]) -> JobRecord:
+        """Return a job's record; a refused job gets its planned submit time."""
         if job.row in self._ids:
-            return found[self._ids[job.row]]
+            return records[self._ids[job.row]]
         submit_ms = self.origin_ms + round(job.submit_ms * self._clock_speed)
         return JobRecord(job_id=0, request=job.request, state="refused", submit_ms=submit_ms)
 
     async def _watch(self, sites: Iterable[str | None], group: Sequence[asyncio.Future[None]]) -> None:
-        """Look at the jobs until all are handed in and have ended; what fails at that fails here."""
+        """Poll the jobs until all are submitted and have ended; raise the errors of the tasks in ``group``."""
         while True:
             for task in group:
                 if task.done():
                     task.result()
-            handed_in = all(task.done() for task in group)
-            there = await self._found(sites, OPEN)
-            left = {record.job_id for record in there}
-            self._tell(len(set(self._ids.values()) - left), len(self._jobs), PLAYING)
+            submitted = all(task.done() for task in group)
+            open_jobs = await self._records(sites, OPEN)
+            left = {record.job_id for record in open_jobs}
+            self._report(len(set(self._ids.values()) - left), len(self._jobs), PLAYING)
             if self._look is not None:
-                await self._look(self._grid, there)
-            if handed_in and not left:
+                await self._look(self._grid, open_jobs)
+            if submitted and not left:
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    async def _hand_in(self, site: str | None, jobs: Sequence[PlannedJob], began_ms: int) -> None:
-        """Hand in jobs to the grid or to a site: all whose time has come, in their order, one call after the other."""
+    async def _submit_when_due(self, site: str | None, jobs: Sequence[PlannedJob], began_ms: int) -> None:
+        """Submit jobs to the grid or to a site in their order, all that are due in one call."""
         done = 0
         while done < len(jobs):
             await asyncio.sleep(max(0, began_ms + jobs[done].submit_ms - _now_ms()) / 1000)
@@ -404,17 +408,17 @@ class Player:
 
     async def _submit(self, site: str | None, jobs: Sequence[PlannedJob]) -> None:
         """Submit jobs; raise RefusedError if any is refused, after submitting all the others."""
-        # The keys are this run's own: a try whose answer was lost submits nothing twice.
+        # The keys make submissions idempotent: a retry after a lost answer submits nothing twice.
         keys = [f"{self.name}-{job.row}" for job in jobs]
-        taken = await self._grid.submit_many([job.request for job in jobs], site=site, keys=keys)
-        self._ids |= {job.row: handle.id for job, handle in zip(jobs, taken, strict=True)}
+        handles = await self._grid.submit_many([job.request for job in jobs], site=site, keys=keys)
+        self._ids |= {job.row: handle.id for job, handle in zip(jobs, handles, strict=True)}
 
-    async def _take_back(self, job: PlannedJob, began_ms: int) -> None:
-        """Cancel a job at its time if it still waits then; one that has started goes on, as in the simulation."""
+    async def _cancel_when_due(self, job: PlannedJob, began_ms: int) -> None:
+        """Cancel a job at its time if it still waits; a job that has started continues, as in the simulation."""
         await asyncio.sleep(max(0, began_ms + (job.cancel_ms or 0) - _now_ms()) / 1000)
         while job.row not in self._settled:
             await asyncio.sleep(_LOOK_AGAIN_S)
-        # What is held does not start any more, so it cannot be cancelled while it runs.
+        # A held job cannot start between the check and the cancellation.
         if job.row not in self._ids or not await self._despite_faults(self._grid.hold, [self._ids[job.row]]):
             return
         while (record := await self._despite_faults(self._grid.record, self._ids[job.row])).state in _NOT_RUNNING:
@@ -422,8 +426,8 @@ class Player:
         if record.state == "held":
             await self._despite_faults(self._grid.cancel, [self._ids[job.row]])
 
-    async def _found(self, sites: Iterable[str | None], states: Sequence[State] = ()) -> list[JobRecord]:
-        """Return the jobs of this run, at the grid (None) and at sites."""
+    async def _records(self, sites: Iterable[str | None], states: Sequence[State] = ()) -> list[JobRecord]:
+        """Return the records of this run's jobs at the grid (None) and at sites."""
         return [record for site in sites for record in await self._despite_faults(self._listed, site or "", states)]
 
     async def _listed(self, own: str, states: Sequence[State]) -> list[JobRecord]:
@@ -448,15 +452,15 @@ class Player:
 
     # -- the grid before and after ------------------------------------------------------------------------------------
 
-    async def _look_around(self) -> None:
-        """Check that this grid is the scenario's, and see whether others use it."""
-        self._tell(0, len(self._jobs), "Asking the grid")
+    async def _check_grid(self) -> None:
+        """Check that this grid matches the scenario, and whether others use it."""
+        self._report(0, len(self._jobs), "Asking the grid")
         sites = await self._grid.sites()
         try:
             scheduling = await self._grid.scheduling()
         except NotFoundError:
             raise UnavailableError(
-                f"{self._grid.connection.url} does not say how it schedules: it is the gateway of a site, or of an "
+                f"{self._grid.connection.url} does not report how it schedules: it is the gateway of a site, or of an "
                 "earlier release"
             ) from None
         self.remarks += check_grid(self._built, sites, scheduling)
@@ -470,8 +474,11 @@ class Player:
             what = [*busy, *([f"{waiting} jobs wait"] if waiting else [])]
             self.remarks.append(f"warning: others used the grid at the start: {', '.join(what)}")
 
-    async def _others(self) -> list[str]:
-        """Return whether others have handed in jobs meanwhile: those that may be seen, and numbers between our own."""
+    async def _foreign_jobs(self) -> list[str]:
+        """Return a warning if others submitted jobs during the run.
+
+        Jobs of other users may be invisible, but leave gaps between the ids of this run's jobs.
+        """
         own = set(self._ids.values())
         strangers: set[int] = set()
         for site in self._newest:
@@ -479,19 +486,19 @@ class Player:
                 if record.job_id <= self._newest[site]:
                     break
                 strangers.add(record.job_id)
-        for giver in {job_id // OWN_IDS for job_id in own}:
-            numbers = [job_id for job_id in own if job_id // OWN_IDS == giver]
+        for counter in {job_id // OWN_IDS for job_id in own}:
+            numbers = [job_id for job_id in own if job_id // OWN_IDS == counter]
             strangers.update(range(min(numbers), max(numbers)))
         strangers -= own
         sites, queue = await self._grid.sites(), await self._grid.queue(0)
         left = queue.waiting + queue.starting + queue.running + sum(site.waiting + site.running for site in sites)
         if not strangers and not left:
             return []
-        seen = [f"{len(strangers)} submitted meanwhile"] * bool(strangers) + [f"{left} there at the end"] * bool(left)
-        return [f"warning: jobs of others were on the grid ({', '.join(seen)}); the schedule is theirs as well"]
+        seen = [f"{len(strangers)} submitted during it"] * bool(strangers) + [f"{left} at its end"] * bool(left)
+        return [f"warning: the grid had jobs of others during the run ({', '.join(seen)}); they affect the schedule"]
 
     async def _clock_ahead_ms(self) -> int:
-        """Return how far the grid's clock is ahead of this machine's, if that can be told at all."""
+        """Return how far the grid's clock is ahead of this machine's; 0 if that is within the measuring error."""
         best_ms, ahead_ms = float("inf"), 0.0
         for _ in range(3):
             began, began_ms = time.monotonic(), time.time() * 1000
@@ -507,12 +514,12 @@ class Player:
         return round(ahead_ms)
 
     async def _cancel(self) -> None:
-        """End all jobs of this run, also those whose answer has not come."""
-        self._tell(0, len(self._jobs), "Cancelling the jobs")
-        sites = sorted({job.site or "" for job in self._jobs})  # that of the grid is empty
+        """Cancel all jobs of this run, including jobs whose submission was not confirmed."""
+        self._report(0, len(self._jobs), "Cancelling the jobs")
+        sites = sorted({job.site or "" for job in self._jobs})  # an empty name is the grid
         with contextlib.suppress(GridweaveError):
             for _ in range(_CANCEL_TRIES):
-                left = await self._found(sites, OPEN)
+                left = await self._records(sites, OPEN)
                 if not left:
                     break
                 await self._grid.cancel(record.job_id for record in left)
@@ -521,7 +528,7 @@ class Player:
 
 @contextlib.asynccontextmanager
 async def _together() -> AsyncIterator[list[asyncio.Future[None]]]:
-    """Yield a list for tasks, which are ended, and awaited, at the end."""
+    """Yield a list of tasks, which are cancelled and awaited at the end."""
     tasks: list[asyncio.Future[None]] = []
     try:
         yield tasks
@@ -539,8 +546,8 @@ def _now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
-    """The Ray that a run stands on: whether sites have nodes of their own, and a folder that is the same everywhere."""
+class _RayBase:
+    """The Ray cluster of a run: whether sites have labelled nodes, and a folder at the same path everywhere."""
 
     labelled: bool
     folder: str
@@ -548,63 +555,65 @@ class _Ground:
 
     @property
     def namespace(self) -> str:
-        """Of the actors of this run alone."""
+        """Ray namespace of this run's actors."""
         return Path(self.folder).name
 
 
 @contextlib.contextmanager
-def _ground(sites: Sequence[str], address: str | None, say: Callable[[str], None]) -> Iterator[_Ground]:
-    """Connect this process to Ray, and take down afterwards what was put up."""
+def _ray_base(sites: Sequence[str], address: str | None, say: Callable[[str], None]) -> Iterator[_RayBase]:
+    """Connect this process to Ray; at the end, stop what was started."""
     check_ray()
-    # Whether it asks for a token is settled for a process when it imports Ray: not before that of a Ray of its own.
+    # Ray reads at its import whether to use a token: import it only after the token of a new Ray is set.
     imported = sys.modules.get("ray")
     if imported is not None and imported.is_initialized():
-        with _guest(imported, sites) as ground:
-            yield ground
+        with _guest(imported, sites) as base:
+            yield base
     elif address is not None:
         say("Joining Ray")
         knock(address)
-        with connected(address) as ray, _guest(ray, sites) as ground:
-            yield ground
+        with connected(address) as ray, _guest(ray, sites) as base:
+            yield base
     else:
         say("Starting Ray")
-        with _own_ray(sites) as ground:
-            yield ground
+        with _own_ray(sites) as base:
+            yield base
 
 
 @contextlib.contextmanager
-def _guest(ray: Any, sites: Sequence[str]) -> Iterator[_Ground]:
-    """Use a cluster of others; on all of its machines the folder of the run goes in the end."""
+def _guest(ray: Any, sites: Sequence[str]) -> Iterator[_RayBase]:
+    """Use an existing cluster; at the end, remove the run's folder on all of its machines."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     labelled = {node["Labels"].get(SITE_LABEL) for node in nodes} - {None}
     missing = [site for site in sites if site not in labelled]
     if labelled and missing:
         raise UnavailableError(f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add such a node")
     folder = str(Path(tempfile.gettempdir()) / f"gridweave-run-{uuid.uuid4().hex[:12]}")
-    remarks = [] if labelled else [f"no node has the label {SITE_LABEL}: the sites are put anywhere"]
+    remarks = [] if labelled else [f"no node has the label {SITE_LABEL}: sites run on any nodes"]
     try:
-        yield _Ground(bool(labelled), folder, remarks)
+        yield _RayBase(bool(labelled), folder, remarks)
     finally:
         remove = ray.remote(num_cpus=0, max_retries=0)(_remove)
         by_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        places = [by_node(node["NodeID"], soft=False) for node in nodes]
+        strategies = [by_node(node["NodeID"], soft=False) for node in nodes]
         with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-            ray.get([remove.options(scheduling_strategy=place).remote(folder) for place in places], timeout=_END_S)
+            ray.get(
+                [remove.options(scheduling_strategy=strategy).remote(folder) for strategy in strategies], timeout=_END_S
+            )
 
 
 def _remove(folder: str) -> None:
-    """Remove the folder of a run on this machine, after the end of all that runs from it."""
+    """Remove the folder of a run on this machine, after its processes have ended."""
     end_jobs(Path(folder), "the run is over")
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _own_ray(sites: Sequence[str]) -> Iterator[_Ground]:
-    """Start a Ray, with a labelled node for each site; end and remove all of it, also if this process is killed."""
+def _own_ray(sites: Sequence[str]) -> Iterator[_RayBase]:
+    """Start Ray with a labelled node for each site; stop and remove all of it, even if this process is killed."""
     root = Path(make_temp())
     labelled = len(sites) <= MOST_NODES
     remarks = (
-        [] if labelled else [f"{len(sites)} sites share one Ray node; more than {MOST_NODES} nodes are not started"]
+        [] if labelled else [f"{len(sites)} sites share one Ray node; gridweave starts at most {MOST_NODES} nodes"]
     )
     machines = [RayMachine(site, "m0") for site in sites] if labelled else []
     own = OwnRay(root, machines, marker=secrets.token_hex(16), end_with=os.getpid())
@@ -612,7 +621,7 @@ def _own_ray(sites: Sequence[str]) -> Iterator[_Ground]:
         own.start()
         with own.connected():
             own.wait()
-            yield _Ground(labelled, str(root / f"run-{root.name}"), remarks)
+            yield _RayBase(labelled, str(root / f"run-{root.name}"), remarks)
     finally:
         with signals_held():
             own.end(root / f"run-{root.name}", "the run is over")
@@ -621,7 +630,7 @@ def _own_ray(sites: Sequence[str]) -> Iterator[_Ground]:
 
 @contextlib.contextmanager
 def _grid_of(plan: GridPlan, kinds: Kinds | None) -> Iterator[RunningGrid]:
-    """Start a grid; nothing of it is left afterwards: actors outlive who made them."""
+    """Start a grid; at the end, stop all of its actors, which would outlive this process."""
     from gridweave.grid.service.actors import actor_names, find_actors, stop_actors
     from gridweave.grid.service.cluster import USUAL, start_grid
 
@@ -634,7 +643,7 @@ def _grid_of(plan: GridPlan, kinds: Kinds | None) -> Iterator[RunningGrid]:
 
 
 async def _behind_own_gateway(namespace: str, patience: Patience, player_of: Callable[[Client], Player]) -> Player:
-    """Play through a gateway in this process, which nobody else knows of."""
+    """Run the player through a private gateway in this process."""
     from gridweave.grid.gateway.server import Gateway
     from gridweave.grid.gateway.settings import GatewaySettings
     from gridweave.grid.service.backend import RayBackend

@@ -1,7 +1,6 @@
-"""A live run, simulated again with what really happened: when jobs were submitted, and how long they held their nodes.
+"""Simulate a live run again with its real times: when jobs were submitted, and how long they held their nodes.
 
-The simulation before a run knows neither. Where this one still decides otherwise than the live grid, that is not a
-matter of timing.
+The simulation before the run knows neither. Decisions that still differ from the live grid's are not due to timing.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Fragments = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LiveReplay:
-    """What was decided for each job, in the order of the workload.
+    """The decision for each job, in the order of the workload.
 
     Attributes
     ----------
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         `NEVER` for a job that did not start.
     fragments : tuple of tuple of (int, int)
-        Of each job, the sites and the nodes on each.
+        The (site, nodes) pairs of each job.
     """
 
     start_ms: IntArray
@@ -41,34 +40,35 @@ class LiveReplay:
 def replayed(
     built: Built, live: SimulationResult, submitted_ms: IntArray, placed_ms: IntArray, needed_ms: IntArray
 ) -> LiveReplay:
-    """Simulate a scenario with the submit times of a live run, and with how long each job held its nodes there.
+    """Simulate a scenario with the submit times and hold times of a live run.
 
     Parameters
     ----------
     built : Built
-        With the times of the live grid; of these only the margin of starts on several sites is left to be simulated.
+        The scenario with the times of the live grid. Only the margin of starts on several sites is simulated; the hold
+        times include the others.
     submitted_ms : numpy.ndarray of int64, shape (n,)
         When each job was accepted.
     placed_ms : numpy.ndarray of int64, shape (n,)
-        When the grid placed each job; `NEVER` for those of a site's own users.
+        When the grid placed each job; `NEVER` for jobs of a site's own users.
     needed_ms : numpy.ndarray of int64, shape (n,)
-        How long the work of each job takes where it was placed.
+        How long the work of each job takes at its placement.
     """
     workload = built.workload
     run_ms = _run_times(built, live, placed_ms, needed_ms)
     submit_ms = np.maximum(submitted_ms, 0)
     order = np.lexsort((workload.job_id, submit_ms))
-    again = workload.take(
+    resubmitted = workload.take(
         order,
         submit_ms=submit_ms[order],
         run_ms=run_ms[order],
-        # The limit of a job does not count the time until its end is known.
+        # The time until the end of a job is known does not count towards its limit.
         estimate_ms=np.maximum(workload.estimate_ms, run_ms)[order],
         columns=_columns(workload, submit_ms, order),
     )
     margin = LiveTimes(margin_ms=built.live.margin_ms)
     result = run_built(
-        replace(built, workload=again, home=built.home[order], to_grid=built.to_grid[order], live=margin)
+        replace(built, workload=resubmitted, home=built.home[order], to_grid=built.to_grid[order], live=margin)
     )
     row_of = np.argsort(order)
     fragments = tuple(tuple(sorted(result.fragments_of(row))) for row in row_of.tolist())
@@ -76,7 +76,7 @@ def replayed(
 
 
 def _columns(workload: Workload, submit_ms: IntArray, order: IntArray) -> dict[str, npt.NDArray[Any]]:
-    """Return what else is known of the jobs, in an order; none is cancelled before it was accepted."""
+    """Return the other columns in ``order``; cancellations come at least 1 ms after the job was accepted."""
     columns = {name: values[order] for name, values in workload.columns.items()}
     if "cancel_ms" in columns:
         cancel_ms = np.asarray(columns["cancel_ms"], np.int64)
@@ -85,9 +85,9 @@ def _columns(workload: Workload, submit_ms: IntArray, order: IntArray) -> dict[s
 
 
 def _run_times(built: Built, live: SimulationResult, placed_ms: IntArray, needed_ms: IntArray) -> IntArray:
-    """Return the work of each job at rate 1, made longer in proportion to how much longer it held its nodes.
+    """Return the run times at rate 1, scaled by how much longer each job held its nodes than its work takes.
 
-    A job on several sites starts a margin after it was placed.
+    A job on several sites starts a margin after its placement.
     """
     run_ms = built.workload.run_ms
     begun_ms = np.where(placed_ms == NEVER, live.start_ms, placed_ms + live.multi_site * built.live.margin_ms)

@@ -1,4 +1,4 @@
-"""The jobs of a scenario as a live run submits them: when, to whom, and which program they run."""
+"""The jobs of a scenario as a live run submits them: when, to which site or the grid, and with which program."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from gridweave.site.service.clock import Clock
 REAL_TIME = Clock()
 
 _OVERRUN_MS = 60_000
-"""Real time for which a job would work on past its limit that overran it."""
+"""Real time for which a job that overran its limit would work on."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job to be submitted ``submit_ms`` of real time after time 0 of the scenario; to the grid if it has no site."""
+    """A job to submit ``submit_ms`` of real time after time 0 of the scenario; to the grid if it has no site."""
 
     row: int
     submit_ms: int
     site: str | None
     request: JobRequest
-    cancel_ms: int | None = None  # when its user takes it back if it still waits
+    cancel_ms: int | None = None  # when its user cancels it if it still waits
 
 
 def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) -> list[PlannedJob]:
-    """Return the jobs of a scenario in the order of submission, as an array of this name, for a grid with a clock."""
+    """Return the jobs of a scenario in the order of submission, for a grid with ``clock``.
+
+    The jobs form an array called ``name``.
+    """
     workload, found = built.workload, []
-    # One that overran is ended at its limit, as it would be live, rather than by itself at that instant.
+    # A job that overran must still work at its limit, so that the site ends it.
     overrun_ms = workload.overran * np.maximum(workload.run_ms, round(_OVERRUN_MS * speed))
     columns = zip(
         job_messages(workload),
@@ -69,25 +72,27 @@ def compressed(built: Built, speed: float, name: str, clock: Clock = REAL_TIME) 
 
 
 def _traffic(sends: Sends) -> Traffic:
-    """Return what a job says that it sends: nothing, if that is so, whatever the grid takes other jobs to send."""
-    said = sends.communication
-    if said.pattern == "none" or not said.fraction:
+    """Return the traffic that a job declares; a job without traffic declares so, as a grid may assume other traffic."""
+    communication = sends.communication
+    if communication.pattern == "none" or not communication.fraction:
         return Traffic(communication="none")
-    return Traffic(pattern=said.pattern, fraction=said.fraction, message_bytes=said.message_bytes)
+    return Traffic(
+        pattern=communication.pattern, fraction=communication.fraction, message_bytes=communication.message_bytes
+    )
 
 
 def working(work_ms: float, *, goes_on: bool = False) -> Program:
-    """Return the program of a job: one process on each of its sites, which does so much work at its present rate.
+    """Return the program of a job: one process on each site that works at its current rate.
 
     Parameters
     ----------
     work_ms : float
         Work in ms of real time at rate 1.
     goes_on : bool
-        Whether it saves what it has done when it has to leave its nodes, and goes on from there when it starts again.
+        Whether the job saves its remaining work when it leaves its nodes, and resumes from it at its next start.
     """
     argv = ("python3", "-I", "-S", "-c", _worker_text(), f"{work_ms:.3f}", *[worker.GOES_ON] * goes_on)
-    # Workers have nothing to write, and nothing to do when they are told to end.
+    # Workers write nothing, and need no time to exit.
     return Program(
         argv=argv,
         ranks="first-node",
@@ -99,13 +104,13 @@ def working(work_ms: float, *, goes_on: bool = False) -> Program:
 
 @functools.cache
 def _worker_text() -> str:
-    """Return the text of the worker without its comments."""
+    """Return the source of the worker without docstrings and comments."""
     tree = ast.parse(inspect.getsource(worker))
     for node in [tree, *tree.body]:
         if isinstance(node, ast.Module | ast.FunctionDef):
-            node.body = [each for each in node.body if not _is_text(each)]
+            node.body = [statement for statement in node.body if not _is_docstring(statement)]
     return ast.unparse(tree)
 
 
-def _is_text(node: ast.stmt) -> bool:
+def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -1,7 +1,7 @@
-"""What the jobs of a live run execute: a program that does a given amount of work at the rate that its agent reports.
+"""The program that the jobs of a live run execute: it does a given amount of work at the rate that its agent reports.
 
-It works by doing nothing until the rates in the file ``$GRIDWEAVE_RATE`` add up to its work (docs/live-processes.md,
-"How fast a job works"). It is sent to the machines as text, so it needs nothing but Python.
+It sleeps until the rates in the file ``$GRIDWEAVE_RATE`` add up to its work (docs/live-processes.md, "How fast a job
+works"). Machines receive it as text, so it needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import sys
 import time
 
 SHORTEST_MS, LONGEST_MS = 1.0, 1_000.0
-"""How long it sleeps between two looks at its rates at least and at most."""
+"""Shortest and longest sleep between two readings of the rates."""
 
 GOES_ON = "--goes-on"
-"""The option with which it saves what is left to do at SIGUSR1, and begins with what an earlier start has saved."""
+"""With this option the program saves its remaining work at SIGUSR1 and later resumes from it."""
 
 
 def work_left(work_ms: float, text: str, now_ms: float) -> tuple[float, float]:
-    """Return how much is left of some work at an instant, and the highest rate so far, at least 1.
+    """Return how much work is left at ``now_ms``, and the highest rate so far, at least 1.
 
     Parameters
     ----------
@@ -48,9 +48,9 @@ def work(work_ms: float, rates: str, saved: str) -> None:
     work_ms : float
         The work of the whole job, in ms at rate 1.
     rates : str
-        The file of its rates.
+        The file with the job's rates.
     saved : str
-        Where an earlier start has saved what was left to do; empty if none ever does.
+        The file in which an earlier start saved its remaining work; empty if work is never saved.
     """
     if os.path.exists(saved):
         with open(saved) as file:
@@ -59,7 +59,7 @@ def work(work_ms: float, rates: str, saved: str) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: _save(saved, _left(work_ms, rates)[0]))
     left_ms, top = _left(work_ms, rates)
     while left_ms > 0:
-        # The rate may change meanwhile, but the work is not done sooner than at the highest rate so far.
+        # The rate may change during the sleep; at the highest rate so far the work is not done before its end.
         time.sleep(min(max(left_ms / top, SHORTEST_MS), LONGEST_MS) / 1000)
         left_ms, top = _left(work_ms, rates)
 
@@ -76,6 +76,8 @@ def _save(path: str, left_ms: float) -> None:
 
 
 if __name__ == "__main__":
-    # Beside the folder of the machine: all starts of a job on one machine find it there.
-    place = os.path.join(os.environ["GRIDWEAVE_FOLDER"], "..", "..", "..", "saved-" + os.environ["GRIDWEAVE_JOB_ID"])
-    work(float(sys.argv[1]), os.environ["GRIDWEAVE_RATE"], place if GOES_ON in sys.argv else "")
+    # Next to the machine's folder, where later starts of the job on this machine find it.
+    saved_file = os.path.join(
+        os.environ["GRIDWEAVE_FOLDER"], "..", "..", "..", "saved-" + os.environ["GRIDWEAVE_JOB_ID"]
+    )
+    work(float(sys.argv[1]), os.environ["GRIDWEAVE_RATE"], saved_file if GOES_ON in sys.argv else "")

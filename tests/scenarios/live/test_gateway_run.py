@@ -111,7 +111,7 @@ def test_a_grid_that_fits(tmp_path: Path) -> None:
         ([], "its sites are none; the scenario has north 4, south 2"),
         (sites(nodes=5), "its sites are north 5, south 2; the scenario has north 4, south 2"),
         (list(reversed(sites())), "its sites are south 2, north 4; the scenario"),
-        (sites(for_grid=3), "its site north leaves the grid 3 nodes, the scenario 4"),
+        (sites(for_grid=3), "its site north grants the grid 3 nodes; in the scenario 4"),
         (sites(answers=False), "its site north does not answer"),
         (sites(draining=True), "gridweave resume north"),
     ],
@@ -128,11 +128,11 @@ def test_other_policies_are_refused_all_at_once(tmp_path: Path) -> None:
     other = GridPolicy(mode="adaptive", order="sjf", overhead=(0.1, 0.2), max_fragments=((4, 2),))
     with pytest.raises(ScenarioError) as refused:
         check_grid(small(tmp_path), sites(), scheduling(other))
-    assert [problem.split("another: ")[1] for problem in refused.value.problems] == [
-        "its grid.mode is adaptive, the scenario has multi-site",
-        "its grid.order is sjf, the scenario has fcfs",
-        "its grid.overhead is 0.1, 0.2, the scenario has 0",
-        "its grid.max_fragments is (4, 2), the scenario has unlimited",
+    assert [problem.split("differs from the scenario: ")[1] for problem in refused.value.problems] == [
+        "its grid.mode is adaptive; in the scenario multi-site",
+        "its grid.order is sjf; in the scenario fcfs",
+        "its grid.overhead is 0.1, 0.2; in the scenario 0",
+        "its grid.max_fragments is (4, 2); in the scenario unlimited",
     ]
 
 
@@ -141,7 +141,7 @@ def test_policies_count_where_they_matter(tmp_path: Path) -> None:
     other = sites(policy="sjf none")
     assert check_grid(small(tmp_path), other, scheduling()) == []
     own = small(tmp_path, workload__to_grid=0.5, workload__transform=[{"split": "site"}])
-    with pytest.raises(ScenarioError, match="its site north schedules by 'sjf none', the scenario by 'fcfs easy'"):
+    with pytest.raises(ScenarioError, match="its site north schedules by 'sjf none'; in the scenario by 'fcfs easy'"):
         check_grid(own, other, scheduling())
     local = small(tmp_path, grid__mode="local", workload__transform=[{"split": "site"}])
     assert check_grid(local, sites(for_grid=0), scheduling(GridPolicy(mode="sharing"))) == []
@@ -284,7 +284,7 @@ def test_own_users_and_others(tmp_path: Path) -> None:
         assert done.live.fragments_of(row) == [(built.home[row], built.workload.width[row])]
     text = "\n".join(done.remarks)
     assert "others used the grid at the start: 1 node of south" in text
-    assert "jobs of others were on the grid (1 submitted meanwhile" in text
+    assert "the grid had jobs of others during the run (1 submitted during it" in text
 
 
 @pytest.fixture
@@ -353,7 +353,7 @@ def test_a_gateway_that_does_not_say_how_it_schedules(elsewhere: Elsewhere, tmp_
     """A gateway of an earlier release, or of a site, is told from a grid's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(routes._BY_PATH, ("", "v1", "scheduling"))
-        with pytest.raises(UnavailableError, match="does not say how it schedules"):
+        with pytest.raises(UnavailableError, match="does not report how it schedules"):
             run_on_gateway(scenario_file(tmp_path), elsewhere.url, speed=100.0)
     assert elsewhere.grid.records_by_id == {}
 

@@ -138,7 +138,7 @@ def test_what_cannot_be_played_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as refused:
         check_playable(faulty, "http://127.0.0.1:8765")
     assert [str(problem).split(": ")[2] for problem in refused.value.problems] == ["network", "faults"]
-    assert check_playable(faulty) == ["a message that is lost is sent again after 1 s of real time: give a low --speed"]
+    assert check_playable(faulty) == ["a lost message is sent again after 1 s of real time: give a low --speed"]
     few = {"workload.jobs": 20}
     shared = build_scenario("hyperthreaded-site", few)
     assert check_playable(shared, speed=100.0) == check_playable(shared, "grid", speed=1.0) == []
@@ -161,7 +161,7 @@ def test_windows_of_the_week_are_not_played(tmp_path: Path) -> None:
     """They follow the time of day, which passes no faster in a live run."""
     built = small(tmp_path)
     windows = SitePolicy(discipline="planning", limits=(Limit(window=Window(to_ms=3_600_000)),))
-    with pytest.raises(ScenarioError, match="a site with windows is simulated only"):
+    with pytest.raises(ScenarioError, match="sites with windows can only be simulated"):
         check_playable(replace(built, site_policies=(windows, *built.site_policies[1:])))
 
 
@@ -356,7 +356,7 @@ def test_a_live_run_is_as_simulated_with_its_lengths(mode: str, ray_cluster: Non
     path = scenario_file(tmp_path, f'mode = "{mode}"', jobs=12, widest=8 if mode == "sharing" else 12, limit_s=6_000)
     done = run_on_ray(path, speed=speed)
     assert set(done.outcomes) == {"finished"}
-    assert any("simulated with what was measured: processes took" in remark for remark in done.remarks)
+    assert any("simulated with measured times: processes took" in remark for remark in done.remarks)
     assert done.live.multi_site.any() == (mode == "multi-site")
     # The replay does not know how long each message took: on a busy machine a split may be decided otherwise.
     alike, of = done.same_decisions

@@ -147,7 +147,7 @@ async def test_packets_are_lost_doubled_and_cut_off(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(SiteActor, "packet", carry)
     site = object.__new__(FailingSite)
-    site._how, site._cut_until_s = tmp_path / "unsteady.json", 0.0
+    site._unsteady_file, site._cut_until_s = tmp_path / "unsteady.json", 0.0
     await site.be_unsteady(b'{"loss": 0.3, "duplicate": 0.5, "seed": 7}')
     lost = 0
     for number in range(200):
