@@ -1,1 +1,1 @@
-"""What a simulation returns: the schedule, its metrics, tables and files."""
+"""The result of a simulation: the schedule, its metrics, tables and files."""

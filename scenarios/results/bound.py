@@ -1,9 +1,8 @@
-"""Schedules of any discipline by the CPU needs of their jobs: metrics, and a bound for them (docs/fractional.md).
+"""Schedules judged by the CPU needs of their jobs: metrics, and a bound on the maximum stretch (docs/fractional.md).
 
 The bound is the least maximum stretch of any schedule ("The bound"). Source: Stillwell, Vivien and Casanova on dynamic
-fractional resource scheduling, section 3, Theorem 1. The jobs' run times are known, memory has no end, and tasks move
-at no cost. A binary search over the stretch asks each time whether all jobs can be done by the deadlines that it gives
-them.
+fractional resource scheduling, section 3, Theorem 1. The theorem assumes known run times, unlimited memory, and tasks
+that move at no cost. A binary search finds the lowest stretch whose deadlines all jobs can meet.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from gridweave.site.kernels.parts import UNIT, parts_of_node
 METHODS = ("flow", "lp")
 
 STEPS = 1_000
-"""The bound is a whole number of thousandths."""
+"""Steps of the binary search per unit of stretch: the bound is a multiple of 0.001."""
 
 STRETCH_BOUND_MS = 10 * MS_PER_S
-"""The bounded stretch takes shorter times for as long as this (Stillwell, section 2.2)."""
+"""The bounded stretch treats shorter times as this long (Stillwell, section 2.2)."""
 
 MAX_ARCS = 100_000_000
-"""Pairs of a job and an interval of time in which it may run: three gigabytes."""
+"""Highest number of pairs of a job and an interval in which it may run; they take three gigabytes."""
 
 
 class BoundedJobs(NamedTuple):
-    """What the bound asks of jobs: when they come, how long they take alone, and what CPU all tasks need together."""
+    """Submit times and run times of jobs, and the CPU need of all tasks of a job together."""
 
     submit_ms: IntArray
     run_ms: IntArray
@@ -42,31 +41,31 @@ class BoundedJobs(NamedTuple):
 
 
 def stretch_bound(workload: Workload, nodes: int, *, method: str = "flow") -> float:
-    """Return a stretch that no schedule's maximum is below.
+    """Return a lower bound on the maximum stretch of every schedule.
 
     Parameters
     ----------
     workload : Workload
-        Its width is tasks, with CPU needs in the column ``cpu_need``; all of a node if there is none.
+        Its width is tasks, with CPU needs in the column ``cpu_need``; without the column, a task needs a whole node.
     nodes : int
     method : {"flow", "lp"}
-        How a stretch is tried: by a flow in whole numbers, or by Linear System (1) with HiGHS.
+        How to test a stretch: with a maximum flow in integers, or with Linear System (1) and HiGHS.
 
     Returns
     -------
     float
-        At least 1, in thousandths. The least maximum stretch is less than one thousandth above it, or equal.
+        At least 1, a multiple of 0.001. The least maximum stretch is at most 0.001 above it.
 
     Raises
     ------
     InputError
-        If the workload is empty, or so long that there is no memory for it.
+        If the workload is empty, or too long for the memory.
     OptionError
-        If there is no such method.
+        If the method is unknown.
 
     Examples
     --------
-    Two jobs of a minute that come together to one node: one of them takes two minutes at least.
+    Two jobs of one minute are submitted together on one node: one of them takes at least two minutes.
 
     >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[1, 1], estimate_ms=[60_000] * 2, run_ms=[60_000] * 2)
     >>> stretch_bound(jobs, 1), stretch_bound(jobs, 1, method="lp"), stretch_bound(jobs, 2)
@@ -74,17 +73,17 @@ def stretch_bound(workload: Workload, nodes: int, *, method: str = "flow") -> fl
     """
     check_known("method", method, METHODS)
     if not len(workload):
-        raise InputError(f"{workload.name}: has no jobs, and so no stretch")
+        raise InputError(f"{workload.name}: has no jobs; the stretch needs at least 1")
     jobs = _jobs_of(workload)
-    tried = _flow_feasible if method == "flow" else _lp_feasible
-    if tried(jobs, nodes, STEPS):
+    feasible = _flow_feasible if method == "flow" else _lp_feasible
+    if feasible(jobs, nodes, STEPS):
         return 1.0
     low, high = STEPS, 2 * STEPS
-    while not tried(jobs, nodes, high):
+    while not feasible(jobs, nodes, high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if tried(jobs, nodes, middle) else (middle, high)
+        low, high = (low, middle) if feasible(jobs, nodes, middle) else (middle, high)
     return low / STEPS
 
 
@@ -96,7 +95,7 @@ def _jobs_of(workload: Workload) -> BoundedJobs:
 
 
 class _Intervals(NamedTuple):
-    """The intervals between all release dates and deadlines, and which of them are each job's own; jobs by deadline."""
+    """The intervals between all release dates and deadlines, and each job's first and last interval, by deadline."""
 
     jobs: BoundedJobs
     length_ms: IntArray
@@ -105,8 +104,8 @@ class _Intervals(NamedTuple):
 
 
 def _intervals(jobs: BoundedJobs, stretch: int) -> _Intervals:
-    """Part the time at a stretch in thousandths; a deadline between two milliseconds is the later one."""
-    # Rounded up: a deadline that is too late leaves the bound a bound.
+    """Divide time into intervals for a stretch in thousandths; round deadlines up to whole milliseconds."""
+    # Rounding up is safe: later deadlines can only lower the bound.
     allowed_ms = -(-stretch * np.maximum(jobs.run_ms, STRETCH_BOUND_MS) // STEPS)
     due_ms = jobs.submit_ms + allowed_ms
     order = np.argsort(due_ms, kind="stable")
@@ -121,9 +120,7 @@ def _flow_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
     jobs = parts.jobs
     n_arcs = int((parts.last - parts.first).sum())
     if n_arcs > MAX_ARCS:
-        problem = (
-            f"the bound needs {n_arcs:,} arcs from jobs to intervals, above {MAX_ARCS:,}; bound a part of the trace"
-        )
+        problem = f"the bound needs {n_arcs:,} arcs from jobs to intervals, above {MAX_ARCS:,}; use a part of the trace"
         raise InputError(problem)
     scale = math.gcd(int(np.gcd.reduce(jobs.weight)), nodes * UNIT)
     weight, capacity = jobs.weight // scale, nodes * UNIT // scale
@@ -148,16 +145,16 @@ def _flow_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
 
 
 def _check_size(jobs: BoundedJobs, weight: IntArray, capacity: int, parts: _Intervals) -> None:
-    """Refuse what does not fit into 64 bits: sums of work over a job's or the whole time."""
+    """Raise InputError if sums of work over a job or over all time exceed 64 bits."""
     largest = max(float(weight.max()), float(capacity)) * float(parts.length_ms.sum())
     if max(largest, float(weight.astype(np.float64) @ jobs.run_ms)) >= 2**62:
-        raise InputError("the work of these jobs does not fit into 64 bits; bound a part of the trace")
+        raise InputError("the work of these jobs does not fit into 64 bits; use a part of the trace")
 
 
 def _lp_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
-    """Whether Linear System (1) has a solution, with a variable for the part of a job that is done in an interval.
+    """Whether Linear System (1) has a solution, with a variable for each part of a job done in an interval.
 
-    HiGHS allows for errors of 10^-7, so instead of whether all can be done it is asked how much can.
+    HiGHS tolerates errors of 10^-7, so this maximizes the work done instead of demanding all of it.
     """
     from scipy import optimize
     from scipy.sparse import coo_array
@@ -171,31 +168,33 @@ def _lp_feasible(jobs: BoundedJobs, nodes: int, stretch: int) -> bool:
     work = (jobs.weight * jobs.run_ms / UNIT)[job]
     rows: Any = np.concatenate([job, len(counts) + interval])
     columns: Any = np.tile(np.arange(len(job)), 2)
-    room = np.asarray(parts.length_ms * float(nodes), np.float64)
-    values = np.concatenate([np.ones(len(job)), work / room[interval]])
-    shape = (len(counts) + len(room), len(job))
+    capacity = np.asarray(parts.length_ms * float(nodes), np.float64)
+    values = np.concatenate([np.ones(len(job)), work / capacity[interval]])
+    shape = (len(counts) + len(capacity), len(job))
     matrix = coo_array((values, (rows, columns)), shape=shape).tocsr()
-    most = np.minimum(1.0, parts.length_ms[interval] / jobs.run_ms[job])
+    upper = np.minimum(1.0, parts.length_ms[interval] / jobs.run_ms[job])
     limits = np.ones(shape[0])
     solve: Any = optimize.linprog
-    found = solve(-work / work.mean(), A_ub=matrix, b_ub=limits, bounds=np.column_stack([np.zeros(len(job)), most]))
-    wanted = float((jobs.weight * jobs.run_ms / UNIT).sum() / work.mean())
-    return bool(found.status == 0 and -found.fun >= wanted * (1 - 1e-7))
+    solution = solve(-work / work.mean(), A_ub=matrix, b_ub=limits, bounds=np.column_stack([np.zeros(len(job)), upper]))
+    total = float((jobs.weight * jobs.run_ms / UNIT).sum() / work.mean())
+    return bool(solution.status == 0 and -solution.fun >= total * (1 - 1e-7))
 
 
 def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: IntArray) -> Mapping[str, float]:
     """Return the metrics of dynamic fractional resource scheduling.
 
-    ``need_max_stretch`` is the largest of max(turn-around, 10 s) / max(run time alone, 10 s);
-    ``need_underutilization_node_ms`` comes with ``..._normalized``, the same as a part of the work. The run times of
-    the workload are those on a machine of its own; where it has no column ``cpu_need``, tasks need whole nodes. Starts
-    and ends are -1 for jobs that did not run; at least one did.
+    ``need_max_stretch`` is the largest of max(turn-around, 10 s) / max(run time alone, 10 s).
+    ``need_underutilization_normalized`` is ``need_underutilization_node_ms`` relative to the work. The run times of the
+    workload are those of jobs that run alone; without a column ``cpu_need``, tasks need whole nodes. Starts and ends
+    are -1 for jobs that did not run; at least one job ran.
 
     Notes
     -----
-    Source: Stillwell, sections 2 and 5.3.1. What was allocated over all time is the work of the jobs, whatever was
-    paused or slowed in between; so the underutilization, integral of min(nodes, demand) - allocated, takes no more than
-    when jobs came and ended. While a job pays for a pause or a move, its CPU counts as idle.
+    Source: Stillwell, sections 2 and 5.3.1. All work was allocated at some time, however jobs were paused or slowed, so
+    the
+    underutilization, integral of min(nodes, demand) - allocated, needs only the submit and end times of jobs. While a
+    job
+    pays for a pause or a move, its CPU counts as idle.
     """
     ran = start_ms >= 0
     flow_ms, run_ms = (end_ms - workload.submit_ms)[ran], workload.run_ms[ran]
@@ -211,7 +210,7 @@ def need_metrics(workload: Workload, nodes: int, start_ms: IntArray, end_ms: Int
 
 
 def _demand(workload: Workload, ran: BoolArray, end_ms: IntArray, need: FloatArray, nodes: int) -> float:
-    """Return the integral of what unfinished jobs need, as far as there are nodes."""
+    """Return the integral over time of the unfinished jobs' CPU need, at most ``nodes`` at any time."""
     instants = np.concatenate([workload.submit_ms[ran], end_ms[ran]])
     changes = np.concatenate([need, -need])
     order = np.argsort(instants, kind="stable")

@@ -1,4 +1,4 @@
-"""Files of results: tables, JSON and figures, all complete before the first gets its name."""
+"""Write result files: tables, JSON and figures. All are complete before the first gets its final name."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE = 65_536
-"""Of ``jobs.csv``: made and written in blocks, so that memory does not grow with their number."""
+"""Rows of ``jobs.csv`` per block; blocks keep the memory independent of the number of jobs."""
 
 _DPI = 150
 _COMPRESSION = 3
-"""Of PNG: files are a fifth larger than with the most that can be had, and written in half the time."""
+"""Compression level of PNG: files are a fifth larger than at the highest level and written in half the time."""
 
 Writer = Callable[[Path], None]
-"""Writes a file at the place that it is given."""
+"""Writes a file at the given path."""
 
 
 def write_all(folder: Path, files: Mapping[str, Writer]) -> tuple[Path, ...]:
-    """Write all files beside their places, and give them their names when all are complete."""
+    """Write all files to a scratch folder, and move them to ``folder`` once all are complete."""
     try:
         with _scratch_folder(folder) as scratch:
             for name, writer in files.items():
@@ -53,7 +53,10 @@ def write_all(folder: Path, files: Mapping[str, Writer]) -> tuple[Path, ...]:
 
 @contextlib.contextmanager
 def _scratch_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder, with a hidden one in it that goes in any case; after an error, also the folder if it is new."""
+    """Create a folder and a hidden scratch folder in it; remove the latter at the end.
+
+    After an error, also remove the folders that this created.
+    """
     new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".gridweave-", dir=folder))
@@ -69,7 +72,7 @@ def _scratch_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON with sorted keys: the same result gives the same bytes."""
+    """Write JSON with sorted keys, so that equal results give equal bytes."""
     try:
         text = msgspec.json.encode(value, enc_hook=_plain, order="sorted")
     except (TypeError, ValueError) as error:
@@ -78,39 +81,31 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy's as one of Python's."""
+    """Convert a NumPy number to a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")
 
 
 def plain_numbers(figures: Mapping[str, float]) -> dict[str, int | float | None]:
-    """Return figures as JSON takes them: None for what is not defined."""
+    """Replace NaN by None, for JSON."""
     return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG, and be done with it: the same figure gives the same bytes."""
+    """Write a figure as PNG, so that equal figures give equal bytes; the figure loses its layout engine."""
     figure.set_dpi(_DPI)
     layout = figure.get_layout_engine()
-    if layout is not None:  # with one, savefig draws everything twice, the first time for the layout alone
+    if layout is not None:  # with a layout engine, savefig would draw everything twice
         layout.execute(figure)
         figure.set_layout_engine(None)
     figure.savefig(path, dpi=_DPI, metadata={"Software": None}, pil_kwargs={"compress_level": _COMPRESSION})
 
 
 def folder_name(label: str) -> str:
-    """Return a label as the name of a folder: what is no letter, digit, dot, plus or minus becomes a minus.
+    """Turn a label into the name of a folder: replace runs of special characters by a minus.
 
-    Parameters
-    ----------
-    label : str
-        For example "fcfs easy".
-
-    Returns
-    -------
-    str
-        For example "fcfs-easy".
+    Letters, digits, dots, plus and minus stay.
 
     Examples
     --------
@@ -121,13 +116,13 @@ def folder_name(label: str) -> str:
 
 
 def write_jobs_csv(path: Path, jobs: int, columns_of: Callable[[slice], Mapping[str, Any]]) -> None:
-    """Write one line per job, in the order of the workload, under the names of its columns.
+    """Write one line per job, in the order of the workload, below a header of column names.
 
-    `columns_of` returns the columns of some rows (`SimulationResult.job_columns`): arrays, and for "site" a text or a
-    list of texts. Rows are made in blocks, so memory does not grow with their number.
+    `columns_of` returns the columns of a slice of rows (`SimulationResult.job_columns`) as arrays, or for "site" as a
+    text or a list of texts. Rows are written in blocks, so memory does not grow with their number.
 
-    Numbers of the header are whole; ``killed`` is 0 or 1. The name of the site is quoted where it holds a comma, a
-    quote or an end of line (RFC 4180). Lines end with a line feed.
+    Times and counts are integers; ``killed`` is 0 or 1. The site's name is quoted if it contains a comma, a quote or an
+    end of line (RFC 4180). Lines end with a line feed.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(",".join(columns_of(slice(0, 0))) + "\n")
@@ -139,7 +134,7 @@ def write_jobs_csv(path: Path, jobs: int, columns_of: Callable[[slice], Mapping[
 
 
 def _form(values: Any) -> str:
-    """Return how a column is written: a text that all rows have as itself."""
+    """Return the printf format of a column; a text that all rows share is its own format."""
     if isinstance(values, str):
         return _csv_field(values).replace("%", "%%")
     if isinstance(values, list):
@@ -153,7 +148,7 @@ def _fields(values: Any) -> list[Any]:
 
 @functools.lru_cache
 def _csv_field(text: str) -> str:
-    """Return a text as a field of a CSV file, quoted if need be."""
-    written = io.StringIO()
-    csv.writer(written, lineterminator="\r\n").writerow([text])  # so that both kinds of line ends are quoted
-    return written.getvalue().removesuffix("\r\n")
+    """Format a text as a CSV field, quoted if necessary."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\r\n").writerow([text])  # so that both kinds of line ends are quoted
+    return buffer.getvalue().removesuffix("\r\n")

@@ -1,4 +1,4 @@
-"""Metrics of a schedule, under the names and with the definitions of the literature (docs/metrics.md).
+"""Metrics of a schedule, with the names and definitions of the literature (docs/metrics.md).
 
 A schedule is four arrays: submit, start and end time and width of every job that ran. Sources: *Streit*, A. Streit's
 thesis on self-tuning job scheduling, sections 3.4, 3.5 and 7.3; *Zhang*, Zhang, Franke, Moreira and Sivasubramaniam, A
@@ -29,30 +29,30 @@ SHARED_BOUND_MS = 60_000
 """The bound of the relative bounded response time where nodes are shared (Sodan and Lan, section 6.1)."""
 
 PARTS_OF_ONE = ("util", "rho", "kappa", "loss_of_capacity", "underutilization_normalized")
-"""Metrics that people read in per cent."""
+"""Metrics that tables show in per cent."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schedule, or one class of its jobs, amounts to.
+    """The metrics of a schedule, or of one class of its jobs.
 
     With the notation of Streit, section 3.4: a job arrives at t^a, starts at t^s, ends at t^e and is w nodes wide; its
     length is l = t^e - t^s, its wait t^w = t^s - t^a, its response time t^r = t^w + l, its slowdown s = t^r / l and its
     area a = w l. N is the number of nodes; the *span* goes from the first submission to the last end. Means and
     standard deviations (of the population) are over the m jobs. Counts are int; all else is float, and NaN where it is
-    not defined: everything for no job at all, and what speaks of the whole machine for a class of jobs.
+    undefined: every metric without jobs, and metrics of the whole machine for a class of jobs.
 
     Attributes
     ----------
     jobs, jobs_waited : int
-        Jobs; those of them that did not start at the instant of their submission.
+        Number of jobs, and of jobs that did not start at the instant of their submission.
     awt_ms, wait_std_ms, wait_median_ms, wait_p95_ms, wait_max_ms : float
         Average wait (Streit eq. 3.1), its standard deviation (Zhang's measure of fairness), quantiles (interpolated
         linearly) and maximum.
     art_ms, artww_ms : float
         Average response time, plain (Streit eq. 3.2) and weighted by width (eq. 3.3).
     awrt_width_ms, awrt_area_ms : float
-        Average weighted response time; the weight is the width (Streit eq. 7.1: the same number as ARTwW) or the
-        resource consumption, which is the area (section 7.3.3; ARTwA in chapter 5).
+        Average weighted response time; the weight is the width (Streit eq. 7.1, equal to ARTwW) or the resource
+        consumption, which is the area (section 7.3.3; ARTwA in chapter 5).
     awwt_width_ms, awwt_area_ms : float
         Average weighted wait; the weight is the width (Streit eq. 7.2) or the area.
     slowdown, slowdown_std, sldww, sldwa : float
@@ -67,17 +67,18 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     mean_run_ms, mean_width, area_node_ms : float
         Average length and width; the sum of all areas, also called the squashed area (Streit, section 7.3.1).
     makespan_ms, span_ms, virtual_end_ms : float
-        The last end, as an instant (Streit eq. 3.5); the same from the first submission on; and the end that the last
-        submitted job would have had, had it not waited (section 3.5: makespan - virtual end shows the final backlog).
+        The last end, as an instant (Streit eq. 3.5); the same from the first submission on; and the end of the last
+        submitted job if it had not waited (section 3.5: makespan - virtual end is the final backlog).
     util, rho : float
-        Share of all node time that jobs used: of N x span (Streit eq. 3.6), and of N x makespan (Zhang eq. 1, which
-        lets the first job arrive at time zero; then the two are one). Of a class: its share in the whole schedule's.
+        Share of all node time that jobs used: of N x span (Streit eq. 3.6), and of N x makespan (Zhang eq. 1, where the
+        first job arrives at time zero, so that both are equal). For a class: its share of the whole schedule's node
+        time.
     loss_of_capacity, kappa : float
         Share of all node time that was idle while a job waited: of N x span (Streit eq. 3.7), and of N x makespan
-        (Zhang eq. 2). Not defined for a class.
+        (Zhang eq. 2). Undefined for a class.
     underutilization_node_ms, underutilization_normalized : float
-        Integral of min(N, nodes that unfinished jobs ask for) - busy nodes; the same as a share of the area (Stillwell,
-        section 5.3.1). Not defined for a class.
+        Integral of min(N, nodes that unfinished jobs request) - busy nodes; the same relative to the area (Stillwell,
+        section 5.3.1). Undefined for a class.
     throughput_per_h : float
         Jobs per hour of the whole schedule's span.
     queued_submissions : int
@@ -126,33 +127,27 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     queue_length_seen: float
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Return the metrics by name, with None for what is not defined.
-
-        Returns
-        -------
-        dict
-            Plain values, as JSON takes them.
-        """
+        """Return the metrics by name, with None for undefined metrics, as for JSON."""
         return plain_numbers(msgspec.structs.asdict(self))
 
 
 class SharedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What sharing nodes came to (Sodan and Lan, section 6.1); NaN where there is no job.
+    """Metrics of a site whose nodes jobs shared (Sodan and Lan, section 6.1); NaN without jobs.
 
     Attributes
     ----------
     jobs, shared_starts : int
-        Jobs that ran; those that began beside another (which may have started in the same pass).
+        Jobs that ran, and jobs that started on nodes shared with another job, possibly started in the same pass.
     art_ms : float
         Average response time.
     relative_response : float
-        Average of the response time over the run time alone, both at least 60 s.
+        Average of the response time relative to the run time alone, both at least 60 s.
     mean_slowdown : float
-        Average of the time from start to end over the run time alone.
+        Average of the time from start to end relative to the run time alone.
     util : float
         Node time in which at least one job was on a node, as a share of nodes x makespan.
     efficiency : float
-        Sum of width x run time alone over nodes x makespan; above 1 if sharing gains that much.
+        Sum of width x run time alone, relative to nodes x makespan; above 1 if sharing gains that much.
     makespan_ms : float
         From the first submission to the last end.
     """
@@ -182,20 +177,20 @@ def compute_metrics(
     Parameters
     ----------
     submit_ms, start_ms, end_ms, width : array_like of int, shape (n,)
-        The jobs that ran, in any order; jobs of one submit time in the order of their ids.
+        The jobs that ran, in any order; jobs with equal submit times by job id.
     nodes : int
         Nodes of the site.
     select : array_like of bool, shape (n,), optional
-        The jobs to judge. The others ran beside them, so they count in the span and in the queue that is seen.
+        The jobs to measure. The other jobs count in the span and in the queue that jobs meet.
     shared : bool
-        Whether jobs may share nodes. Then UTIL is what they ask for and may be above 1, and what was idle is counted as
-        if no node that was asked for had been: at least so much was.
+        Whether jobs may share nodes. Then UTIL counts the nodes that jobs request and may exceed 1, and idle time is a
+        lower bound, as if every requested node had been busy.
 
     Raises
     ------
     InputError
-        If this is no schedule: a job that is submitted before time zero, starts before its submission or does not end
-        after its start, a width below 1, or more nodes busy than there are.
+        If this is not a schedule: a job is submitted before time zero, starts before its submission, does not end after
+        its start or has a width below 1, or more nodes are busy than the site has.
 
     Examples
     --------
@@ -222,28 +217,28 @@ def compute_by_class(
     *,
     shared: bool = False,
 ) -> dict[str, Metrics]:
-    """Compute the metrics of several classes of jobs of one schedule, in the order of the names of the classes.
+    """Compute the metrics of the classes of jobs of a schedule, in the order of the class names.
 
-    Which job belongs to which class `classes` say; the other arguments and the errors are those of `compute_metrics`.
+    `classes` assigns jobs to classes; the other arguments and the errors are those of `compute_metrics`.
     """
     return MeasuredSchedule.of(submit_ms, start_ms, end_ms, width, nodes, shared=shared).by_class(classes)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MeasuredSchedule:
-    """A checked schedule, in order of submission, of which metrics of all jobs or of classes are asked."""
+    """A checked schedule in order of submission, with its idle times and queues measured once for all metrics."""
 
     submit_ms: IntArray
     start_ms: IntArray
     end_ms: IntArray
     width: IntArray
     nodes: int
-    order: IntArray | slice  # the row that each was given in
-    seen: IntArray  # waiting jobs that each met
+    order: IntArray | slice  # the original row of each job
+    seen: IntArray  # how many waiting jobs each job met
     begin_ms: int
     makespan_ms: int
     lost_node_ms: float  # idle while a job waited
-    under_node_ms: float  # idle while unfinished jobs asked for it
+    under_node_ms: float  # idle although unfinished jobs requested nodes
 
     @classmethod
     def of(
@@ -277,7 +272,7 @@ class MeasuredSchedule:
         return cls(submit, start, end, wide, nodes, order, seen, begin_ms, makespan_ms, lost, under)
 
     def metrics(self, selected: IntArray | None = None) -> Metrics:
-        """Return the metrics of these rows, ascending; of all if none are given."""
+        """Return the metrics of the selected rows, in ascending order; by default of all rows."""
         rows: IntArray | slice = slice(None) if selected is None else selected
         submit, start, end, width = self.submit_ms[rows], self.start_ms[rows], self.end_ms[rows], self.width[rows]
         if not len(submit):
@@ -296,7 +291,7 @@ class MeasuredSchedule:
         )
 
     def by_class(self, classes: JobClasses) -> dict[str, Metrics]:
-        """Return the metrics per class of jobs."""
+        """Return the metrics of each class, in the order of the class names."""
         of_job = _integers("the class", classes.of_job, len(self.submit_ms))[self.order]
         rows = np.argsort(of_job, kind="stable")
         borders = np.searchsorted(of_job[rows], np.arange(len(classes.names) + 1))
@@ -306,7 +301,7 @@ class MeasuredSchedule:
         }
 
     def _of_site(self, area: float) -> dict[str, float]:
-        """Return what relates an area, and the idle node time, to all node time."""
+        """Return the shares of node time: of an area, and of the site's idle times."""
         of_span = float(self.nodes) * (self.makespan_ms - self.begin_ms)
         of_makespan = float(self.nodes) * self.makespan_ms
         return {
@@ -325,12 +320,12 @@ _UNDEFINED = msgspec.convert({n: 0 if n in _COUNTS else math.nan for n in Metric
 
 
 def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[float, float]:
-    """Return the node time that was idle while a job waited, and that was idle while unfinished jobs asked for it."""
+    """Return the node time that was idle while a job waited, and idle while unfinished jobs requested it."""
     lost = under = 0.0
     for steps in parts:
         if not shared and (steps.busy > nodes).any():
             row = int(np.argmax(steps.busy > nodes))
-            raise InputError(f"{steps.busy[row]} nodes are busy at {steps.time_ms[row]} ms, and the site has {nodes}")
+            raise InputError(f"{steps.busy[row]} nodes are busy at {steps.time_ms[row]} ms; the site has {nodes}")
         lasted = np.diff(steps.time_ms).astype(np.float64)
         busy, waiting, demand = np.minimum(steps.busy[:-1], nodes), steps.waiting[:-1], steps.demand[:-1]
         lost += float(np.sum((nodes - busy) * lasted * (waiting > 0)))
@@ -339,7 +334,7 @@ def _idle_node_ms(parts: Iterable[Steps], nodes: int, *, shared: bool) -> tuple[
 
 
 def _of_jobs(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> dict[str, float]:
-    """Return the averages over these jobs, at least one, the last of them the last that was submitted."""
+    """Return the averages over at least one job; jobs are in order of submission."""
     run = (end_ms - start_ms).astype(np.float64)
     wait = (start_ms - submit_ms).astype(np.float64)
     response = wait + run
@@ -380,7 +375,7 @@ def _of_jobs(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: I
 
 
 def _areas(start_ms: IntArray, end_ms: IntArray, width: IntArray) -> FloatArray:
-    """Return width x length, as floats: ten million nodes for three thousand years leave int64."""
+    """Return width x length as floats: ten million nodes for three thousand years exceed int64."""
     return width.astype(np.float64) * (end_ms - start_ms)
 
 
@@ -389,7 +384,7 @@ def _bounded(response_ms: FloatArray, run_ms: FloatArray, bound_ms: int) -> Floa
 
 
 def _weighted(values: FloatArray, weights: IntArray | FloatArray) -> float:
-    # Not numpy.dot, whose order of summation, and so its last digit, depends on the number of threads.
+    # Not numpy.dot: its order of summation, and so its last digit, depends on the number of threads.
     return float(np.sum(values * weights) / np.sum(weights))
 
 
@@ -416,7 +411,7 @@ def compute_shared(
     shared_starts: int,
     busy_node_ms: int,
 ) -> SharedMetrics:
-    """Compute what sharing nodes came to.
+    """Compute the metrics of a site whose nodes jobs shared.
 
     Parameters
     ----------
@@ -424,7 +419,7 @@ def compute_shared(
         Of every job that ran; ``run_ms`` is its run time alone.
     nodes : int
     shared_starts : int
-        Jobs that began beside another.
+        Jobs that started on nodes shared with another job.
     busy_node_ms : int
         Node time in which at least one job was on a node.
     """

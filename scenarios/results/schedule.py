@@ -1,4 +1,4 @@
-"""What a simulation returns, of one site or of a grid: when and where each job ran, its metrics, plots and files."""
+"""The result of a simulation of a site or a grid: when and where each job ran, its metrics, plots and files."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ JOBS_HEADER = (
     "fragments",
     "killed",
 )
-"""Of ``jobs.csv``; columns of disciplines and of a network follow."""
+"""First columns of ``jobs.csv``; columns of disciplines and of a network follow."""
 
 PLOT_KINDS = ("utilisation", "waits", "schedule")
 
 CLASS_KINDS = ("width", "length", "month")
 NEVER = -1
-"""Start and end of a job that was never started."""
+"""Start and end of a job that never started."""
 
 
 class Placement(NamedTuple):
@@ -58,9 +58,9 @@ class Placement(NamedTuple):
     Attributes
     ----------
     fragments : numpy.ndarray of FRAGMENT, shape (all fragments,)
-        Site and width of every fragment, those of a job one after the other, in the order in which they were taken.
+        Site and width of every fragment. The fragments of a job are consecutive, in the order of placement.
     first, parts : numpy.ndarray of int64, shape (n,)
-        Where the fragments of each job stand, and how many they are; 0 for jobs that were never started.
+        Index of the first fragment of each job, and its number of fragments; 0 for jobs that never started.
     """
 
     fragments: npt.NDArray[np.void]
@@ -70,7 +70,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class SimulationResult(MadeAnew):
-    """A workload and the schedule that a site, or a grid of sites, made of it.
+    """A workload and its schedule on a site or a grid of sites.
 
     Parameters
     ----------
@@ -79,57 +79,61 @@ class SimulationResult(MadeAnew):
     nodes : int
         Nodes of all sites together.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        When each job of the workload started and ended. A job that was never started (it was refused) has -1 in both;
-        it stands in the files, and is left out of all metrics and plots.
+        When each job of the workload started and ended; -1 for jobs that never started, such as refused jobs. These
+        jobs
+        are written to files, but left out of all metrics and plots.
     killed : numpy.ndarray of bool, shape (n,), optional
-        Jobs that were ended at their estimate; nobody if left out.
+        Jobs that were killed at their estimate; none by default.
     refused : sequence of (int, str), optional
-        Ids of jobs that were refused, each with the reason.
+        Job ids and reasons of refused jobs.
     cancelled : numpy.ndarray of bool, shape (n,), optional
-        Jobs that were cancelled before they started; nobody if left out.
+        Jobs that were cancelled before they started; none by default.
     reservations : sequence of ReservationAnswer, optional
-        What the site said to each request for an advance reservation.
+        The site's answers to requests for advance reservations.
     label : str
-        What tables and plots call this result, for example "fcfs easy".
+        Name of this result in tables and plots, for example "fcfs easy".
     options : mapping from str, optional
-        Discipline, order, backfilling and so on, as plain values; they go into ``summary.json``.
+        Options such as discipline, order and backfilling as plain values, for ``summary.json``.
     name : str
-        Of the site, or of the scenario that a grid is of.
+        Name of the site, or of the grid's scenario.
     shared : bool
         Whether jobs may share nodes.
     shares_time : bool
-        Whether jobs that have started also pause or run at a fraction of their speed: metrics then take as the length
-        of a job its run time alone, and all else of its turn-around as its wait.
+        Whether running jobs may be paused or slowed. If so, metrics take a job's run time alone as its length, and the
+        rest of its turn-around as its wait.
     site_nodes : numpy.ndarray of int64, shape (sites,), optional
-        Nodes of each site; one site if left out.
+        Nodes of each site; one site by default.
     placement : Placement, optional
-        On which of them jobs ran; on the one site if left out.
+        The sites on which jobs ran; the only site by default.
     policy : GridPolicy, optional
-        Of a grid.
+        The policy of a grid.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
-        What a discipline tells of each job besides (docs/write-a-discipline.md); 0 for jobs that were never started.
-        With a network between sites: by which ``factor`` each job grew on idle links, its ``slowdown``, by which it
-        took longer than that because of what else was on the links, on average (both 1 on one site, and for jobs that
-        never started), and ``transfer_ms``, how long its data moved while it held its nodes.
+        A discipline's own columns (docs/write-a-discipline.md); 0 for jobs that never started.
+        With a network between sites: ``factor``, by which each job is longer on idle links, ``slowdown``, its mean
+        further
+        factor due to other traffic (both 1 on one site and for jobs that never started), and ``transfer_ms``, how long
+        its
+        data moved while it held nodes.
     labels : mapping from str to sequence of str, optional
-        Of columns whose numbers stand for names: the name of 0, 1, ..., by which ``jobs.csv`` writes them.
+        For columns of codes: the names of the codes 0, 1, ..., which ``jobs.csv`` shows.
     own_metrics : mapping from str to float, optional
-        The metrics that a discipline has of its own; on a grid under the names of the sites, as ``north.NAME``.
+        Metrics of disciplines; on a grid with the site's name as prefix, ``north.NAME``.
     world : WorldUse, optional
-        Of a run in the simulated world.
+        Messages and faults of a run in the simulated world.
     own : object, optional
-        What a discipline tells of the run besides: its docs page says what. One that `SharesNodes` has metrics of that;
-        one with `Switches` has a file and a plot of them.
+        Further results of a discipline, described in its docs page. Results that match `SharesNodes` add metrics;
+        results that match `Switches` add a file and a plot.
     site_names : tuple of str, optional
-        Of a grid whose sites tables, files and plots are to tell apart, as a scenario's; else it is shown as one.
+        Names of a grid's sites, if tables, files and plots are to show them separately. Without names the grid is shown
+        as one site.
     home : numpy.ndarray of int64, shape (n,), optional
-        The site at which each job was submitted; where sites have names.
+        The site at which each job was submitted; required with ``site_names``.
     network : NetworkUse, optional
-        What the network between the sites did.
+        The network between the sites and its effect on jobs.
     shown : tuple of str, optional
         Metrics that tables of a grid show.
     remarks : tuple of str, optional
-        What was done to the workload before, for people.
+        Remarks for the user on how the workload was prepared.
 
     Raises
     ------
@@ -174,14 +178,14 @@ class SimulationResult(MadeAnew):
                 values = np.zeros(n, np.bool_)
             array = np.array(values, kind)
             if array.shape != (n,):
-                raise InputError(f"{self.label}: {name} has shape {array.shape}, the workload has {n} jobs")
+                raise InputError(f"{self.label}: {name} has shape {array.shape}; the workload has {n} jobs")
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         object.__setattr__(self, "refused", tuple((int(job_id), str(reason)) for job_id, reason in self.refused))
         object.__setattr__(self, "reservations", tuple(self.reservations))
         for name in ("options", "columns", "labels", "own_metrics"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        # A schedule with places may be of a live grid, whose clock need not be that of the workload.
+        # A schedule with a placement may be of a live grid, whose clock may differ from the workload's.
         if self.placement is None:
             self._check_times()
         if self.site_names and len(self.site_names) != len(self.site_nodes):
@@ -204,25 +208,25 @@ class SimulationResult(MadeAnew):
 
     @property
     def ran(self) -> BoolArray:
-        """Which jobs were started, bool, shape (n,)."""
+        """Which jobs started, bool, shape (n,)."""
         ran: BoolArray = self.start_ms != NEVER
         return ran
 
     @property
     def n_fragments(self) -> IntArray:
-        """In how many fragments each job ran, int64, shape (n,); 0 if it was never started."""
+        """Number of fragments of each job, int64, shape (n,); 0 if it never started."""
         return self.ran.astype(np.int64) if self.placement is None else self.placement.parts
 
     @property
     def first_fragment(self) -> IntArray:
-        """Where the fragments of each job stand, int64, shape (n,)."""
+        """Index of each job's first fragment, int64, shape (n,)."""
         if self.placement is not None:
             return self.placement.first
         return np.where(self.ran, np.cumsum(self.ran) - 1, 0)
 
     @property
     def fragments(self) -> npt.NDArray[np.void]:
-        """Site and width of every fragment, FRAGMENT, shape (all fragments,), job after job."""
+        """Site and width of every fragment, FRAGMENT, shape (all fragments,), job by job."""
         if self.placement is not None:
             return self.placement.fragments
         fragments = np.zeros(int(self.ran.sum()), FRAGMENT)
@@ -237,11 +241,11 @@ class SimulationResult(MadeAnew):
 
     @property
     def title(self) -> str:
-        """What plots call it: the label, for a scenario after its name."""
+        """The title of plots: the label, preceded by the name if sites have names."""
         return f"{self.name}, {self.label}" if self.site_names else self.label
 
     def multi_site_area(self) -> float:
-        """Return the part of the squashed area (width x time run) that multi-site jobs have (Streit, Table 7.4).
+        """Return the multi-site jobs' share of the squashed area, width x run time (Streit, Table 7.4).
 
         Returns
         -------
@@ -253,7 +257,7 @@ class SimulationResult(MadeAnew):
         return float(area[self.multi_site].sum()) / whole if whole else math.nan
 
     def multi_site_summary(self) -> dict[str, Any]:
-        """Return what ``summary.json`` says of multi-site jobs, as plain values.
+        """Return the entry of ``summary.json`` on multi-site jobs, as plain values.
 
         Returns
         -------
@@ -270,7 +274,7 @@ class SimulationResult(MadeAnew):
         }
 
     def fragments_of(self, row: int) -> list[tuple[int, int]]:
-        """Return (site, width) of each fragment of the job in a row, in the order in which they were taken."""
+        """Return (site, width) of each fragment of the job in a row, in the order of placement."""
         if self.placement is None:
             return [(0, int(self.workload.width[row]))] if self.ran[row] else []
         first = int(self.placement.first[row])
@@ -278,7 +282,7 @@ class SimulationResult(MadeAnew):
         return [(int(fragment["site"]), int(fragment["width"])) for fragment in taken]
 
     def job_of_fragments(self) -> IntArray:
-        """Return the row of the job that each fragment belongs to.
+        """Return the job of each fragment, as a row of the workload.
 
         Returns
         -------
@@ -292,12 +296,12 @@ class SimulationResult(MadeAnew):
         return job_of
 
     def sites_of_jobs(self, rows: slice = slice(None)) -> list[str]:
-        """Return where jobs ran: ``alpha``, or ``alpha:64+beta:32`` with the nodes of each of several sites.
+        """Return where jobs ran: ``alpha``, or ``alpha:64+beta:32`` with the nodes on each of several sites.
 
         Parameters
         ----------
         rows : slice, optional
-            Rows of the workload; all if left out.
+            Rows of the workload; all by default.
 
         Returns
         -------
@@ -314,7 +318,7 @@ class SimulationResult(MadeAnew):
         return texts
 
     def schedule(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Return submit, start and end times and widths of the jobs that were started.
+        """Return submit, start and end times and widths of the jobs that started.
 
         Returns
         -------
@@ -330,19 +334,19 @@ class SimulationResult(MadeAnew):
         return submit_ms, start_ms, end_ms, width
 
     def metrics(self) -> Metrics:
-        """Return the metrics of all jobs that were started."""
+        """Return the metrics of all jobs that started."""
         return _measured(self).metrics()
 
     def sharing_metrics(self) -> SharedMetrics:
-        """Return what sharing the nodes of one site came to.
+        """Return the metrics of a site whose nodes jobs shared.
 
         Raises
         ------
         InputError
-            If no nodes were shared.
+            If jobs cannot share nodes.
         """
         if not isinstance(self.own, SharesNodes):
-            raise InputError(f"{self.label}: no nodes were shared, so there are no sharing metrics")
+            raise InputError(f"{self.label}: jobs cannot share nodes, so there are no sharing metrics")
         ran, use = self.ran, self.own
         shared_starts = int((use.beside[ran] > 0).sum())
         run_ms = self.workload.run_ms[ran]
@@ -354,16 +358,16 @@ class SimulationResult(MadeAnew):
         Parameters
         ----------
         kind : {"width", "length", "month"}
-            Narrow and wide jobs; short and long jobs; months of submission on the calendar of the workload's zone.
+            Narrow and wide jobs; short and long jobs; or months of submission, in the workload's time zone.
         border : float, optional
-            The widest narrow job in nodes (32 if left out), or the longest short job in ms (the median if left out).
+            The widest narrow job in nodes (32 by default), or the longest short job in ms (the median by default).
 
         Raises
         ------
         OptionError
-            If there is no such kind.
+            If the kind is unknown.
         InputError
-            If months are asked for and the workload has no start date.
+            If the kind is "month" and the workload has no start date.
         """
         submit_ms, start_ms, end_ms, width = self.schedule()
         if kind == "width":
@@ -377,7 +381,7 @@ class SimulationResult(MadeAnew):
         return _measured(self).by_class(classes)
 
     def site_result(self, site: int) -> SimulationResult:
-        """Return what ran at one site: jobs and fragments, with their widths there.
+        """Return the result of one site: jobs and fragments, with their widths there.
 
         Parameters
         ----------
@@ -387,7 +391,7 @@ class SimulationResult(MadeAnew):
         Returns
         -------
         SimulationResult
-            A fragment has the id of its job. Submitted to it is what ran there, wherever it came from.
+            A fragment has the id of its job. All jobs that ran there count as submitted there.
         """
         fragments = np.flatnonzero(self.fragments["site"] == site)
         rows = self.job_of_fragments()[fragments]
@@ -406,7 +410,7 @@ class SimulationResult(MadeAnew):
         )
 
     def site_uses(self) -> list[SiteUse]:
-        """Return what became of each site, in their order; the sites have names."""
+        """Return the use of each site; the sites must have names."""
         ran = self.ran
         span_ms = float(self.end_ms[ran].max() - self.workload.submit_ms[ran].min()) if ran.any() else math.nan
         length_ms = (self.end_ms - self.start_ms).astype(np.float64)
@@ -436,14 +440,16 @@ class SimulationResult(MadeAnew):
         Parameters
         ----------
         rows : slice, optional
-            Rows of the workload; all if left out.
+            Rows of the workload; all by default.
 
         Returns
         -------
         dict from str to numpy.ndarray of shape (k,), and for "site" to str or list of str
-            ``run_ms`` is how long the job ran, the overhead of a split included; ``width`` is that of the whole job,
-            and ``fragments`` in how many it ran, 0 if it was never started. ``site`` is of each job where sites have
-            names. The result's columns follow.
+            ``run_ms`` is how long the job ran, including the overhead of a split; ``width`` is the width of the whole
+            job, and
+            ``fragments`` the number of its fragments, 0 if it never started. ``site`` has one text per job if sites
+            have
+            names. The result's own columns follow.
         """
         jobs, start_ms, end_ms = self.workload, self.start_ms[rows], self.end_ms[rows]
         values = (
@@ -455,7 +461,7 @@ class SimulationResult(MadeAnew):
         return dict(zip(JOBS_HEADER, values, strict=True)) | own
 
     def _column(self, name: str, ran: BoolArray, values: npt.NDArray[Any]) -> npt.NDArray[Any] | list[str]:
-        """Return some values of a column of a discipline: as names, empty for jobs that never ran, if it has any."""
+        """Return values of a discipline's column; codes with labels become names, empty for jobs that never ran."""
         labels = self.labels.get(name)
         if labels is None:
             return values
@@ -463,13 +469,14 @@ class SimulationResult(MadeAnew):
         return [labels[number] if started else "" for number, started in numbers]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the jobs as a table, one row per job of the workload, in its order.
+        """Return the jobs as a table, one row per job, in the order of the workload.
 
         Returns
         -------
         pandas.DataFrame
-            The columns of ``jobs.csv`` (times in ms; ``killed`` as bool), then the optional columns of the workload,
-            and where sites have names ``home``, the one at which each job was submitted.
+            The columns of ``jobs.csv`` (times in ms; ``killed`` as bool), then the optional columns of the workload. If
+            sites
+            have names, ``home`` is the site at which each job was submitted.
 
         Raises
         ------
@@ -484,23 +491,28 @@ class SimulationResult(MadeAnew):
 
         Parameters
         ----------
-        kind : {"utilisation", "waits", "schedule", "slices"}
-            Utilisation and queue length over time; the distributions of waits and slowdowns; time by nodes, with the
-            jobs as rectangles; the same slice by slice, where nodes are shared in time. Where sites have names, the
-            first and the third are drawn site by site, and there is no fourth.
+        kind : {"utilisation", "waits", "schedule", "slices", "policies"}
+            Utilisation and queue length over time; the distributions of waits and slowdowns; jobs as rectangles of time
+            by
+            nodes; the same slice by slice, where nodes are shared in time; the policy in force over time, for a
+            discipline
+            that switches policies. If sites have names, "utilisation" and "schedule" show each site, and the last two
+            are
+            unavailable.
         start_ms, end_ms : int, optional
-            The time to show, for "utilisation" (all if left out) and "schedule" (the busiest window that is still
-            readable if left out) of what is drawn as one. The distributions are of all jobs and take no window.
+            The time to show, for "utilisation" (all by default) and "schedule" (by default the busiest window that is
+            still
+            readable). Plots of waits, and of sites with names, always show all time.
 
         Returns
         -------
         matplotlib.figure.Figure
-            It belongs to no window and to no state of pyplot; save it with its ``savefig``.
+            A figure without a window or pyplot state; save it with its ``savefig``.
 
         Raises
         ------
         OptionError
-            If there is no such kind, if the window is empty, or if there is a window for the distributions.
+            If the kind is unknown, the window is empty, or the plot takes no window.
         """
         windowed = start_ms is not None or end_ms is not None
         if kind == "schedule" and self.shared:
@@ -508,8 +520,8 @@ class SimulationResult(MadeAnew):
         if kind not in PLOT_KINDS and (self.site_names or kind not in ("slices", "policies")):
             raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
         if windowed and (kind == "waits" or self.site_names):
-            why = "the distributions of waits are of all jobs" if kind == "waits" else "sites are drawn over all time"
-            raise OptionError("start_ms", f"{why}; leave the window out")
+            why = "plots of waits show all jobs" if kind == "waits" else "plots of sites show all time"
+            raise OptionError("start_ms", f"{why}; leave out the window")
         return self._drawn(kind, start_ms, end_ms)
 
     def _drawn(self, kind: str, start_ms: int | None, end_ms: int | None) -> Figure:
@@ -529,15 +541,16 @@ class SimulationResult(MadeAnew):
         return draw[kind](self, start_ms=start_ms, end_ms=end_ms)
 
     def summary(self) -> dict[str, Any]:
-        """Return what ``summary.json`` says, as plain values.
+        """Return the content of ``summary.json``, as plain values.
 
         Returns
         -------
         dict
-            Options, counts, metrics, and metrics per class. A metric that is not defined is None; a class that cannot
-            be made (months without a start date) is left out, and ``notes`` says why. Where sites have names, the
-            options are those of the scenario, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks``
-            come to them.
+            Options, counts, metrics, and metrics per class. Undefined metrics are None. Classes that are unavailable
+            (months
+            without a start date) are left out, and ``notes`` gives the reason. If sites have names, the options are
+            those of
+            the scenario, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks`` follow.
         """
         by_class: dict[str, dict[str, Metrics]] = {}
         notes = []
@@ -574,7 +587,7 @@ class SimulationResult(MadeAnew):
         }
 
     def _grid_summary(self) -> dict[str, Any]:
-        """Return what a summary says where sites have names, and only there."""
+        """Return the entries of a summary that only results with named sites have."""
         world = self.world
         return {
             "scenario": dict(self.options),
@@ -591,24 +604,24 @@ class SimulationResult(MadeAnew):
         Parameters
         ----------
         folder : str or pathlib.Path
-            Where to; it is made if need be. Files of these names are replaced, others stay.
+            Target folder, created if necessary. Files of these names are replaced, others stay.
         plots : bool, optional
             Whether to draw ``utilisation.png``, ``waits.png`` and ``schedule.png``.
 
         Returns
         -------
         tuple of pathlib.Path
-            The files. All are complete before the first gets its name, so an error leaves no half-written one.
+            The files. All are complete before the first gets its name, so an error leaves no partial file.
 
         Raises
         ------
         InputError
-            If the folder cannot be made or written to, or an option is not a plain value.
+            If the folder cannot be created or written to, or an option is not a plain value.
         """
         return write_all(Path(folder), self.files(plots=plots))
 
     def files(self, *, plots: bool = True) -> dict[str, Writer]:
-        """Return the files of this result by their names, each with the function that writes it."""
+        """Return the functions that write this result's files, by file name."""
         files: dict[str, Writer] = {
             "jobs.csv": lambda path: write_jobs_csv(path, len(self.workload), self.job_columns),
             "summary.json": lambda path: write_json(path, self.summary()),
@@ -629,12 +642,12 @@ class SimulationResult(MadeAnew):
 
 @functools.lru_cache(maxsize=1)
 def _measured(result: SimulationResult) -> MeasuredSchedule:
-    """Return the schedule of a result, measured: the table, the files and the plots of one ask for the same."""
+    """Measure the schedule of a result; the table, files and plots of a result share one measurement."""
     return MeasuredSchedule.of(*result.schedule(), result.nodes, shared=result.shared)
 
 
 def _write_switches(switches: Switches, path: Path) -> None:
-    """Write one line per switch: when, and to which policy."""
+    """Write one line per switch: its time and the new policy."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("when_ms", "policy"))

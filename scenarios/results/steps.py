@@ -1,4 +1,4 @@
-"""What a schedule does to a site over time: busy nodes and waiting jobs as step functions."""
+"""The state of a site over time: busy nodes, waiting jobs and demand as step functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Steps:
     Attributes
     ----------
     time_ms : numpy.ndarray of int64, shape (k,)
-        The instants at which something changes, ascending; each row holds until the next, and the last is all zero.
+        The instants of changes, ascending. Each row holds until the next; the last row is all zero.
     busy : numpy.ndarray of int64, shape (k,)
         Nodes that run jobs.
     waiting : numpy.ndarray of int64, shape (k,)
-        Jobs that wait.
+        Waiting jobs.
     demand : numpy.ndarray of int64, shape (k,)
-        Nodes that running and waiting jobs ask for.
+        Nodes requested by running and waiting jobs.
     """
 
     time_ms: IntArray
@@ -52,7 +52,7 @@ def step_functions(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, wi
 
 
 def step_parts(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width: IntArray) -> Iterator[Steps]:
-    """Yield the state of a site over time in parts, so that the whole of it need not be held at once.
+    """Yield the state of a site over time in parts, so that it need not fit into memory at once.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ def step_parts(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray, width:
     Yields
     ------
     Steps
-        As from `step_functions`, some ten thousand rows at a time; nothing if there are no jobs. A part begins with
-        the row that the part before it ends with.
+        As from `step_functions`, 65,536 rows at a time; nothing without jobs. A part begins with the last row of the
+        part before it.
     """
     yield from _parts(_instants(submit_ms, start_ms, end_ms), submit_ms, start_ms, end_ms, width)
 
 
 def _instants(submit_ms: IntArray, start_ms: IntArray, end_ms: IntArray) -> IntArray:
-    """Return the instants at which something changes, ascending, each once."""
+    """Return the distinct instants of changes, ascending."""
     time_ms = np.concatenate((submit_ms, start_ms, end_ms))
     time_ms.sort()
     first = np.ones(len(time_ms), np.bool_)
@@ -83,20 +83,22 @@ def _parts(
     submits, starts, ends = (_Tally.of(events_ms, width) for events_ms in (submit_ms, start_ms, end_ms))
     for first in range(0, len(time_ms), _ROWS_AT_ONCE):
         part = time_ms[first : first + _ROWS_AT_ONCE + 1]
-        (submitted, asked), (started, taken), (_, given_back) = (one.up_to(part) for one in (submits, starts, ends))
-        yield Steps(part, taken - given_back, submitted - started, asked - given_back)
+        (submitted, requested), (started, occupied), (_, freed) = (
+            tally.up_to(part) for tally in (submits, starts, ends)
+        )
+        yield Steps(part, occupied - freed, submitted - started, requested - freed)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Tally:
-    """The events of one kind, and how many nodes they are about."""
+    """The events of one kind in time order, and the running sum of their nodes."""
 
     event_ms: IntArray  # (n,), ascending
-    nodes: IntArray  # (n + 1,): of the first events, as many as the place says
+    nodes: IntArray  # (n + 1,): entry k is the sum over the first k events
 
     @classmethod
     def of(cls, event_ms: IntArray, width: IntArray) -> _Tally:
-        if (event_ms[1:] < event_ms[:-1]).any():  # submissions mostly stand in order
+        if (event_ms[1:] < event_ms[:-1]).any():  # submissions are mostly sorted already
             order = np.argsort(event_ms)
             event_ms, width = event_ms[order], width[order]
         nodes = np.zeros(len(width) + 1, np.int64)
@@ -104,7 +106,10 @@ class _Tally:
         return cls(event_ms, nodes)
 
     def up_to(self, time_ms: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the events up to each of these instants, and their nodes; no event lies between two instants."""
+        """Return the number of events up to each instant, and the sum of their nodes.
+
+        All events between the first and the last instant are at one of the instants.
+        """
         low, high = np.searchsorted(self.event_ms, (time_ms[0] - 1, time_ms[-1]), side="right")
         at = np.searchsorted(time_ms, self.event_ms[low:high])
         events = low + np.cumsum(np.bincount(at, minlength=len(time_ms)))
@@ -117,21 +122,21 @@ def queue_length_seen(submit_ms: IntArray, start_ms: IntArray) -> IntArray:
     Parameters
     ----------
     submit_ms, start_ms : numpy.ndarray of int64, shape (n,)
-        The submit times ascend.
+        Submit and start times, by submit time.
 
     Returns
     -------
     numpy.ndarray of int64, shape (n,)
-        How many of the rows before it start later than the instant at which the job is submitted.
+        How many earlier rows start later than the instant at which the job is submitted.
 
     Notes
     -----
-    Streit, Table 3.6, gives "the number of job submissions at which previously submitted jobs are still waiting" and
+    Streit, Table 3.6, reports "the number of job submissions at which previously submitted jobs are still waiting" and
     the "average queue length new jobs see". Of the possible readings this one, averaged over the submissions that meet
     a queue, comes closest (docs/metrics.md has the figures).
     """
     started = np.searchsorted(np.sort(start_ms), submit_ms, side="right")
-    at_once = start_ms == submit_ms  # of the started, only such rows of the same instant can be at or after a row
+    at_once = start_ms == submit_ms  # only these may be counted in `started` without preceding the row
     before = np.concatenate(([0], np.cumsum(at_once)))
     rows = np.arange(len(submit_ms))
     started -= before[np.searchsorted(submit_ms, submit_ms, side="right")] - before[rows]

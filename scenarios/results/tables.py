@@ -1,6 +1,6 @@
-"""Results side by side: the metrics of one or several as a table for people, and several as files.
+"""Tables of results for the user: the metrics of one or several results, and comparisons as files.
 
-The figures of a grid are rows of such a table.
+The rows of a grid's tables are texts, which the command line prints.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gridweave.scenarios.results.uses import NetworkUse
 from gridweave.scenarios.workload.table import MS_PER_S
 
 ACROSS_AT_MOST = 4
-"""More results than this stand below each other, so that the table still fits into 80 columns."""
+"""Highest number of results that are shown as columns, so that the table fits into 80 columns of text."""
 
 _BEST = "bold green"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One metric: what people call it, how it is written, and which way is better."""
+    """One metric in a table: its name, its format, and whether more or less is better."""
 
     name: str
     unit: str
@@ -89,19 +89,19 @@ _MAIN_ROWS = {
 
 
 def metrics_table(results: Sequence[SimulationResult]) -> Table:
-    """Return the metrics of results side by side: metrics down and results across.
+    """Return a table of the metrics of results: metrics as rows and results as columns.
 
-    Of several results of one workload on one machine, the best of each row is green and has an asterisk, unless all
-    agree. More than `ACROSS_AT_MOST` results stand below each other, with the main metrics across. InputError if there
+    If all results are of one workload on one machine, the best of each row is green and has an asterisk, unless all are
+    equal. More than `ACROSS_AT_MOST` results are shown as rows, with the main metrics as columns. InputError if there
     is no result.
     """
     if not results:
         raise InputError("there is no result to show; give at least one")
-    grounds = list(dict.fromkeys(f"{result.workload.name} on {result.nodes} nodes" for result in results))
-    compare = len(results) > 1 and len(grounds) == 1
+    setups = list(dict.fromkeys(f"{result.workload.name} on {result.nodes} nodes" for result in results))
+    compare = len(results) > 1 and len(setups) == 1
     metrics = [result.metrics() for result in results]
     table = Table(
-        title=Text(", ".join(grounds)), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+        title=Text(", ".join(setups)), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
     )
     if len(results) > ACROSS_AT_MOST:
         _results_down(table, [result.label for result in results], metrics, compare=compare)
@@ -146,8 +146,8 @@ def _results_down(table: Table, labels: Sequence[str], metrics: Sequence[Metrics
 
 
 def _cells(row: _Row, metrics: Sequence[Metrics], *, compare: bool) -> list[Text]:
-    """Return one metric of all results, the best marked; what is written alike is equally good."""
-    values = [row.value(one) for one in metrics]
+    """Return one metric of all results with the best marked; values with equal texts are equally good."""
+    values = [row.value(metric) for metric in metrics]
     texts = ["–" if math.isnan(value) else f"{value:,.{row.decimals}f}" for value in values]
     if not compare:
         return [Text(text) for text in texts]
@@ -157,7 +157,7 @@ def _cells(row: _Row, metrics: Sequence[Metrics], *, compare: bool) -> list[Text
 
 
 SITE_HEADINGS = ("site", "nodes", "submitted", "jobs run", "from elsewhere", "multi-site", "use")
-"""Of the columns of `site_rows`."""
+"""Headings of `site_rows`."""
 
 _LABELS = {
     "awrt_area_ms": "AWRT by resource consumption",
@@ -177,13 +177,14 @@ _LABELS = {
 
 
 def site_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
-    """Yield what became of the sites.
+    """Yield rows on the use of the sites.
 
     Yields
     ------
     tuple of str
-        One for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites runs at
-        each of them, and is from elsewhere at all but its home; in the last row it is only a multi-site job.
+        One row for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites
+        counts
+        at each of them, and as from elsewhere at all but its home; in the last row it counts only as a multi-site job.
     """
     for use in result.site_uses():
         counts = (use.nodes, use.submitted, use.jobs, use.from_elsewhere, use.multi_site_jobs)
@@ -196,7 +197,7 @@ def site_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
 
 
 def metric_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
-    """Yield the figures of the whole grid: those of multi-site jobs, then the metrics that the run is to show.
+    """Yield metrics of the whole grid: multi-site jobs, messages, and the metrics in ``result.shown``.
 
     Yields
     ------
@@ -217,7 +218,7 @@ def metric_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
 
 
 def own_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
-    """Yield the metrics that the disciplines of a result have of their own.
+    """Yield the metrics of a result's disciplines.
 
     Yields
     ------
@@ -229,7 +230,7 @@ def own_rows(result: SimulationResult) -> Iterator[tuple[str, str, str]]:
 
 
 def network_rows(use: NetworkUse) -> Iterator[tuple[str, str, str]]:
-    """Yield what the network did to the jobs.
+    """Yield figures on the effect of the network on jobs.
 
     Yields
     ------
@@ -253,7 +254,7 @@ def _factor(value: float | None) -> str:
 
 
 def _shown(name: str, value: float | None) -> tuple[str, str, str]:
-    """Return a metric as people read it."""
+    """Format a metric as (label, value, unit)."""
     label = _LABELS.get(name, name.removesuffix("_ms").replace("_", " "))
     if value is None:
         return label, "–", ""
@@ -272,34 +273,35 @@ def _percent(part: float) -> str:
 def write_comparison(
     results: Sequence[SimulationResult], folder: str | Path, *, plots: bool = True
 ) -> tuple[Path, ...]:
-    """Write several results: each into a folder of its own, named by its label, and what sets them side by side.
+    """Write several results, each into its own folder, and a comparison of them.
 
     Parameters
     ----------
     results : sequence of SimulationResult
-        At least one, with labels of their own.
+        At least one, with distinct labels, which name the folders.
     folder : str or pathlib.Path
-        Where to; it is made if need be.
+        Target folder, created if necessary.
     plots : bool, optional
         Whether to draw the plots of each result and ``comparison.png``.
 
     Returns
     -------
     tuple of pathlib.Path
-        The files: those of each result, ``comparison.json`` (label, folder, options and metrics of each, in the given
-        order) and ``comparison.png``. All are complete before the first gets its name.
+        The files: the files of each result, ``comparison.json`` (label, folder, options and metrics of each, in the
+        order
+        of ``results``) and ``comparison.png``. All are complete before the first gets its name.
 
     Raises
     ------
     InputError
-        If there is no result, if two labels make the same folder, or as for `SimulationResult.write`.
+        If there is no result, if two labels give the same folder, or as for `SimulationResult.write`.
     """
     if not results:
         raise InputError("there is no result to compare; give at least one")
     names = [folder_name(result.label) for result in results]
     for row, name in enumerate(names):
         if name.casefold() in (other.casefold() for other in names[:row]):
-            raise InputError(f"two results would be written to the folder {name!r}; give them labels of their own")
+            raise InputError(f"two results would be written to the folder {name!r}; give them distinct labels")
     files: dict[str, Writer] = {}
     for name, result in zip(names, results, strict=True):
         files |= {f"{name}/{file}": writer for file, writer in result.files(plots=plots).items()}

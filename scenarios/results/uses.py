@@ -1,4 +1,4 @@
-"""What else a run tells: what became of its sites, what the network and the simulated world did, what was shared."""
+"""Further results of a run: the use of sites and network, the simulated world, shared nodes, switches of policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridweave.scenarios.workload.table import IntArray
 
 @runtime_checkable
 class SharesNodes(Protocol):
-    """What a discipline tells of a run whose nodes jobs shared.
+    """The part of a discipline's own results that describes how jobs shared nodes.
 
     Attributes
     ----------
@@ -28,14 +28,14 @@ class SharesNodes(Protocol):
 
 @runtime_checkable
 class Switches(Protocol):
-    """What a discipline tells of a run in which it switched from one of its policies to another.
+    """The part of a discipline's own results that describes its switches between policies.
 
     Attributes
     ----------
     policies : tuple of str
         The first was in force at the beginning.
     switched_ms, switched_to : numpy.ndarray of int64, shape (switches,)
-        When it was switched, and to which of them.
+        The instant of each switch, and the index of the new policy.
     """
 
     policies: tuple[str, ...]
@@ -45,7 +45,7 @@ class Switches(Protocol):
 
 @runtime_checkable
 class HasTexts(Protocol):
-    """What a discipline tells of a run that makes files of its own."""
+    """A discipline's own results that include text files."""
 
     def texts(self) -> dict[str, str]:
         """Return the files by their names."""
@@ -53,7 +53,7 @@ class HasTexts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteUse:
-    """What became of one site.
+    """The use of one site.
 
     Attributes
     ----------
@@ -64,9 +64,9 @@ class SiteUse:
     jobs : int
         Jobs that ran there, alone or with a fragment.
     multi_site_jobs : int
-        Those of them that ran on other sites too.
+        Jobs that ran there and on other sites.
     from_elsewhere : int
-        Those of them that users of other sites submitted.
+        Jobs that ran there and were submitted by users of other sites.
     util : float
         Part of its node time in use, from the first submission in the grid to the last end; NaN if no job ran.
     """
@@ -81,29 +81,29 @@ class SiteUse:
 
 
 class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A network, and what became of the jobs that used it.
+    """A network and its effect on the jobs.
 
     Attributes
     ----------
     name : str
-        The file, or the scenario that it is written in.
+        The topology file, or the scenario that contains the topology.
     nodes, cables : int
     changes : int
         Instants at which links change.
     split, contention, data : str
         As in `gridweave.scenarios.batch.grid_network.GridNet`.
     mean_factor : float or None
-        By which multi-site jobs grew on idle links; None if there are none.
+        Mean factor by which multi-site jobs are longer on idle links than on one site; None without such jobs.
     mean_factor_by_area : float or None
         The same, weighted by width x run time on one site.
     mean_slowdown : float or None
-        By which multi-site jobs, and those with data, took longer than that, for what else was on the links.
+        Mean further factor due to other traffic, over multi-site jobs and jobs with data.
     jobs_with_transfers : int
-        Jobs that held nodes while their data was on the way.
+        Jobs that held nodes while their data moved.
     transfer_ms : int
-        How long they did, all together.
+        Total time for which they did.
     transfer_share : float or None
-        Part of the node time of all jobs that went into this; None if no job ran.
+        This time's part of the node time of all jobs; None if no job ran.
     """
 
     name: str
@@ -122,18 +122,18 @@ class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorldUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run in the simulated world took.
+    """Messages and faults of a run in the simulated world.
 
     Attributes
     ----------
     messages : int
-        Sent between the sites and the meta-scheduler.
+        Messages sent between the sites and the meta-scheduler.
     lost : int
-        Of these, those that did not arrive.
+        Messages that did not arrive.
     crashes, cuts : int
-        Failures of sites, and of their connections.
+        Crashes of sites, and cuts of their connections.
     restarts : int
-        How often a job that worked was lost with a site and begun anew.
+        How often a running job was lost with a site and began again.
     link_changes : int
         Instants at which links of the network slowed, failed or came back.
     """

@@ -1,8 +1,8 @@
-"""Whether jobs can be done between release dates and deadlines: a flow from jobs through intervals of time.
+"""Whether jobs can meet their deadlines, found as a maximum flow from jobs through intervals of time.
 
-The network of Stillwell, Theorem 1: a job sends its work to the intervals between its release and its deadline, at most
-as much to each as it can do in that time; an interval passes on what all nodes can do in it. All numbers are whole. The
-largest flow is found as Dinic does: paths of the fewest arcs, as many at once as there are, then longer ones.
+The network is that of Stillwell, Theorem 1: a job sends its work to the intervals between its release and its deadline,
+to each at most the work it can do in that time; the capacity of an interval is the work of all nodes. All numbers are
+integers. The flow is found by Dinic's algorithm: repeatedly fill all shortest paths, by their number of arcs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ class WorkFlow(NamedTuple):
     Attributes
     ----------
     weight, lacking : numpy.ndarray of int64, shape (n,)
-        Work that a job can do in a millisecond, and what of its work is not placed yet.
+        Work that a job can do in a millisecond, and its work that no interval has taken yet.
     first, arcs : numpy.ndarray of int64, shape (n,) and (n + 1,)
-        The first interval of each job, and where its arcs begin: one to each of its intervals in turn.
+        The first interval of each job, and the index of its first arc; its arcs lead to consecutive intervals.
     length_ms, spare : numpy.ndarray of int64, shape (m,)
-        Of each interval: its length, and what it can still take.
+        Length and remaining capacity of each interval.
     sent : numpy.ndarray of int64, shape (k,)
-        What each arc carries.
+        Flow on each arc.
     owner : numpy.ndarray of int32, shape (k,)
         The job of each arc.
     into, into_from : numpy.ndarray of int32, shape (k,), and of int64, shape (m + 1,)
-        The arcs that lead into each interval, and where those of each begin.
+        The arcs into each interval, and the index in ``into`` of its first arc.
     job_level, interval_level : numpy.ndarray of int64, shape (n,) and (m,)
+        Distance in arcs from a job with unplaced work.
     job_next, interval_next : numpy.ndarray of int64, shape (n,) and (m,)
-        Up to where the arcs have been tried.
+        The next arc to try.
     line, taken, back : numpy.ndarray of int64, shape (n,)
-        Scratch: jobs in the order in which they are found, and the arcs of a path.
+        Scratch: the queue of jobs in the search, or the jobs of a path, and the forward and backward arcs of a path.
     """
 
     weight: Ints
@@ -62,19 +63,19 @@ class WorkFlow(NamedTuple):
 
 @kernel
 def is_feasible(flow: WorkFlow) -> bool:
-    """Place all work, and return whether that can be done.
+    """Place all work in the intervals; return whether that is possible.
 
     Parameters
     ----------
     flow : WorkFlow
-        Nothing is sent yet. The jobs may be in any order; what it begins with is best if they are by deadline.
+        A network without flow. The jobs may be in any order; the first guess is best if they are sorted by deadline.
 
     Notes
     -----
-    Source: Stillwell, section 3, Theorem 1 (1a to 1e are the arcs and what they can carry).
+    Source: Stillwell, section 3, Theorem 1 (1a to 1e are the arcs and their capacities).
     """
     _connect(flow)
-    _place_in_turn(flow)
+    _guess(flow)
     while _find_levels(flow):
         for job in range(len(flow.weight)):
             while flow.lacking[job] > 0 and _send(flow, job):
@@ -87,7 +88,7 @@ def is_feasible(flow: WorkFlow) -> bool:
 
 @kernel
 def _connect(flow: WorkFlow) -> None:
-    """Fill in which arcs lead into each interval, and in the place of its level when it ends."""
+    """List the arcs into each interval, and temporarily store the end of each interval as its level."""
     for job in range(len(flow.weight)):
         for arc in range(flow.arcs[job], flow.arcs[job + 1]):
             flow.owner[arc] = job
@@ -107,8 +108,8 @@ def _connect(flow: WorkFlow) -> None:
 
 
 @kernel
-def _place_in_turn(flow: WorkFlow) -> None:
-    """Begin with a good guess: interval by interval, first what must be done in it, then by deadline."""
+def _guess(flow: WorkFlow) -> None:
+    """Make a first guess, interval by interval: first the work that must be done in it, then work by deadline."""
     for interval in range(len(flow.length_ms)):
         begin, end = flow.into_from[interval], flow.into_from[interval + 1]
         for entry in range(begin, end):
@@ -122,7 +123,7 @@ def _place_in_turn(flow: WorkFlow) -> None:
 
 @kernel_part
 def _later(flow: WorkFlow, job: Int, interval: Int) -> Int:
-    """Return what a job can do after an interval."""
+    """Return how much work a job can do after an interval."""
     last = flow.first[job] + flow.arcs[job + 1] - flow.arcs[job] - 1
     return flow.weight[job] * (flow.interval_level[last] - flow.interval_level[interval])
 
@@ -134,7 +135,7 @@ def _room(flow: WorkFlow, arc: Int, interval: Int) -> Int:
 
 @kernel_part
 def _put(flow: WorkFlow, arc: Int, interval: Int, amount: Int) -> None:
-    """Place so much of a job's work in an interval, as far as there is room."""
+    """Place up to ``amount`` of a job's work in an interval, as far as capacity allows."""
     job = flow.owner[arc]
     amount = max(0, min(amount, flow.lacking[job], _room(flow, arc, interval), flow.spare[interval]))
     flow.sent[arc] += amount
@@ -144,9 +145,9 @@ def _put(flow: WorkFlow, arc: Int, interval: Int, amount: Int) -> None:
 
 @kernel
 def _find_levels(flow: WorkFlow) -> bool:
-    """Count how many arcs each job and interval is from a job that lacks something.
+    """Set the distance in arcs of each job and interval from a job with unplaced work.
 
-    Return whether an interval can be reached that has something to spare.
+    Return whether an interval with spare capacity can be reached.
     """
     n_line = 0
     flow.interval_level[:] = _UNSEEN
@@ -158,26 +159,26 @@ def _find_levels(flow: WorkFlow) -> bool:
             n_line += 1
     for interval in range(len(flow.length_ms)):
         flow.interval_next[interval] = flow.into_from[interval]
-    found_at = len(flow.weight) * 2
-    place = 0
-    while place < n_line:
-        job = flow.line[place]
-        place += 1
-        if flow.job_level[job] >= found_at:
+    end_level = len(flow.weight) * 2
+    head = 0
+    while head < n_line:
+        job = flow.line[head]
+        head += 1
+        if flow.job_level[job] >= end_level:
             break
         for arc in range(flow.arcs[job], flow.arcs[job + 1]):
             interval = flow.first[job] + arc - flow.arcs[job]
             if flow.interval_level[interval] == _UNSEEN and _room(flow, arc, interval) > 0:
                 flow.interval_level[interval] = flow.job_level[job] + 1
                 if flow.spare[interval] > 0:
-                    found_at = flow.job_level[job] + 1
-                n_line = _see_jobs(flow, interval, n_line)
-    return found_at < len(flow.weight) * 2
+                    end_level = flow.job_level[job] + 1
+                n_line = _append_jobs(flow, interval, n_line)
+    return end_level < len(flow.weight) * 2
 
 
 @kernel_part
-def _see_jobs(flow: WorkFlow, interval: Int, n_line: Int) -> Int:
-    """Put the jobs into the line that could take work out of an interval; return how long it is then."""
+def _append_jobs(flow: WorkFlow, interval: Int, n_line: Int) -> Int:
+    """Append the jobs that could withdraw work from an interval to the search queue; return its new length."""
     for entry in range(flow.into_from[interval], flow.into_from[interval + 1]):
         arc = flow.into[entry]
         job = flow.owner[arc]
@@ -190,7 +191,7 @@ def _see_jobs(flow: WorkFlow, interval: Int, n_line: Int) -> Int:
 
 @kernel
 def _send(flow: WorkFlow, start: Int) -> bool:
-    """Send what one path can carry from a job that lacks something; return whether there was a path."""
+    """Send flow along one path from a job with unplaced work; return whether there was a path."""
     flow.line[0] = start
     depth = 0
     while depth >= 0:
@@ -217,7 +218,7 @@ def _send(flow: WorkFlow, start: Int) -> bool:
 
 @kernel_part
 def _next_arc(flow: WorkFlow, job: Int) -> Int:
-    """Return the next arc of a job that leads on and can carry more; -1 if there is none."""
+    """Return the next arc of a job that leads one level further and can carry more, or -1."""
     while flow.job_next[job] < flow.arcs[job + 1]:
         arc = flow.job_next[job]
         interval = flow.first[job] + arc - flow.arcs[job]
@@ -229,7 +230,7 @@ def _next_arc(flow: WorkFlow, job: Int) -> Int:
 
 @kernel_part
 def _next_back(flow: WorkFlow, interval: Int) -> Int:
-    """Return the next arc into an interval whose job is further on and can take work out; -1 if there is none."""
+    """Return the next arc into an interval from which a job one level further can withdraw work, or -1."""
     while flow.interval_next[interval] < flow.into_from[interval + 1]:
         arc = flow.into[flow.interval_next[interval]]
         if flow.job_level[flow.owner[arc]] == flow.interval_level[interval] + 1 and flow.sent[arc] > 0:
@@ -240,7 +241,7 @@ def _next_back(flow: WorkFlow, interval: Int) -> Int:
 
 @kernel_part
 def _carry(flow: WorkFlow, start: Int, depth: Int, interval: Int) -> None:
-    """Send along the path that was found as much as it carries."""
+    """Send as much flow as possible along the path in ``line``, ``taken`` and ``back``."""
     amount = min(flow.lacking[start], flow.spare[interval])
     for i in range(depth + 1):
         arc = flow.taken[i]

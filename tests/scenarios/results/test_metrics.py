@@ -359,7 +359,7 @@ def test_largest_times_and_widths_stay_exact_enough() -> None:
         ([(0, 3, 3, 1)], "row 0 does not end after its start"),
         ([(-1, 0, 1, 1)], "before time zero"),
         ([(0, 0, 1, 0)], "width below 1"),
-        ([(0, 0, 9, 3), (1, 8, 12, 2)], "5 nodes are busy at 8 ms, and the site has 4"),
+        ([(0, 0, 9, 3), (1, 8, 12, 2)], "5 nodes are busy at 8 ms; the site has 4"),
     ],
 )
 def test_what_is_no_schedule_is_refused(jobs: list[Job], problem: str) -> None:

@@ -128,14 +128,14 @@ def test_unknown_class_and_plot_are_refused() -> None:
         result.metrics_by("month")
     with pytest.raises(OptionError, match="give one of utilisation, waits, schedule"):
         result.plot("pie")
-    with pytest.raises(OptionError, match="leave the window out"):
+    with pytest.raises(OptionError, match="leave out the window"):
         result.plot("waits", start_ms=0)
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"start_ms": [0, 1]}, r"start_ms has shape \(2,\), the workload has 4 jobs"),
+        ({"start_ms": [0, 1]}, r"start_ms has shape \(2,\); the workload has 4 jobs"),
         ({"killed": [True]}, r"killed has shape \(1,\)"),
         ({"start_ms": [0, 1999, 4000, -1]}, "job 5: submitted 2000, start 1999, end 15000 ms are not in this order"),
         ({"end_ms": [10_000, 10_000, 7000, -1]}, "job 5"),
