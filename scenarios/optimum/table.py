@@ -1,4 +1,4 @@
-"""How far the policies of a run are from the best plans, instant by instant, as Streit's Table 4.4 has it."""
+"""How far the policies of a run are from the best plans, instant by instant, as in Streit's Table 4.4."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from gridweave.site.disciplines.optimal.intervals import Solution
 
 
 class GapPoint(msgspec.Struct, frozen=True):
-    """What was known of an instant's best plan after a time.
+    """The state of the search for the best plan of an instant.
 
     Attributes
     ----------
     seconds : float
+        Time since the start of the search.
     worth, bound : float
-        Of the best plan so far, and of any plan at least.
+        Worth of the best plan so far, and a lower bound on the worth of any plan.
     """
 
     seconds: float
@@ -35,20 +36,20 @@ class GapPoint(msgspec.Struct, frozen=True):
 
     @property
     def gap_pct(self) -> float:
-        """By how much a plan may still be better than the best so far, in per cent."""
+        """How much better than the best plan so far another plan may still be, in per cent."""
         return 100.0 * max(0.0, 1.0 - self.bound / self.worth)
 
 
 class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One instant: the size of the problem, and what became of it.
+    """One instant: the size of the problem, and its solution.
 
     Attributes
     ----------
     at_ms : int
     jobs : int
-        That wait.
+        Waiting jobs.
     makespan_s : float
-        The longest of the plans of the three policies of the thesis.
+        The longest makespan of the three policies of the thesis.
     run_s : float
         Sum of the estimates.
     scale_s : int
@@ -56,13 +57,13 @@ class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
     policy : str
         The best policy.
     quality, loss_pct : float
-        Of the plan found, by equation 4.8.
+        Of the solution, by equation 4.8.
     gap_pct : float, optional
-        By how much another plan may still be better; None if nothing was proven.
+        How much better another plan may still be; None without a bound.
     seconds : float
-        That the solver took.
+        Time of the solver.
     course : tuple of GapPoint
-        What was known when; of CP-SAT alone.
+        Progress of the search; only with CP-SAT.
     """
 
     at_ms: int
@@ -79,16 +80,16 @@ class OptimumLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What is lost at instants at which about so many jobs wait.
+    """The loss at instants at which roughly ``jobs`` jobs wait.
 
     Attributes
     ----------
     jobs : int
-        That were asked for.
+        Requested number of waiting jobs.
     instants, proven : int
-        How many were solved, and how many of these to the optimum.
+        Number of instants solved, and of these solved to the optimum.
     mean_jobs, loss_pct, most_loss_pct, gap_pct, seconds : float
-        Averages; the greatest loss.
+        Averages over the instants; ``most_loss_pct`` is the greatest loss.
     """
 
     jobs: int
@@ -105,7 +106,7 @@ _PROVEN_PCT = 1e-6
 
 
 def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] = ()) -> OptimumLine:
-    """Return an instant and its solution as a line of the table."""
+    """Build the table line of an instant from its solution."""
     if course:
         course = [*course, GapPoint(solution.seconds, solution.worth, solution.bound)]
     return OptimumLine(
@@ -124,7 +125,7 @@ def line_of(instance: Instance, solution: Solution, course: Sequence[GapPoint] =
 
 
 def instants_of(result: SimulationResult, every: int, *, most: int = 1_000) -> list[int]:
-    """Return the instant of every so manyth submission at which from 2 to ``most`` jobs wait."""
+    """Return the instant of every ``every``-th submission at which 2 to ``most`` jobs wait."""
     if every < 1:
         raise OptionError("every", f"is {every}; at least 1")
     chosen, waiting = _waiting(result, every)
@@ -132,16 +133,16 @@ def instants_of(result: SimulationResult, every: int, *, most: int = 1_000) -> l
 
 
 def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int) -> dict[int, list[int]]:
-    """Return instants of submissions at which about so many jobs wait, within a tenth: so many, spread over the run.
+    """Return for each size ``count`` submission instants at which that many jobs wait, within 10%, spread over the run.
 
     Parameters
     ----------
     result : SimulationResult
-        Of one site.
+        Result of one site.
     sizes : sequence of int
         Numbers of waiting jobs, each at least 2.
     count : int
-        Instants of each size, if there are as many.
+        Instants per size, or fewer if the run has fewer.
     """
     for size in sizes:
         if size < 2:
@@ -149,16 +150,16 @@ def instants_by_size(result: SimulationResult, sizes: Sequence[int], count: int)
     if count < 1:
         raise OptionError("per_size", f"is {count}; at least 1")
     chosen, waiting = _waiting(result, 1)
-    found = {}
+    instants = {}
     for size in sizes:
         near = chosen[np.abs(waiting - size) <= size // 10]
-        places = np.linspace(0, max(len(near) - 1, 0), count + 2)[1:-1].round().astype(np.int64)
-        found[size] = [int(near[place]) for place in np.unique(places) if place < len(near)]
-    return found
+        indices = np.linspace(0, max(len(near) - 1, 0), count + 2)[1:-1].round().astype(np.int64)
+        instants[size] = [int(near[index]) for index in np.unique(indices) if index < len(near)]
+    return instants
 
 
 def _waiting(result: SimulationResult, every: int) -> tuple[IntArray, IntArray]:
-    """Return the instants of every so manyth submission, and how many jobs wait at each."""
+    """Return the instant of every ``every``-th submission, and the number of jobs that wait then."""
     submit_ms, start_ms = result.workload.submit_ms, np.sort(result.start_ms[result.start_ms != NEVER])
     chosen = np.unique(submit_ms[every - 1 :: every])
     waiting = np.searchsorted(submit_ms, chosen, side="right") - np.searchsorted(start_ms, chosen, side="left")
@@ -171,32 +172,34 @@ def lines_of(
     report: Callable[[int, int, GapPoint | None], None] | None = None,
     **options: Any,
 ) -> Iterator[OptimumLine]:
-    """Yield a line for each instant of a schedule; the options are those of the solver, and ``solver``.
+    """Yield a line for each instant of a schedule; the options are ``solver`` and those of the solver.
 
-    ``report`` is told how many instants are done, of how many, and what is known of the one in hand.
+    ``report`` receives the number of finished instants, their total, and the latest progress of the current instant.
     """
-    tell = report or (lambda done, total, point: None)
+    report_progress = report or (lambda done, total, point: None)
     for number, when_ms in enumerate(instants_ms):
-        told = functools.partial(tell, number, len(instants_ms))
-        told(None)
-        yield _solved(instance_at(result, when_ms), told, options)
+        report_point = functools.partial(report_progress, number, len(instants_ms))
+        report_point(None)
+        yield _solved(instance_at(result, when_ms), report_point, options)
 
 
-def _solved(instance: Instance, told: Callable[[GapPoint | None], None], options: dict[str, Any]) -> OptimumLine:
-    """Return the line of an instant; what CP-SAT finds on the way is kept with its time, and told."""
+def _solved(
+    instance: Instance, report_point: Callable[[GapPoint | None], None], options: dict[str, Any]
+) -> OptimumLine:
+    """Solve an instance; record and report the progress of CP-SAT."""
     course: list[GapPoint] = []
     began_s = time.perf_counter()
 
-    def heard(worth: float, bound: float) -> None:
+    def record(worth: float, bound: float) -> None:
         course.append(GapPoint(time.perf_counter() - began_s, worth, bound))
-        told(course[-1])
+        report_point(course[-1])
 
-    watched: dict[str, Any] = {"progress": heard} if options.get("solver", "cp-sat") == "cp-sat" else {}
+    watched: dict[str, Any] = {"progress": record} if options.get("solver", "cp-sat") == "cp-sat" else {}
     return line_of(instance, solve(instance, **options, **watched), course)
 
 
 def by_size(lines: dict[int, list[OptimumLine]]) -> list[SizeLine]:
-    """Return what is lost by the number of waiting jobs; sizes without an instant are left out."""
+    """Average the losses by the requested number of waiting jobs; leave out sizes without an instant."""
     return [
         SizeLine(
             jobs=size,
@@ -223,7 +226,7 @@ def write_lines(lines: Sequence[OptimumLine], path: Path) -> None:
 
 
 def write_gaps(lines: Sequence[OptimumLine], path: Path) -> None:
-    """Write a CSV file with what was known of each instant when."""
+    """Write a CSV file with the progress of the search at each instant."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("at_ms", "jobs", "seconds", "worth", "bound", "gap_pct"))
@@ -234,9 +237,9 @@ def write_gaps(lines: Sequence[OptimumLine], path: Path) -> None:
 
 
 def instance_at(result: SimulationResult, now_ms: int) -> Instance:
-    """Return what a site had to plan at an instant of its schedule: after its events, before anything started.
+    """Return the planning problem of a site at an instant of its schedule: after its events, before any start.
 
-    OptionError if the instant lies outside of the schedule, or nobody waits then.
+    OptionError if the instant lies outside the schedule, or no job waits then.
     """
     jobs = result.workload
     begin_ms, until_ms = int(jobs.submit_ms.min(initial=0)), int(result.end_ms.max(initial=0))

@@ -1,4 +1,4 @@
-"""The thesis's own way to the best plan: a time-indexed integer program, solved with HiGHS (Streit, section 4.6)."""
+"""The best plan by the method of Streit's thesis: a time-indexed integer program, solved with HiGHS (section 4.6)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gridweave.site.disciplines.optimal.instance import FloatArray, Instance, In
 from gridweave.site.disciplines.optimal.intervals import THREE, Solution, solve_intervals
 
 ENTRY_KB = 0.1
-"""Memory of an entry of the matrix: x of equations 4.6 and 4.7, "0.1 kB"."""
+"""Memory per matrix entry: x of equations 4.6 and 4.7, "0.1 kB"."""
 
 MEMORY_KB = 200_000.0
-"""Memory for the program. With this the time scales are those of Table 4.4, but for one of its twelve lines."""
+"""Memory for the program. This value gives the time scales of Table 4.4 in eleven of its twelve lines."""
 
 _S_MS = 1_000
 _MINUTE_S = 60
@@ -61,22 +61,22 @@ def solve_time_indexed(
     metric : str
         One of `gridweave.site.disciplines.optimal.instance.METRICS`.
     policies : sequence of str
-        With whose best plan it is compared.
+        The solution is compared with the best plan of these policies.
     scale_s : int, optional
-        The time scale; that of equation 4.7 if left out.
+        The time scale; by default that of equation 4.7.
     limit_s : float
-        After so many seconds the best plan so far is taken; that of the best policy if there is none.
+        Time limit of the solver. When it expires, the best plan so far is used, or the best policy's if there is none.
 
     Returns
     -------
     Solution
-        Its bound is that of the program before the repair, so it holds of plans on the time scale alone, and is left
-        out: minus infinity.
+        Its bound is minus infinity: the program's bound holds only for plans on the time scale.
 
     Notes
     -----
-    A variable says that a job starts at the begin of an interval. Its length is rounded up to full intervals, so that
-    what is solved can be done. The repair places the jobs in the order of their starts, each as early as it fits.
+    A variable says that a job starts at the beginning of an interval. Run times are rounded up to full intervals, so
+    that
+    solutions are feasible. The repair places the jobs in the order of their starts, each as early as it fits.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -84,14 +84,14 @@ def solve_time_indexed(
     began_s = time.perf_counter()
     cost, rows, free = _program(instance, instance.weights(metric), scale_s * _S_MS)
     constraints = [LinearConstraint(rows[0], 1, 1), LinearConstraint(rows[1], -np.inf, free)]
-    found = milp(
+    solution = milp(
         cost, integrality=np.ones(len(cost), np.int64), bounds=Bounds(0, 1), constraints=constraints,
         options={"time_limit": limit_s},
     )  # fmt: skip
     best, plan = instance.best_policy(policies, metric)
     start_ms = plan
-    if found.x is not None:
-        slots = np.argmax(np.asarray(found.x).reshape(len(instance), -1), axis=1)
+    if solution.x is not None:
+        slots = np.argmax(np.asarray(solution.x).reshape(len(instance), -1), axis=1)
         start_ms = instance.listed(np.lexsort((np.arange(len(instance)), slots)))
     return Solution(
         start_ms=start_ms,
@@ -101,14 +101,14 @@ def solve_time_indexed(
         policy=best,
         policy_worth=instance.worth(plan, metric),
         scale_s=scale_s,
-        scale_gap_pct=None if found.x is None else 100.0 * found.mip_gap,
+        scale_gap_pct=None if solution.x is None else 100.0 * solution.mip_gap,
     )
 
 
 def _program(instance: Instance, weights: FloatArray, scale_ms: int) -> tuple[FloatArray, list[Any], IntArray]:
     """Return the costs of the variables, the two constraints as sparse matrices, and the free nodes by interval.
 
-    Variable i * slots + t says that job i starts at the begin of interval t.
+    Variable i * slots + t says that job i starts at the beginning of interval t.
     """
     from scipy.sparse import csr_array, kron
 
@@ -118,10 +118,10 @@ def _program(instance: Instance, weights: FloatArray, scale_ms: int) -> tuple[Fl
         estimate_ms=lengths * scale_ms,
         step_ms=instance.now_ms - (instance.now_ms - instance.step_ms) // scale_ms * scale_ms,
     )
-    # The plans of the three policies on the time scale are plans of the program.
+    # Enough intervals for the plans of the three policies on the time scale.
     slots = int(-(-longest_ms(coarse) // scale_ms))
     begin_ms = instance.now_ms + scale_ms * np.arange(slots, dtype=np.int64)
-    # What is free all through an interval is what is free at its begin: what runs only ends.
+    # Running jobs only end, so that the nodes free at the beginning of an interval stay free in it.
     free = instance.step_free[np.searchsorted(instance.step_ms, begin_ms, side="right") - 1]
     once = kron(csr_array(np.eye(len(instance))), csr_array(np.ones((1, slots))), format="csr")
     entries: list[tuple[IntArray, IntArray, IntArray]] = []

@@ -1,1 +1,1 @@
-"""Every plot that gridweave draws."""
+"""The plots that gridweave draws."""

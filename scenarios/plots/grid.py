@@ -27,26 +27,26 @@ from gridweave.scenarios.results.steps import step_functions
 from gridweave.scenarios.workload.table import IntArray
 
 _BINS_AT_MOST = 240
-_NAMED_AT_MOST = 40  # names that can be read beside a plot
-_LOCAL = "#C9D7E6"  # of jobs on one site: quiet, so that the others stand out
+_NAMED_AT_MOST = 40  # site names that fit legibly on the axis
+_LOCAL = "#C9D7E6"  # jobs on one site: pale, so that multi-site jobs stand out
 # Paul Tol's bright scheme without its blue and grey.
 _SPLIT = ("#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#009988")
 _BORDER = "#5F7286"
 
 
 def _busy_pct(run: SimulationResult, edges_ms: IntArray) -> FloatArray:
-    """Return how many of 100 nodes of each site are busy, as means over bins of time."""
+    """Return the percentage of busy nodes of each site, averaged over bins of time."""
     rows = np.zeros((len(run.site_names), len(edges_ms) - 1))
     for site in range(len(rows)):
-        here = run.site_result(site)
-        if len(here.workload):
-            steps = step_functions(*here.schedule())
-            rows[site] = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * (100 / here.nodes)
+        site_run = run.site_result(site)
+        if len(site_run.workload):
+            steps = step_functions(*site_run.schedule())
+            rows[site] = over_bins(steps.time_ms, steps.busy, edges_ms)[0] * (100 / site_run.nodes)
     return rows
 
 
 def plot_utilisation(run: SimulationResult) -> Figure:
-    """Draw how busy each site was over time, the whole grid, and the waiting jobs, as means over bins of time."""
+    """Draw each site's and the grid's busy nodes over time, and the waiting jobs, averaged over bins of time."""
     begin_ms, until_ms = span(run)
     edges_ms, bin_name = nice_bins(begin_ms, until_ms, _BINS_AT_MOST)
     time = TimeAxis.of(run.workload, begin_ms, until_ms)
@@ -71,10 +71,10 @@ def plot_utilisation(run: SimulationResult) -> Figure:
 
 
 def plot_schedule(run: SimulationResult) -> Figure:
-    """Draw the busiest time: jobs as rectangles over time and the nodes of each site, multi-site jobs in colour.
+    """Draw the busiest window: jobs as rectangles over time and the nodes of each site, multi-site jobs in colour.
 
-    All fragments of one job have one colour, and a colour comes again for another job. Node numbers come from replaying
-    each site by itself, as in `gridweave.scenarios.plots.schedule`.
+    All fragments of a job have the same colour; several jobs may have the same colour. Node numbers come from replaying
+    each site's schedule, as in `gridweave.scenarios.plots.schedule`.
     """
     steps = step_functions(*run.schedule())
     begin_ms, until_ms = busiest_window(run, steps)
@@ -104,11 +104,11 @@ def _title(run: SimulationResult) -> str:
 
 
 def _name_sites(axes: Axes, run: SimulationResult, heights: FloatArray) -> None:
-    """Write the names of the sites at the left, but for those that would cover the name above."""
-    apart = abs(float(np.diff(axes.get_ylim())[0])) / _NAMED_AT_MOST
+    """Label the sites at the left, leaving out labels that would overlap the label above."""
+    min_distance = abs(float(np.diff(axes.get_ylim())[0])) / _NAMED_AT_MOST
     named: list[int] = []
     for site, height in enumerate(heights):
-        if not named or height - heights[named[-1]] >= apart:
+        if not named or height - heights[named[-1]] >= min_distance:
             named.append(site)
     names = [f"{run.site_names[site]} ({run.site_nodes[site]:,})" for site in named]
     axes.set_yticks(heights[named], names, fontsize="small")
@@ -126,7 +126,7 @@ def _draw_mean(
     *,
     scale: float,
 ) -> float:
-    """Draw the means of a step function over bins; return the greatest."""
+    """Draw the means of a step function over bins; return the highest."""
     mean = over_bins(time_ms, values, edges_ms)[0] * scale if len(time_ms) else np.zeros(len(edges_ms) - 1)
     axes.stairs(mean, place, fill=True, color=colour, alpha=0.3, linewidth=0)
     axes.stairs(mean, place, color=colour, linewidth=1.2)
@@ -137,15 +137,18 @@ def _draw_mean(
 def _draw_jobs(
     axes: Axes, run: SimulationResult, floors: IntArray, time: TimeAxis, begin_ms: int, until_ms: int
 ) -> int:
-    """Draw what runs in the window at every site; return the number of multi-site jobs."""
+    """Draw the jobs in the window at every site; return the number of multi-site jobs."""
     boxes = Boxes(axes, time, (begin_ms, until_ms), HEIGHT_IN * 72 * 0.75 / float(floors[-1]), _BORDER)
     colours = _colours(run, begin_ms, until_ms)
     for site, floor in enumerate(floors[:-1].tolist()):
-        here = run.site_result(site)
-        if not len(here.workload):
+        site_run = run.site_result(site)
+        if not len(site_run.workload):
             continue
-        for row, intervals in place_jobs(here, step_functions(*here.schedule()), begin_ms, until_ms):
-            job_id, span_ms = int(here.workload.job_id[row]), (int(here.start_ms[row]), int(here.end_ms[row]))
+        for row, intervals in place_jobs(site_run, step_functions(*site_run.schedule()), begin_ms, until_ms):
+            job_id, span_ms = (
+                int(site_run.workload.job_id[row]),
+                (int(site_run.start_ms[row]), int(site_run.end_ms[row])),
+            )
             boxes.add(job_id, span_ms, intervals, colours.get(job_id, _LOCAL), floor)
     boxes.draw(0.4)
     axes.spines[["top", "right"]].set_visible(False)
@@ -153,14 +156,14 @@ def _draw_jobs(
 
 
 def _colours(run: SimulationResult, begin_ms: int, until_ms: int) -> dict[int, str]:
-    """Choose a colour for each multi-site job in the window: the one that the fewest jobs beside it have."""
+    """Choose a colour for each multi-site job in the window: the colour that the fewest overlapping jobs have."""
     rows = np.flatnonzero(run.multi_site & (run.start_ms < until_ms) & (run.end_ms > begin_ms))
     rows = rows[np.argsort(run.start_ms[rows], kind="stable")]
     chosen = np.zeros(len(rows), np.int64)
     for number, row in enumerate(rows):
-        beside = chosen[:number][run.end_ms[rows[:number]] >= run.start_ms[row]]
-        # Of equally rare ones, the next in turn.
-        taken = np.roll(np.bincount(beside, minlength=len(_SPLIT)), -number)
-        chosen[number] = (int(np.argmin(taken)) + number) % len(_SPLIT)
+        overlapping = chosen[:number][run.end_ms[rows[:number]] >= run.start_ms[row]]
+        # Break ties by rotation, so that all colours get used.
+        uses = np.roll(np.bincount(overlapping, minlength=len(_SPLIT)), -number)
+        chosen[number] = (int(np.argmin(uses)) + number) % len(_SPLIT)
     ids = run.workload.job_id[rows].tolist()
     return {job_id: _SPLIT[colour] for job_id, colour in zip(ids, chosen.tolist(), strict=True)}

@@ -1,6 +1,6 @@
-"""What the plots of results share: figures, colours, and axes for dates and for lengths of time.
+"""Shared parts of plots: figures, colours, and axes for dates and durations.
 
-Figures are made with matplotlib's objects alone: no window, and no state of pyplot. The plotting modules are imported
+Figures use matplotlib's objects directly: they have no window and no pyplot state. The plotting modules are imported
 only where a plot is drawn.
 """
 
@@ -24,7 +24,7 @@ from gridweave.site.service.zones import load_zone
 
 FloatArray = npt.NDArray[np.float64]
 
-# Okabe and Ito: people with colour vision deficiencies can tell them apart.
+# Palette of Okabe and Ito, distinguishable with colour vision deficiencies.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 GREY = "#6B6B6B"
@@ -52,7 +52,7 @@ NICE_MS = {
     365 * _DAY: "365 days",
     3650 * _DAY: "3650 days",
 }
-"""Lengths of time that people know, for bins and windows."""
+"""Round durations for bins and windows, with their names."""
 
 _TICKS_S = {
     0.001: "1 ms",
@@ -73,57 +73,59 @@ _TICKS_S = {
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure with a canvas of its own; its sides are in inches."""
+    """Return an empty figure with its own canvas; sides in inches."""
     figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def tidy(axes: Axes) -> None:
-    """Take away the frame at the top and at the right, and draw a quiet grid."""
+    """Remove the frame at the top and right, and draw a pale grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
 def percent_axis(axes: Axes, label: str) -> None:
-    """Make the y axis one of per cent, from 0 to 100."""
+    """Scale the y axis from 0 to 100 per cent."""
     axes.set_ylim(0, 102)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     axes.set_ylabel(label)
 
 
 def count_axis(axes: Axes, label: str, most: float, ticks: int) -> None:
-    """Make the y axis one of numbers of things, up to the most that is drawn."""
+    """Scale the y axis for counts from 0 to the highest value drawn."""
     axes.set_ylim(0, max(1.0, most * 1.08))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
     axes.set_ylabel(label)
 
 
 def nice_bins(begin_ms: int, until_ms: int, most: int) -> tuple[IntArray, str]:
-    """Return the edges of at most so many bins of a length that people know, and what they call it."""
+    """Return the edges of at most ``most`` bins of a round duration, and the name of the duration."""
     length_ms = next((n for n in NICE_MS if (until_ms - begin_ms) / n <= most), max(NICE_MS))
     return np.append(np.arange(begin_ms, until_ms, length_ms), until_ms), NICE_MS[length_ms]
 
 
 def legend_below(figure: Figure, axes: Axes | None = None, *, columns: int | None = None) -> None:
-    """Write below a figure which series is which, as its first axes have it or those given, in so many columns."""
+    """Draw the legend of ``axes``, by default the figure's first axes, below the figure, in ``columns`` columns."""
     handles, labels = (axes or figure.axes[0]).get_legend_handles_labels()
     ncols = columns or len(labels)
     figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False, fontsize="small")
 
 
 def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, float]]], names: Sequence[str]) -> None:
-    """Draw bars side by side at each name: mean, low and high end, all the same where there is no interval."""
-    wide = 0.8 / len(groups)
+    """Draw bars side by side at each name: (mean, low, high), all equal if there is no interval."""
+    width = 0.8 / len(groups)
     for number, (series, values) in enumerate(groups.items()):
         mean, low, high = np.array(values, np.float64).T
-        places = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * wide
-        axes.bar(places, mean, wide, color=SERIES[number], label=series)
-        known = high > low
-        if known.any():
-            reach = np.array([mean - low, high - mean])[:, known]
-            axes.errorbar(places[known], mean[known], reach, fmt="none", ecolor=BLACK, elinewidth=0.8, capsize=2)
+        positions = np.arange(len(names)) + (number - (len(groups) - 1) / 2) * width
+        axes.bar(positions, mean, width, color=SERIES[number], label=series)
+        has_interval = high > low
+        if has_interval.any():
+            reach = np.array([mean - low, high - mean])[:, has_interval]
+            axes.errorbar(
+                positions[has_interval], mean[has_interval], reach, fmt="none", ecolor=BLACK, elinewidth=0.8, capsize=2
+            )
     axes.set_xticks(np.arange(len(names)), names)
     axes.set_ylim(bottom=0)
     tidy(axes)
@@ -131,7 +133,7 @@ def draw_groups(axes: Axes, groups: Mapping[str, Sequence[tuple[float, float, fl
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """How instants are shown: as dates where the workload has a start date, else as time since its beginning."""
+    """How instants are shown: as dates if the workload has a start date, else as time since its beginning."""
 
     label: str
     unit_ms: float
@@ -140,7 +142,7 @@ class TimeAxis:
 
     @classmethod
     def of(cls, workload: Workload, begin_ms: int, end_ms: int) -> TimeAxis:
-        """Choose the axis for a stretch of time; a time zone that is not known is shown as UTC."""
+        """Choose the axis for a window of time; unknown time zones are shown as UTC."""
         start = workload.start_unix_s
         if start is not None:
             try:
@@ -152,7 +154,7 @@ class TimeAxis:
                     datetime.datetime.fromtimestamp(start + instant_ms // MS_PER_S, zone)
                 return cls(f"Date ({zone.key})", _DAY, _date_number(start), zone)
             except (OverflowError, ValueError, OSError):
-                pass  # beyond the calendar
+                pass  # outside the range of dates
         name, unit_ms = next(
             (name, unit_ms)
             for name, unit_ms, at_least in (
@@ -166,7 +168,7 @@ class TimeAxis:
         return cls(f"Time since the start of the workload [{name}]", unit_ms, 0.0, None)
 
     def place(self, time_ms: npt.ArrayLike) -> FloatArray:
-        """Return instants in units of the axis."""
+        """Convert instants to axis units."""
         return self.offset + np.asarray(time_ms, np.float64) / self.unit_ms
 
     def show(self, axes: Axes, begin_ms: int, end_ms: int) -> None:
@@ -175,7 +177,7 @@ class TimeAxis:
         if self.zone is not None:
             locator = mdates.AutoDateLocator(tz=self.zone, minticks=4, maxticks=9)  # type: ignore[no-untyped-call]
             dates = mdates.ConciseDateFormatter(locator, tz=self.zone)  # type: ignore[no-untyped-call]
-            # Found once, and not each time that something asks for them: calendars are slow.
+            # Compute the ticks once: matplotlib would repeat slow calendar arithmetic at every draw.
             locator.set_axis(axes.xaxis)
             ticks = locator()
             labels = FixedFormatter(dates.format_ticks(ticks))  # type: ignore[no-untyped-call]
@@ -186,12 +188,12 @@ class TimeAxis:
 
 
 def _date_number(unix_s: int) -> float:
-    """Return an instant as matplotlib counts dates: in days."""
+    """Convert an instant to matplotlib's date number, in days."""
     return float(mdates.date2num(np.datetime64(unix_s, "s")))  # type: ignore[no-untyped-call]
 
 
 def log_time_axis(axes: Axes, low_s: float, high_s: float) -> None:
-    """Make the x axis logarithmic, with ticks at lengths of time that people know; the limits are in seconds."""
+    """Make the x axis logarithmic, with ticks at round durations; limits in seconds."""
     axes.set_xscale("log")
     axes.set_xlim(low_s, high_s)
     ticks = [tick for tick in _TICKS_S if low_s <= tick <= high_s]

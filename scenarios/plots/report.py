@@ -1,4 +1,4 @@
-"""Runs as one HTML file that works offline: the schedule as the pages draw it, and the metrics, side by side."""
+"""Runs as one HTML file that works offline: schedules, as the web pages draw them, and metrics side by side."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _METRICS = (
     ("makespan_ms", "Makespan", "time"),
     ("jobs", "Jobs", ""),
 )
-"""What a reader wants first (docs/metrics.md): the name in ``summary.json``, in words, and the unit."""
+"""The main metrics (docs/metrics.md): name in ``summary.json``, label, and unit."""
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """A finished run, as its folder tells it."""
+    """A finished run, read from its folder."""
 
     label: str
     sites: list[tuple[str, int]]
     metrics: dict[str, int | float | None]
-    # As the gateway's `ScheduledJob`; times are from the beginning of the workload.
+    # The fields of the gateway's `ScheduledJob`; times count from the beginning of the workload.
     jobs: list[tuple[int, str, str, str, int, int, int, list[tuple[str, int]]]]
 
 
 def read_run(folder: str | Path) -> FinishedRun:
-    """Return the run of a folder that ``--out`` has written.
+    """Read a run from a folder that ``--out`` has written.
 
     Raises
     ------
     InputError
-        If a file is missing, or is none of a run: which, and the line.
+        If a file is missing or does not describe a run; the error names the file and the line.
     """
     folder = Path(folder)
     summary = _read_summary(folder / "summary.json")
@@ -61,8 +61,8 @@ def read_run(folder: str | Path) -> FinishedRun:
         problem = getattr(error, "strerror", None) or "is not text"
         raise InputError(f"{folder / 'jobs.csv'}: {problem}; name a folder that --out has written") from None
     sites = [(site.name, site.nodes) for site in summary.sites] or [(summary.site, summary.nodes)]
-    told = (folder.resolve().name, summary.label, summary.workload.name)
-    return FinishedRun(", ".join(text for text in told if text), sites, summary.metrics, jobs)
+    names = (folder.resolve().name, summary.label, summary.workload.name)
+    return FinishedRun(", ".join(text for text in names if text), sites, summary.metrics, jobs)
 
 
 class _Site(msgspec.Struct):
@@ -75,7 +75,7 @@ class _Workload(msgspec.Struct):
 
 
 class _Summary(msgspec.Struct):
-    """What a report reads of ``summary.json``; ``sites`` are there where sites have names."""
+    """The part of ``summary.json`` that a report reads; ``sites`` is present if sites have names."""
 
     label: str
     metrics: dict[str, int | float | None]
@@ -111,13 +111,13 @@ def _jobs(path: Path, rows: csv.DictReader[str]) -> Iterator[tuple[Any, ...]]:
             places = _places(row["site"], width)
             state = "limit" if int(row["killed"]) else "finished"
         except (ValueError, TypeError):
-            right = "whole numbers, and a site as NAME or NAME:NODES+NAME:NODES"
-            raise InputError(f"{path}: line {rows.line_num}: cannot be read; {right} are asked for") from None
+            expected = "whole numbers, and a site as NAME or NAME:NODES+NAME:NODES"
+            raise InputError(f"{path}: line {rows.line_num}: cannot be read; expected {expected}") from None
         yield job_id, "", "", state, submit_ms, start_ms, end_ms, places
 
 
 def _places(text: str, width: int) -> list[tuple[str, int]]:
-    """Return the sites and nodes of a job.
+    """Parse the sites and nodes of a job.
 
     Examples
     --------
@@ -131,13 +131,13 @@ def _places(text: str, width: int) -> list[tuple[str, int]]:
 
 
 def report(runs: Sequence[FinishedRun]) -> str:
-    """Return an HTML file of one or several runs, whole: it asks nobody for anything, and runs nothing but its own."""
+    """Return a self-contained HTML file of one or several runs; it loads nothing, and runs only its own script."""
     style = (_STATIC / "style.css").read_text(encoding="utf-8")
-    # What pages and reports share; a report is one file, so that nothing is imported there.
+    # Modules that the web pages import are concatenated here, because a report is a single file.
     script = "\n".join((_STATIC / name).read_text(encoding="utf-8").replace("\nexport ", "\n") for name in _SCRIPTS)
     title = html.escape(" and ".join(run.label for run in runs))
-    policy = f"default-src 'none'; script-src {_mark(script)}; style-src {_mark(style)}"
-    # No text of a job may end the element that holds it.
+    policy = f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}"
+    # Escape "<", so that no job's text can close the script element.
     data = msgspec.json.encode({"runs": runs, "metrics": _METRICS}).decode().replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -149,6 +149,6 @@ def report(runs: Sequence[FinishedRun]) -> str:
 """
 
 
-def _mark(text: str) -> str:
-    """Return by what a browser knows a text that it may use."""
+def _csp_hash(text: str) -> str:
+    """Return the hash source of a script or style for the Content-Security-Policy."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,7 +1,7 @@
-"""Plots of results: over time, as distributions, side by side.
+"""Plots of results: over time, as distributions, and side by side.
 
-Utilisation and queue; the policies in force at a self-tuning site (as Streit, Figure 4.2); waits and slowdowns; several
-results; and how a solver closes in on the best plan.
+They show utilisation and queue, the policies in force at a self-tuning site (as Streit, Figure 4.2), waits and
+slowdowns, several results, and a solver's gap over time.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from gridweave.scenarios.workload.table import MS_PER_S, BoolArray, IntArray
 if TYPE_CHECKING:
     from gridweave.scenarios.optimum.table import OptimumLine
 
-_STEPS_AT_MOST = 1500  # more changes than this are averaged over bins
+_STEPS_AT_MOST = 1500  # more changes are averaged over bins
 _BINS_AT_MOST = 200
 _ROWS_AT_ONCE = 1 << 18
 _POINTS_AT_MOST = 3000  # of a distribution
-_BINS = 60  # in each of which the policies in force are counted
+_BINS = 60  # of the plot of policies
 _MOST_LINES = 12
 
 
 def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the busy nodes and the waiting jobs over time, all of it if nothing else is said.
+    """Draw the busy nodes and the waiting jobs over time, by default over all time.
 
-    Where there are too many changes to see, means over bins are drawn, and the range within each bin behind them: of
-    the waiting jobs all of it, of the busy nodes that of the middle 80% of the time.
+    If there are too many changes, draw means over bins of time, and behind them the range within each bin: for waiting
+    jobs the whole range, for busy nodes the range of the middle 80% of the time.
     """
     begin_ms, until_ms = window(start_ms, end_ms, span(result))
     steps = step_functions(*result.schedule())
@@ -78,18 +78,18 @@ def plot_utilisation(result: SimulationResult, *, start_ms: int | None = None, e
 
 
 def span(result: SimulationResult) -> tuple[int, int]:
-    """Return the time from the first submission to the last end; a second if no job ran."""
+    """Return the time from the first submission to the last end; one second if no job ran."""
     submit_ms, _, end_ms, _ = result.schedule()
     return (int(submit_ms[0]), int(end_ms.max())) if len(submit_ms) else (0, MS_PER_S)
 
 
 def title(result: SimulationResult) -> str:
-    """Return the line above a plot of one result."""
+    """Return the title of a plot of one result."""
     return f"{result.workload.name} on {result.nodes:,} nodes: {result.title}"
 
 
 def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -> tuple[int, int]:
-    """Return the time to show: as asked for, else the default."""
+    """Return the window to show, with missing ends from ``default``; OptionError if it is empty."""
     begin_ms = default[0] if start_ms is None else start_ms
     until_ms = default[1] if end_ms is None else end_ms
     if not begin_ms < until_ms:
@@ -99,10 +99,10 @@ def window(start_ms: int | None, end_ms: int | None, default: tuple[int, int]) -
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Bins:
-    """A stretch of time in parts: from change to change or, where these are too many, of a length that people know."""
+    """The bins of a window: between changes, or of a round duration if there are too many changes."""
 
     edges_ms: IntArray  # (k + 1,)
-    name: str  # of the length; nothing where every change is an edge
+    name: str  # the duration; empty if the bins lie between changes
 
     @classmethod
     def of(cls, steps: Steps, begin_ms: int, until_ms: int) -> _Bins:
@@ -115,14 +115,14 @@ class _Bins:
 def over_bins(
     time_ms: IntArray, values: IntArray, edges_ms: IntArray, share: float = 1.0
 ) -> tuple[FloatArray, IntArray, IntArray]:
-    """Return the mean and the range of a step function within bins of time, exactly.
+    """Return the exact mean and range (low, high) of a step function within bins of time.
 
-    Each value holds until the next instant; before the first it is zero, and the last is zero. The range is that of the
-    middle ``share`` of the time in each bin.
+    Each value holds until the next instant; the function is zero before the first instant and from the last on. The
+    range covers the middle ``share`` of the time in each bin.
     """
-    # Several bins at a time, but not so many that the working arrays outgrow the ones given.
-    pieces = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE
-    borders = [*np.flatnonzero(np.diff(pieces, prepend=-1)).tolist(), len(edges_ms) - 1]
+    # Work in blocks of bins, so that working arrays stay smaller than the input.
+    blocks = np.searchsorted(time_ms, edges_ms[:-1]) // _ROWS_AT_ONCE
+    borders = [*np.flatnonzero(np.diff(blocks, prepend=-1)).tolist(), len(edges_ms) - 1]
     parts = [
         _over_few_bins(time_ms, values, edges_ms[first : last + 1], share)
         for first, last in itertools.pairwise(borders)
@@ -136,17 +136,17 @@ def _over_few_bins(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     first, last = np.searchsorted(time_ms, (edges_ms[0] + 1, edges_ms[-1]))
     begins = np.concatenate((time_ms[first:last], edges_ms[:-1]))
-    begins.sort()  # one that stands twice holds for no time at first
-    lasts = np.diff(begins, append=edges_ms[-1])
+    begins.sort()  # the first of two equal instants has length zero
+    durations = np.diff(begins, append=edges_ms[-1])
     known = slice(max(first - 1, 0), last)
-    held = np.concatenate(([0], values[known]))[np.searchsorted(time_ms[known], begins, side="right")]
+    values_held = np.concatenate(([0], values[known]))[np.searchsorted(time_ms[known], begins, side="right")]
     bins = np.searchsorted(edges_ms, begins, side="right") - 1
-    mean = np.bincount(bins, held * lasts.astype(np.float64)) / np.diff(edges_ms)
-    order = np.argsort(bins * (np.max(held) + 1) + held)
-    passed = np.cumsum(lasts[order]) + edges_ms[0]  # up to here, with each bin's time sorted by value
+    mean = np.bincount(bins, values_held * durations.astype(np.float64)) / np.diff(edges_ms)
+    order = np.argsort(bins * (np.max(values_held) + 1) + values_held)
+    passed = np.cumsum(durations[order]) + edges_ms[0]  # running time, with each bin's time sorted by value
     margin = np.diff(edges_ms) * ((1 - share) / 2)
-    low = held[order[np.searchsorted(passed, edges_ms[:-1] + margin, side="right")]]
-    high = held[order[np.searchsorted(passed, edges_ms[1:] - margin, side="left")]]
+    low = values_held[order[np.searchsorted(passed, edges_ms[:-1] + margin, side="right")]]
+    high = values_held[order[np.searchsorted(passed, edges_ms[1:] - margin, side="left")]]
     return mean, low, high
 
 
@@ -160,7 +160,7 @@ def _draw_steps(
     scale: float,
     share: float,
 ) -> tuple[float, float]:
-    """Draw a step function; over bins, its range behind it. Return its mean, and the greatest value drawn."""
+    """Draw a step function, with its range if it is binned; return its mean and the highest value drawn."""
     mean, low, high = (values * scale for values in over_bins(*course, bins.edges_ms, share))
     if bins.name:
         label = f"range within {bins.name}" if share == 1 else f"{share:.0%} of the time within {bins.name}"
@@ -173,10 +173,10 @@ def _draw_steps(
 
 
 def plot_waits(result: SimulationResult) -> Figure:
-    """Draw the distributions of waits and of slowdowns, of all jobs, and of narrow and wide ones.
+    """Draw the distributions of waits and slowdowns of all jobs, and of narrow and wide jobs.
 
-    The jobs that did not wait have no place on a logarithmic axis: their share is where a curve begins, and the legend
-    says it.
+    Jobs that did not wait are outside the logarithmic axis: their share is the start of each curve, and the legend
+    shows it.
     """
     submit_ms, start_ms, end_ms, width = result.schedule()
     wait_s = (start_ms - submit_ms) / MS_PER_S
@@ -204,7 +204,7 @@ def plot_waits(result: SimulationResult) -> Figure:
 
 
 def _waited(name: str, wait_s: FloatArray) -> str:
-    """Say of how many jobs a curve is, and how many of them are not on the axis."""
+    """Return the label of a curve: its number of jobs, and the share of jobs that did not wait."""
     if not len(wait_s):
         return f"{name}: none"
     jobs = "1 job" if len(wait_s) == 1 else f"{len(wait_s):,} jobs"
@@ -212,7 +212,7 @@ def _waited(name: str, wait_s: FloatArray) -> str:
 
 
 def _limits(wait_s: FloatArray) -> tuple[float, float]:
-    """Return the ends of an axis for these waits."""
+    """Return the limits of an axis for these waits."""
     waits = wait_s[wait_s > 0]
     if not len(waits):
         return 1.0, 60.0
@@ -221,14 +221,14 @@ def _limits(wait_s: FloatArray) -> tuple[float, float]:
 
 
 def _draw_shares(axes: Axes, values: FloatArray, floor: float, colour: str, label: str, dash: str = "-") -> None:
-    """Draw the share of jobs up to each value; what is at the floor lies at the left end."""
+    """Draw the share of jobs up to each value; values at the floor appear at the left end."""
     ordered = np.sort(values)
     rows = np.arange(len(ordered))
     if len(ordered) > _POINTS_AT_MOST:
         rows = np.unique(np.linspace(0, len(ordered) - 1, _POINTS_AT_MOST).round().astype(np.int64))
     at_floor = int(np.count_nonzero(ordered <= floor))
     rows = rows[rows >= at_floor]
-    # A tiny and a huge value stand for the ends of the axis, wherever they are.
+    # A tiny and a huge value extend the curve to both ends of the axis.
     places = np.concatenate(([1e-9], ordered[rows], [1e30]))
     shares = np.concatenate(([at_floor], rows + 1, [len(ordered)])) * (100 / len(ordered) if len(ordered) else np.nan)
     axes.plot(places, shares, drawstyle="steps-post", color=colour, linestyle=dash, linewidth=1.6, label=label)
@@ -241,7 +241,7 @@ def _finish_shares(panels: Sequence[Axes]) -> None:
 
 
 def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
-    """Draw results side by side, at least one: SLDwA, AWT, UTIL, and the distributions of their waits."""
+    """Draw at least one result side by side: SLDwA, AWT, UTIL, and the distributions of waits."""
     if not results:
         raise InputError("there is no result to draw; give at least one")
     colours = [SERIES[row % len(SERIES)] for row in range(len(results))]
@@ -250,21 +250,21 @@ def plot_comparison(results: Sequence[SimulationResult]) -> Figure:
     upper, lower = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
     metrics = [result.metrics() for result in results]
     panels = upper.subplots(1, 3, sharey=True)
-    _draw_bars(panels[0], "SLDwA", [one.sldwa for one in metrics], "{:,.3f}", colours)
-    _draw_bars(panels[1], "AWT [s]", [one.awt_ms / MS_PER_S for one in metrics], "{:,.0f}", colours)
-    _draw_bars(panels[2], "UTIL [%]", [one.util * 100 for one in metrics], "{:.2f}", colours)
+    _draw_bars(panels[0], "SLDwA", [values.sldwa for values in metrics], "{:,.3f}", colours)
+    _draw_bars(panels[1], "AWT [s]", [values.awt_ms / MS_PER_S for values in metrics], "{:,.0f}", colours)
+    _draw_bars(panels[2], "UTIL [%]", [values.util * 100 for values in metrics], "{:.2f}", colours)
     panels[0].set_yticks(range(len(results)), [result.label for result in results])
     panels[0].invert_yaxis()
     _draw_waits(lower.subplots(), results, colours)
     lower.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-    grounds = dict.fromkeys(f"{result.workload.name} on {result.nodes:,} nodes" for result in results)
-    figure.suptitle(", ".join(grounds))
+    setups = dict.fromkeys(f"{result.workload.name} on {result.nodes:,} nodes" for result in results)
+    figure.suptitle(", ".join(setups))
     return figure
 
 
 def _draw_waits(axes: Axes, results: Sequence[SimulationResult], colours: Sequence[str]) -> None:
     """Draw the distributions of the waits of all results."""
-    waits = [(start_ms - submit_ms) / MS_PER_S for submit_ms, start_ms, *_ in (one.schedule() for one in results)]
+    waits = [(start_ms - submit_ms) / MS_PER_S for submit_ms, start_ms, *_ in (result.schedule() for result in results)]
     for row, (result, wait_s) in enumerate(zip(results, waits, strict=True)):
         dash = ("-", "--", ":", "-.")[row // len(SERIES) % 4]
         _draw_shares(axes, wait_s, 0.0, colours[row], _waited(result.label, wait_s), dash)
@@ -274,7 +274,7 @@ def _draw_waits(axes: Axes, results: Sequence[SimulationResult], colours: Sequen
 
 
 def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colours: Sequence[str]) -> None:
-    """Draw one metric as bars that begin at zero, with the values written at their ends."""
+    """Draw one metric as bars from zero, with the values at their ends."""
     known = [0.0 if np.isnan(value) else value for value in values]
     bars = axes.barh(range(len(values)), known, color=colours, height=0.7)
     axes.bar_label(
@@ -290,13 +290,13 @@ def _draw_bars(axes: Axes, name: str, values: Sequence[float], form: str, colour
 
 
 def plot_policies(result: SimulationResult) -> Figure:
-    """Draw for which part of the time each policy of a self-tuning site was in force, over the run.
+    """Draw which part of the time each policy of a self-tuning site was in force, over the run.
 
-    OptionError if the result is of another site, or no job ran.
+    OptionError if the result is not of a self-tuning site, or no job ran.
     """
     ran = result.ran
     if not isinstance(result.own, Switches) or not ran.any():
-        raise OptionError("kind", "'policies' is of a run of dynP in the compiled loop, in which jobs ran")
+        raise OptionError("kind", "'policies' needs a run of dynP in the compiled loop in which jobs ran")
     begin_ms, until_ms = int(result.workload.submit_ms[ran].min()), int(result.end_ms.max())
     edges_ms = np.linspace(begin_ms, until_ms, _BINS + 1)
     time = TimeAxis.of(result.workload, begin_ms, until_ms)
@@ -317,19 +317,19 @@ def plot_policies(result: SimulationResult) -> Figure:
 
 
 def shares(switches: Switches, edges_ms: FloatArray) -> FloatArray:
-    """Return for which part of each bin each policy was in force, float64, shape (policies, bins)."""
+    """Return the part of each bin for which each policy was in force, float64, shape (policies, bins)."""
     bounds_ms = np.concatenate([[edges_ms[0]], switches.switched_ms, [edges_ms[-1]]]).astype(np.float64)
     in_force = np.concatenate([[0], switches.switched_to])
-    found = np.zeros((len(switches.policies), len(edges_ms) - 1))
+    shares_of_bins = np.zeros((len(switches.policies), len(edges_ms) - 1))
     for number in range(len(switches.policies)):
         lasted = np.where(in_force == number, np.maximum(np.diff(bounds_ms), 0.0), 0.0)
         until = np.interp(edges_ms, bounds_ms, np.concatenate([[0.0], np.cumsum(lasted)]))
-        found[number] = np.diff(until) / np.diff(edges_ms)
-    return found
+        shares_of_bins[number] = np.diff(until) / np.diff(edges_ms)
+    return shares_of_bins
 
 
 def plot_gaps(lines: Sequence[OptimumLine]) -> Figure:
-    """Draw the proven gap over time, a line for each instant; of many instants the first are drawn."""
+    """Draw the proven gap over the solver's time, one line per instant, for the first instants only."""
     figure = new_figure(8, 4.4)
     axes = figure.subplots()
     for number, line in enumerate([line for line in lines if line.course][:_MOST_LINES]):

@@ -1,4 +1,4 @@
-"""The schedule itself: time by nodes, with the jobs as rectangles (Streit, Figure 3.1), or slice by slice."""
+"""Plots of a schedule: jobs as rectangles of time by nodes (Streit, Figure 3.1), or slice by slice."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from gridweave.scenarios.workload.table import IntArray
 from gridweave.site.allocation import Interval, NodePool
 
 STARTS_AT_MOST = 100
-"""More jobs than this that start in one view cannot be told apart."""
+"""Highest number of job starts in a window at which jobs are distinguishable."""
 
 STARTS_AT_LEAST = 60
-"""So many jobs start in one view if more time than it shows would still be readable."""
+"""A window is widened until this many jobs start in it, if possible."""
 
-# Paul Tol's light scheme: told apart also with colour vision deficiencies, and black text is legible on all of them.
+# Paul Tol's light scheme: distinguishable with colour vision deficiencies, and legible below black text.
 FILLS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00")
 WIDTH_IN, HEIGHT_IN = 11.0, 7.5
 _CHAR_PT, _LINE_PT, _FONT_PT, _SLIVER_PT = 4.2, 8.0, 6.5, 2.5
 
 _ROWS_AT_ONCE = 1 << 16
-_COMPARED_AT_MOST = 2000  # jobs whose neighbours are looked at for colours
+_COMPARED_AT_MOST = 2000  # with more jobs, colours ignore neighbours
 _SHOWN_SLICES = 60
 
 _Placed = tuple[int, tuple[Interval, ...]]
 
 
 def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the jobs as rectangles over time and nodes, with their ids where there is room, and the waiting jobs below.
+    """Draw the jobs as rectangles over time and nodes, with their ids where there is space, and the waiting jobs below.
 
-    With one end of the time left out, as much is shown as is readable after or before the other; with both left out,
-    the `busiest_window`. A job on nodes that are not next to each other is several rectangles of one colour.
+    If one end of the window is missing, show as much time as is readable from the other end; if both are missing, show
+    the `busiest_window`. A job on separate ranges of nodes is several rectangles of one colour.
 
     Notes
     -----
-    Node numbers come from a `NodePool` by replaying the schedule from its beginning: at each instant the ended jobs
-    give their nodes back, then the started jobs take the lowest free ones, in the order of the workload.
+    Node numbers come from replaying the schedule with a `NodePool`: at each instant ended jobs release their nodes,
+    then
+    started jobs take the lowest free nodes, in the order of the workload.
     """
     steps = step_functions(*result.schedule())
     begin_ms, until_ms = _chosen_window(result, steps, start_ms, end_ms)
@@ -55,30 +56,33 @@ def plot_schedule(result: SimulationResult, *, start_ms: int | None = None, end_
     placed = list(place_jobs(result, steps, begin_ms, until_ms))
     _draw_jobs(upper, result, placed, time, begin_ms, until_ms)
     draw_queue(lower, steps, time, begin_ms, until_ms)
-    upper.set_title(f"{len(placed):,} jobs; one on scattered nodes is drawn in pieces of one colour", fontsize="small")
+    upper.set_title(
+        f"{len(placed):,} jobs; a job on scattered nodes is several rectangles of one colour", fontsize="small"
+    )
     figure.suptitle(title(result))
     return figure
 
 
 def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
-    """Choose the time to show: all of it if that is readable, else a busy stretch that is.
+    """Choose the window to show: all time if that is readable, else a busy window.
 
     Notes
     -----
-    The time is narrowed from one usual length to the next (years down to a second), each time to the stretch of the
-    last one in which running and waiting jobs ask for the most node time, until at most `STARTS_AT_MOST` jobs start. If
-    fewer than `STARTS_AT_LEAST` start then, it is widened again within the last one until that many do.
+    The window is narrowed from one round duration to the next, from years to a second. Each step chooses the part of
+    the
+    previous window with the most node time requested by running and waiting jobs, until at most `STARTS_AT_MOST` jobs
+    start. If fewer than `STARTS_AT_LEAST` jobs start, the window grows again within the previous one.
     """
     begin_ms, until_ms = span(result)
-    asked = np.zeros(len(steps.time_ms))  # the node time up to each row; in place, as a long schedule has many rows
-    asked[1:] = steps.time_ms[1:]
-    asked[1:] -= steps.time_ms[:-1]
-    asked[1:] *= steps.demand[:-1]
-    np.cumsum(asked, out=asked)
+    requested = np.zeros(len(steps.time_ms))  # node time up to each row; computed in place to save memory
+    requested[1:] = steps.time_ms[1:]
+    requested[1:] -= steps.time_ms[:-1]
+    requested[1:] *= steps.demand[:-1]
+    np.cumsum(requested, out=requested)
 
-    def asked_until(instants_ms: IntArray) -> FloatArray:
+    def requested_until(instants_ms: IntArray) -> FloatArray:
         row = np.searchsorted(steps.time_ms, instants_ms, side="right") - 1
-        return asked[row] + steps.demand[row] * (instants_ms - steps.time_ms[row]).astype(np.float64)
+        return requested[row] + steps.demand[row] * (instants_ms - steps.time_ms[row]).astype(np.float64)
 
     starts = np.sort(result.start_ms[result.ran])
     around_ms = begin_ms, until_ms
@@ -87,16 +91,16 @@ def busiest_window(result: SimulationResult, steps: Steps) -> tuple[int, int]:
             break
         if length_ms < until_ms - begin_ms:
             around_ms = begin_ms, until_ms
-            froms = np.append(np.arange(begin_ms, until_ms - length_ms, length_ms // 4), until_ms - length_ms)
-            begin_ms = int(froms[np.argmax(asked_until(froms + length_ms) - asked_until(froms))])
+            begins = np.append(np.arange(begin_ms, until_ms - length_ms, length_ms // 4), until_ms - length_ms)
+            begin_ms = int(begins[np.argmax(requested_until(begins + length_ms) - requested_until(begins))])
             until_ms = begin_ms + length_ms
     return _widened(starts, (begin_ms, until_ms), around_ms)
 
 
 def _widened(starts: IntArray, window_ms: tuple[int, int], around_ms: tuple[int, int]) -> tuple[int, int]:
-    """Return a window in which `STARTS_AT_LEAST` jobs start, if that many do around it: it grows to later times first.
+    """Widen a window until `STARTS_AT_LEAST` jobs start in it, within ``around_ms`` and to later times first.
 
-    More than `STARTS_AT_MOST` may start at one instant; such an instant is left outside.
+    If more than `STARTS_AT_MOST` jobs start at one instant, keep that instant outside.
     """
     first, last = np.searchsorted(starts, window_ms).tolist()
     low, high = np.searchsorted(starts, around_ms).tolist()
@@ -109,17 +113,17 @@ def _widened(starts: IntArray, window_ms: tuple[int, int], around_ms: tuple[int,
 
 
 class Boxes:
-    """Jobs as rectangles over a window of time and the nodes of a machine, each of which is ``node_pt`` high."""
+    """Jobs as rectangles in a window of time and nodes; a node is ``node_pt`` points high."""
 
     def __init__(self, axes: Axes, time: TimeAxis, window_ms: tuple[int, int], node_pt: float, border: str) -> None:
         self._axes, self._time, self._window_ms, self._node_pt, self._border = axes, time, window_ms, node_pt, border
         self._corners: list[list[tuple[float, float]]] = []
-        self._looks: list[tuple[str, str]] = []
+        self._styles: list[tuple[str, str]] = []
 
     def add(
         self, job_id: int, span_ms: tuple[int, int], intervals: Iterable[Interval], fill: str, floor: int = 0
     ) -> None:
-        """Add a job on intervals of nodes, counted from ``floor``; its id is written where there is room."""
+        """Add a job on intervals of nodes counted from ``floor``, with its id where there is space."""
         begin_ms, until_ms = self._window_ms
         ends_ms = np.clip(span_ms, begin_ms, until_ms)
         left, right = self._time.place(ends_ms).tolist()
@@ -127,22 +131,22 @@ class Boxes:
         for low, high in intervals:
             bottom, top, high_pt = floor + low, floor + high, (high - low) * self._node_pt
             self._corners.append([(left, bottom), (right, bottom), (right, top), (left, top)])
-            # The border of a sliver would hide its colour.
-            self._looks.append((fill, fill if min(wide_pt, high_pt) < _SLIVER_PT else self._border))
+            # A border would hide the colour of a narrow rectangle.
+            self._styles.append((fill, fill if min(wide_pt, high_pt) < _SLIVER_PT else self._border))
             if wide_pt > len(str(job_id)) * _CHAR_PT and high_pt > _LINE_PT:
                 where = (left + right) / 2, (bottom + top) / 2
                 self._axes.text(*where, str(job_id), ha="center", va="center", fontsize=_FONT_PT)
 
     def draw(self, line: float) -> None:
-        """Draw all rectangles, with borders of this width."""
-        fills, borders = zip(*self._looks, strict=True) if self._looks else ((), ())
+        """Draw all rectangles, with borders ``line`` points wide."""
+        fills, borders = zip(*self._styles, strict=True) if self._styles else ((), ())
         self._axes.add_collection(PolyCollection(self._corners, facecolors=fills, edgecolors=borders, linewidths=line))
 
 
 def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: int) -> Iterator[_Placed]:
-    """Replay a schedule; yield the row of each job that runs in a window, and its nodes, half-open and ascending."""
+    """Replay a schedule; yield the row and the node intervals of each job that runs in a window."""
     idle_ms = steps.time_ms[(steps.busy == 0) & (steps.time_ms <= begin_ms)]
-    since_ms = int(idle_ms[-1]) if len(idle_ms) else 0  # what was before is without effect: all nodes are free
+    since_ms = int(idle_ms[-1]) if len(idle_ms) else 0  # all nodes are free here, so that earlier jobs do not matter
     rows = np.flatnonzero((result.start_ms >= since_ms) & (result.start_ms < until_ms))
     start_ms, end_ms, width = result.start_ms[rows], result.end_ms[rows], result.workload.width[rows]
     starts, ends = np.argsort(start_ms, kind="stable"), np.argsort(end_ms, kind="stable")
@@ -160,7 +164,7 @@ def place_jobs(result: SimulationResult, steps: Steps, begin_ms: int, until_ms: 
 
 
 def _row_by_row(*columns: IntArray) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of a table as numbers of Python's, of which there are only some at a time."""
+    """Yield the rows of a table as Python numbers, converted block by block to save memory."""
     for first in range(0, len(columns[0]), _ROWS_AT_ONCE):
         yield from zip(*(column[first : first + _ROWS_AT_ONCE].tolist() for column in columns), strict=True)
 
@@ -189,7 +193,7 @@ def _draw_jobs(
 
 
 def _node_axis(axes: Axes, nodes: int) -> None:
-    """Make the y axis one of the nodes of a machine."""
+    """Scale the y axis for the nodes of a machine."""
     axes.set_ylim(0, nodes)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("Node")
@@ -197,7 +201,7 @@ def _node_axis(axes: Axes, nodes: int) -> None:
 
 
 def _fills(result: SimulationResult, placed: list[_Placed]) -> list[str]:
-    """Choose a colour for each job: one that no neighbour has, else one that few running jobs have."""
+    """Choose a colour for each job: a colour that no neighbour has, or else one that few running jobs have."""
     if len(placed) > _COMPARED_AT_MOST:
         return [FILLS[number % len(FILLS)] for number in range(len(placed))]
     chosen: list[int] = []
@@ -218,7 +222,7 @@ def _touch(some: tuple[Interval, ...], others: tuple[Interval, ...]) -> bool:
 
 
 def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms: int) -> None:
-    """Draw how many jobs wait, with the axis of time."""
+    """Draw the number of waiting jobs, with the time axis."""
     time.show(axes, begin_ms, until_ms)
     inside = (steps.time_ms > begin_ms) & (steps.time_ms < until_ms)
     edges_ms = np.concatenate(([begin_ms], steps.time_ms[inside], [until_ms]))
@@ -229,27 +233,27 @@ def draw_queue(axes: Axes, steps: Steps, time: TimeAxis, begin_ms: int, until_ms
 
 
 def plot_slices(result: SimulationResult, *, start_ms: int | None = None, end_ms: int | None = None) -> Figure:
-    """Draw the slices of the jobs over time and nodes, with their ids where there is room.
+    """Draw the slices of the jobs over time and nodes, with their ids where there is space.
 
     Parameters
     ----------
     result : SimulationResult
-        Of a site that shares its nodes in time; it is simulated again up to the end of the window.
+        Result of a site that shares its nodes in time; the site is simulated again up to the end of the window.
     start_ms, end_ms : int, optional
-        The window. If left out, 60 slices from the middle of the schedule, or from ``start_ms``, or up to ``end_ms``.
+        The window; by default 60 slices from the middle of the schedule, from ``start_ms``, or up to ``end_ms``.
 
     Raises
     ------
     OptionError
-        If the result is not of such a site, or the window is empty.
+        If the site does not share its nodes in time, or the window is empty.
     InputError
-        If there are too many slices to be drawn.
+        If there are too many slices to draw.
     """
     from gridweave.scenarios.batch.slices import slices_between
     from gridweave.site.disciplines.gang.policy import NAME, GangPolicy
 
     if result.options.get("discipline") != NAME:
-        raise OptionError("kind", f"'slices' are of a site with the discipline {NAME}; give utilisation or waits")
+        raise OptionError("kind", f"'slices' needs a site with the discipline {NAME}; give utilisation or waits")
     policy = GangPolicy(**{name: result.options[name] for name in GangPolicy.__struct_fields__})
     length_ms = _SHOWN_SLICES * policy.slice_ms
     if start_ms is None:
@@ -263,10 +267,10 @@ def plot_slices(result: SimulationResult, *, start_ms: int | None = None, end_ms
     time = TimeAxis.of(result.workload, start_ms, end_ms)
     time.show(axes, start_ms, end_ms)
     boxes = Boxes(axes, time, (start_ms, end_ms), HEIGHT_IN * 72 * 0.7 / result.nodes, "#333333")
-    for one in slices_between(result.workload, result.nodes, policy, start_ms, end_ms):
-        boxes.add(one.job_id, (one.start_ms, one.end_ms), one.nodes, FILLS[one.job_id % len(FILLS)])
+    for part in slices_between(result.workload, result.nodes, policy, start_ms, end_ms):
+        boxes.add(part.job_id, (part.start_ms, part.end_ms), part.nodes, FILLS[part.job_id % len(FILLS)])
     boxes.draw(0.3)
     _node_axis(axes, result.nodes)
-    axes.set_title("Each job in the slices in which it works", fontsize="small")
+    axes.set_title("Jobs in the slices in which they work", fontsize="small")
     figure.suptitle(title(result))
     return figure

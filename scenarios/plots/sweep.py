@@ -1,4 +1,4 @@
-"""Plots of a sweep, like those of Streit's thesis: lines over a number (Figures 7.8, 7.16), bars over names (7.1)."""
+"""Plots of a sweep, as in Streit's thesis: lines over numbers (Figures 7.8, 7.16), bars over names (Figure 7.1)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import pandas
 
 Places = tuple[int, ...]
-"""One place on each of some axes."""
+"""An index into the values of each of several axes."""
 
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _LINES_AT_MOST, _PANELS_AT_MOST = len(SERIES), 12
 _BAND_ROOM, _NEAR_ZERO = 0.6, 0.6
-_LOG_FROM = 50  # largest by smallest value, from which on equal steps would hide the small ones
+_LOG_FROM = 50  # ratio of the largest to the smallest value from which the axis is logarithmic
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which key of a sweep is where in a plot."""
+    """Which keys of a sweep are on the x axis, become lines, and become panels."""
 
     over: Axis | None
     lines: tuple[Axis, ...]
@@ -41,13 +41,13 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The means of one metric and the ends of their intervals, by the place of the combination on the varied axes."""
+    """The means of one metric and the ends of their intervals, by the combination's indices on the varied axes."""
 
     varied: tuple[Axis, ...]
     points: Mapping[Places, tuple[float, float, float]]
 
     def along(self, over: Axis | None, at: Mapping[str, int]) -> FloatArray:
-        """Return mean, low and high for each value of one key, the others fixed; NaN where no run is finished."""
+        """Return (mean, low, high) for each value of one key, with the others fixed; NaN where no run has finished."""
         rows = []
         for place in range(len(over.values) if over is not None else 1):
             where = {**at, over.name: place} if over is not None else at
@@ -56,7 +56,7 @@ class _Values:
 
 
 def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over: str | None = None) -> Figure:
-    """Draw a metric over what is varied, with the values of the key ``over`` side by side."""
+    """Draw a metric over the varied keys; ``over`` chooses the key of the x axis."""
     if not len(summary):
         raise UnavailableError("there is nothing to draw: no run has finished")
     layout = _layout(plan, over)
@@ -91,12 +91,12 @@ def plot_sweep(plan: SweepPlan, summary: pandas.DataFrame, metric: str, *, over:
 
 
 def over_numbers(axis: Axis) -> bool:
-    """Return whether the values of a key can stand on an axis of numbers: at least two, all finite."""
+    """Whether a key's values suit a numeric axis: at least two values, all finite."""
     return axis.is_numeric and len(axis.values) > 1 and all(math.isfinite(value) for value in axis.values)
 
 
 def _layout(plan: SweepPlan, over: str | None) -> _Layout:
-    """Choose: numbers go along the axis, what is left becomes lines, and what is too much for lines, panels."""
+    """Choose the layout: a numeric key on the x axis, the rest as lines, and as panels if there are too many lines."""
     varied = [axis for axis in plan.axes if len(axis.values) > 1]
     chosen = None if over is None else plan.axis(over)
     if chosen is None and varied:
@@ -107,11 +107,9 @@ def _layout(plan: SweepPlan, over: str | None) -> _Layout:
     while len(lines) > 1 and math.prod(len(axis.values) for axis in lines) > _LINES_AT_MOST:
         panels.append(min(lines, key=lambda axis: len(axis.values)))
         lines.remove(panels[-1])
-    many = math.prod(len(axis.values) for axis in lines), math.prod(len(axis.values) for axis in panels)
-    if many[0] > _LINES_AT_MOST * len(_DASHES) or many[1] > _PANELS_AT_MOST:
-        raise UnavailableError(
-            f"{plan.name}: {many[0] * many[1]} lines cannot be told apart in one plot; the tables have them all"
-        )
+    counts = math.prod(len(axis.values) for axis in lines), math.prod(len(axis.values) for axis in panels)
+    if counts[0] > _LINES_AT_MOST * len(_DASHES) or counts[1] > _PANELS_AT_MOST:
+        raise UnavailableError(f"{plan.name}: {counts[0] * counts[1]} lines are too many for one plot; see the tables")
     return _Layout(chosen, tuple(lines), tuple(panels))
 
 
@@ -132,7 +130,7 @@ def _keys(summary: pandas.DataFrame, axes: Sequence[Axis]) -> list[tuple[object,
 
 
 def _fixed(layout: _Layout, values: _Values, at: Mapping[str, int]) -> dict[str, int]:
-    """Return places for all axes: keys with a single value stand at their only one."""
+    """Return indices for all axes; axes with a single value have index 0."""
     return {axis.name: 0 for axis in values.varied} | dict(at)
 
 
@@ -144,8 +142,8 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
     order = np.argsort(numbers, kind="stable")
     count = math.prod(len(axis.values) for axis in layout.lines)
     for number, places in enumerate(_combinations(layout.lines)):
-        here = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), places, strict=True))
-        mean, low, high = values.along(over, here)[order].T
+        indices = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), places, strict=True))
+        mean, low, high = values.along(over, indices)[order].T
         colour, dash, marker = _style(number)
         axes.fill_between(numbers[order], low, high, color=colour, alpha=0.18, linewidth=0)
         axes.plot(
@@ -154,7 +152,7 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
             color=colour,
             linestyle=dash,
             marker=marker,
-            # Of lines on top of each other, the lower ones are to be seen at the sides.
+            # Lines drawn first are wider, so that they stay visible under lines on top of them.
             markersize=7.5 - 3 * number / count,
             linewidth=3.2 - 2 * number / count,
             label=_label(layout.lines, places),
@@ -164,7 +162,7 @@ def _draw_lines(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, i
 
 
 def _scale(axes: Axes, over: Axis, numbers: FloatArray) -> None:
-    """Set and name the scale of an axis of numbers."""
+    """Scale and label a numeric x axis."""
     if numbers.min() > 0 and numbers.max() / numbers.min() >= _LOG_FROM:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
@@ -181,8 +179,8 @@ def _draw_bars(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, in
     groups = np.arange(len(over.values) if over is not None else 1, dtype=np.float64)
     width = 0.8 / len(series)
     for number, places in enumerate(series):
-        here = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), places, strict=True))
-        mean, low, high = values.along(over, here).T
+        indices = _fixed(layout, values, at) | dict(zip((axis.name for axis in layout.lines), places, strict=True))
+        mean, low, high = values.along(over, indices).T
         where = groups + (number - (len(series) - 1) / 2) * width
         colour, _, _ = _style(number)
         hatch = ("", "////", "....", "xxxx")[number // len(SERIES)]
@@ -196,10 +194,12 @@ def _draw_bars(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, in
             linewidth=0,
             label=_label(layout.lines, places),
         )
-        known = np.isfinite(low) & (high > low)
-        if known.any():
-            reach = np.array([mean - low, high - mean])[:, known]
-            axes.errorbar(where[known], mean[known], reach, fmt="none", ecolor=BLACK, elinewidth=1, capsize=2)
+        has_interval = np.isfinite(low) & (high > low)
+        if has_interval.any():
+            error = np.array([mean - low, high - mean])[:, has_interval]
+            axes.errorbar(
+                where[has_interval], mean[has_interval], error, fmt="none", ecolor=BLACK, elinewidth=1, capsize=2
+            )
     labels = over.labels if over is not None else ("",)
     long = sum(map(len, labels)) > (40 if layout.panels else 70)
     axes.set_xticks(groups, labels, rotation=30 if long else 0, ha="right" if long else "center")
@@ -210,7 +210,7 @@ def _draw_bars(axes: Axes, layout: _Layout, values: _Values, at: Mapping[str, in
 
 
 def _set_limits(axes: Axes, values: _Values, *, bars: bool) -> None:
-    """Show all means, and of the intervals what does not press the means together; begin at zero where that is near."""
+    """Show all means and as much of the intervals as keeps the means distinguishable; start at zero if it is near."""
     ends = np.array(list(values.points.values()), np.float64)
     ends = ends[np.isfinite(ends[:, 0])]
     if not len(ends):
@@ -252,7 +252,7 @@ def _percent(part: float, _: object = None) -> str:
 
 
 def _legend(figure: Figure, axes: Axes, layout: _Layout) -> None:
-    """Write which line is which at the right, where it covers none."""
+    """Draw the legend at the right of the panels."""
     if not layout.lines:
         return
     handles, labels = axes.get_legend_handles_labels()
@@ -261,7 +261,7 @@ def _legend(figure: Figure, axes: Axes, layout: _Layout) -> None:
 
 
 def _sample(plan: SweepPlan, summary: pandas.DataFrame, metric: str) -> str:
-    """Say what the means are of."""
+    """Describe the sample behind the means."""
     if len(plan.seeds) < 2:
         return ""
     if bool((summary[f"{metric}_low"] == summary[f"{metric}_high"]).all()):

@@ -1,4 +1,4 @@
-"""One figure of a workload with a panel per distribution, after Figures 3.4 to 3.6 of the thesis."""
+"""One figure of a workload with a panel per distribution, after Figures 3.4 to 3.6 of Streit's thesis."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _plot_over_estimation(axes: Axes, workload: Workload) -> None:
 
 
 def _plot_arrivals(axes: Axes, workload: Workload) -> None:
-    """Draw the share of jobs submitted by each time (Figure 3.4), beside that of a constant rate."""
+    """Draw the share of jobs submitted by each time (Figure 3.4), and for comparison a constant rate."""
     since_s = (workload.submit_ms - workload.submit_ms[0]) / MS_PER_S
     unit, name = (_S_PER_DAY, "days") if since_s[-1] >= 2 * _S_PER_DAY else (3600, "hours")
     times, share = _cumulative(since_s / unit)
@@ -89,7 +89,7 @@ def _plot_arrivals(axes: Axes, workload: Workload) -> None:
 
 
 def _plot_interarrivals(axes: Axes, workload: Workload) -> None:
-    """Draw the cumulative distribution of the times between submissions; those of zero are the start of the curve."""
+    """Draw the cumulative distribution of the times between submissions; the curve starts at the share of zeros."""
     gaps_ms = np.diff(workload.submit_ms)
     positive = gaps_ms[gaps_ms > 0]
     if len(positive):
@@ -105,7 +105,7 @@ def _plot_interarrivals(axes: Axes, workload: Workload) -> None:
 
 
 def _write_figures(axes: Axes, info: TraceInfo) -> None:
-    """Write the main figures of the workload."""
+    """Write the main figures of the workload as text."""
     axes.set_axis_off()
     spreads = [(name, " / ".join(values)) for name, *values in info.spread_rows()]
     rows = [*info.figure_rows(), ("", "min / avg / max"), *spreads]
@@ -116,13 +116,13 @@ def _write_figures(axes: Axes, info: TraceInfo) -> None:
 
 
 def _cumulative(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the distinct values, ascending, and the share of all values that are no greater."""
+    """Return the distinct values, ascending, and for each the share of values up to it."""
     distinct, counts = np.unique(values, return_counts=True)
     return distinct, np.cumsum(counts) / len(values)
 
 
 def _time_axis(axes: Axes, *times_ms: IntArray) -> None:
-    """Make the x-axis logarithmic, with ticks at durations that people know."""
+    """Make the x-axis logarithmic, with ticks at round durations."""
     low = min(float(times.min()) for times in times_ms) / MS_PER_S
     high = max(float(times.max()) for times in times_ms) / MS_PER_S
     log_time_axis(axes, low / 1.3, high * 1.3)
@@ -130,7 +130,7 @@ def _time_axis(axes: Axes, *times_ms: IntArray) -> None:
 
 
 def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:
-    """Title the panel and make its y-axis one of shares."""
+    """Set the panel's title and labels, and scale its y-axis from 0 to 100%."""
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(x_label, fontsize=9)
     axes.set_ylabel(y_label, fontsize=9)

@@ -46,8 +46,8 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
         ),
         ({"summary": SUMMARY.replace('"name": "north", ', "")}, "`$.sites[0]`; it is not the summary of one run"),
         ({"jobs": "a,b\n1,2\n"}, "jobs.csv: has no column job_id, submit_ms"),
-        ({"jobs": JOBS + "3,x,0,1,1,1,1,north,1,0\n"}, "jobs.csv: line 4: cannot be read; whole numbers"),
-        ({"jobs": JOBS + "3,0,0,1,1,1,1,north:a,1,0\n"}, "jobs.csv: line 4: cannot be read; whole numbers"),
+        ({"jobs": JOBS + "3,x,0,1,1,1,1,north,1,0\n"}, "jobs.csv: line 4: cannot be read; expected whole numbers"),
+        ({"jobs": JOBS + "3,0,0,1,1,1,1,north:a,1,0\n"}, "jobs.csv: line 4: cannot be read; expected whole numbers"),
     ],
 )
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, changes: dict[str, str], said: str) -> None:

@@ -60,7 +60,7 @@ def test_slices_are_plotted_for_gang_scheduling_only(workload: Workload) -> None
     assert {text.get_text() for text in figure.axes[0].texts} >= {"1", "2"}
     with pytest.raises(GridweaveError, match="the window is empty"):
         result.plot("slices", start_ms=5, end_ms=5)
-    with pytest.raises(GridweaveError, match="'slices' are of a site with the discipline gang"):
+    with pytest.raises(GridweaveError, match="'slices' needs a site with the discipline gang"):
         simulate(workload, nodes=4).plot("slices")
 
 
