@@ -1,1 +1,1 @@
-"""Whether a schedule is one: faults, promises kept, and where two schedules differ (docs/check.md)."""
+"""Checks of schedules: faults, kept promises, and where two schedules differ (docs/check.md)."""

@@ -1,4 +1,4 @@
-"""What is wrong with a schedule, whatever made it: over-used nodes, jobs that run early, too long or not at all."""
+"""Faults of any schedule: over-used nodes, and jobs that run too early, too long or not at all."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes
     ----------
     kind : str
-        What is wrong.
     count : int
-        How many jobs, or spans of time, have it; at least 1.
+        How many jobs, or spans of time, have this fault; at least 1.
     first : str
-        The first of them, in a sentence.
+        A sentence about the first of them.
     """
 
     kind: str
@@ -34,19 +33,19 @@ class Fault(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """A schedule beside the workload that it is of, on the workload's clock.
+    """A schedule matched with its workload, on the workload's clock.
 
     Parameters
     ----------
     schedule : Schedule
-        What was read, with its times moved.
+        The schedule with shifted times.
     workload : Workload
     shift_ms : int
-        By how much they were moved: the first job that both know was submitted at one instant.
+        The shift, which aligns the submit times of the first common job.
     row : numpy.ndarray of int64, shape (lines,)
-        The row of the workload that each line is about; -1 if it has no such job.
+        The row of the workload for each line; -1 if the workload lacks the job.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        When each job of the workload ran, by its first line; `NEVER` if it did not.
+        When each job of the workload ran, by its first line; `NEVER` if it did not run.
     """
 
     schedule: Schedule
@@ -58,7 +57,7 @@ class Matched:
 
 
 def match(schedule: Schedule, workload: Workload) -> Matched:
-    """Find the jobs of a schedule in a workload.
+    """Match the lines of a schedule with the jobs of a workload.
 
     Raises
     ------
@@ -83,33 +82,33 @@ def match(schedule: Schedule, workload: Workload) -> Matched:
 
 
 def faults(matched: Matched, nodes: int, *, tolerance_ms: int = 0) -> list[Fault]:
-    """Return what is wrong with a schedule.
+    """Return the faults of a schedule.
 
     Parameters
     ----------
     matched : Matched
     nodes : int
-        Of the machine.
+        Nodes of the machine.
     tolerance_ms : int, optional
-        By how much times may be off.
+        Differences of times up to this are no fault.
 
     Returns
     -------
     list of Fault
         One for each kind that occurs.
     """
-    found = [*_of_lines(matched), *_of_times(matched, tolerance_ms), *_of_nodes(matched, nodes)]
-    return [fault for fault in found if fault.count]
+    candidates = [*_of_lines(matched), *_of_times(matched, tolerance_ms), *_of_nodes(matched, nodes)]
+    return [fault for fault in candidates if fault.count]
 
 
 def _fault(kind: str, wrong: BoolArray, sentence: Callable[[int], str]) -> Fault:
-    """Return a fault of all rows that are wrong, with the sentence of the first of them."""
+    """Build a fault that covers all wrong rows, with a sentence about the first."""
     count = int(np.count_nonzero(wrong))
     return Fault(kind, count, sentence(int(np.argmax(wrong))) if count else "")
 
 
 def _of_lines(matched: Matched) -> Iterator[Fault]:
-    """Yield what is wrong with which jobs there are."""
+    """Yield faults of the set of jobs, and of their nodes."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids = schedule.job_id
     _, first_line = np.unique(ids, return_index=True)
@@ -129,7 +128,7 @@ def _of_lines(matched: Matched) -> Iterator[Fault]:
 
 
 def _of_widths(matched: Matched, unknown: BoolArray) -> Iterator[Fault]:
-    """Yield what is wrong with the nodes of jobs."""
+    """Yield faults of widths and of the numbers of nodes."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids = schedule.job_id
     other = ~unknown & (workload.width[row] != schedule.width)
@@ -138,18 +137,20 @@ def _of_widths(matched: Matched, unknown: BoolArray) -> Iterator[Fault]:
         other,
         lambda i: f"job {ids[i]} has {schedule.width[i]} nodes; the trace says {workload.width[row[i]]}",
     )
-    told = schedule.nodes or ()
-    lengths = [None if one is None else len(one) for one in told]
-    odd = np.array([have not in (None, width) for have, width in zip(lengths, schedule.width, strict=False)], np.bool_)
+    listed_nodes = schedule.nodes or ()
+    lengths = [None if numbers is None else len(numbers) for numbers in listed_nodes]
+    odd = np.array(
+        [length not in (None, width) for length, width in zip(lengths, schedule.width, strict=False)], np.bool_
+    )
     yield _fault(
         "on another number of nodes",
         odd,
-        lambda i: f"job {ids[i]} has {schedule.width[i]} nodes, and runs on {lengths[i]}",
+        lambda i: f"job {ids[i]} has {schedule.width[i]} nodes but runs on {lengths[i]}",
     )
 
 
 def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
-    """Yield what is wrong with when the jobs ran."""
+    """Yield faults of submit times, starts and run times."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids, known = schedule.job_id, row >= 0
     submit_ms = workload.submit_ms[row]
@@ -165,7 +166,7 @@ def _of_times(matched: Matched, tolerance_ms: int) -> Iterator[Fault]:
 
 
 def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:
-    """Yield what is wrong with when the jobs started."""
+    """Yield faults of starts."""
     schedule, workload, row = matched.schedule, matched.workload, matched.row
     ids, submit_ms = schedule.job_id, workload.submit_ms[row]
     early = ran & (schedule.start_ms < submit_ms - tolerance_ms)
@@ -188,62 +189,66 @@ def _of_starts(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[
 
 
 def _of_lengths(matched: Matched, ran: BoolArray, tolerance_ms: int) -> Iterator[Fault]:
-    """Yield what is wrong with how long the jobs ran: it is to be the run time, cut at the estimate."""
+    """Yield faults of run times; a job should run for its run time, cut off at its estimate."""
     schedule = matched.schedule
-    wanted_ms = matched.workload.run_ms[matched.row]
-    more_ms = schedule.end_ms - schedule.start_ms - wanted_ms
+    expected_ms = matched.workload.run_ms[matched.row]
+    excess_ms = schedule.end_ms - schedule.start_ms - expected_ms
 
-    def said(word: str) -> Callable[[int], str]:
+    def sentence_of(word: str) -> Callable[[int], str]:
         return lambda i: (
-            f"job {schedule.job_id[i]} runs for {_s(more_ms[i] + wanted_ms[i])}, {_s(abs(more_ms[i]))} {word} than it "
-            "should"
+            f"job {schedule.job_id[i]} runs for {_s(excess_ms[i] + expected_ms[i])}, {_s(abs(excess_ms[i]))} {word} "
+            "than it should"
         )
 
-    yield _fault("ran too long", ran & (more_ms > tolerance_ms), said("longer"))
-    yield _fault("ran too short", ran & (more_ms < -tolerance_ms), said("shorter"))
+    yield _fault("ran too long", ran & (excess_ms > tolerance_ms), sentence_of("longer"))
+    yield _fault("ran too short", ran & (excess_ms < -tolerance_ms), sentence_of("shorter"))
 
 
 def _of_nodes(matched: Matched, nodes: int) -> Iterator[Fault]:
-    """Yield each kind of use of nodes that there are not, or that another has."""
+    """Yield the faults of nodes: more in use than exist, unknown nodes, and nodes of other jobs."""
     schedule = matched.schedule
     ran = (schedule.start_ms != NEVER) & (schedule.end_ms > schedule.start_ms)
     when = np.concatenate([schedule.start_ms[ran], schedule.end_ms[ran]])
     change = np.concatenate([schedule.width[ran], -schedule.width[ran]])
-    at_ms, place = np.unique(when, return_inverse=True)
-    used = np.cumsum(np.bincount(place, change, len(at_ms)).astype(np.int64))
+    at_ms, index = np.unique(when, return_inverse=True)
+    used = np.cumsum(np.bincount(index, change, len(at_ms)).astype(np.int64))
     over = used > nodes
     begins = over & ~np.concatenate([[False], over[:-1]])
     yield _fault(
-        "machine over-used", begins, lambda i: f"{used[i]} nodes are in use from {_s(at_ms[i])}, and there are {nodes}"
+        "machine over-used",
+        begins,
+        lambda i: f"{used[i]} nodes are in use from {_s(at_ms[i])}; the machine has {nodes}",
     )
-    beyond = [max(told or (0,)) for told in schedule.nodes or ()]
+    beyond = [max(numbers or (0,)) for numbers in schedule.nodes or ()]
     yield _fault(
-        "node that there is not",
+        "unknown node",
         np.array(beyond, np.int64) >= nodes,
-        lambda i: f"job {schedule.job_id[i]} runs on node {beyond[i]}, and the machine has the nodes 0 to {nodes - 1}",
+        lambda i: f"job {schedule.job_id[i]} runs on node {beyond[i]}; the machine has nodes 0 to {nodes - 1}",
     )
     doubled = list(_doubly_used(schedule))
     yield Fault("node of another job", len(doubled), doubled[0] if doubled else "")
 
 
 def _doubly_used(schedule: Schedule) -> Iterator[str]:
-    """Yield the jobs that start on a node that another has, where the schedule tells the nodes."""
-    told = schedule.nodes
-    if told is None:
+    """Yield a sentence about each job that starts on another job's node, if the schedule lists nodes."""
+    listed_nodes = schedule.nodes
+    if listed_nodes is None:
         return
     holder: dict[int, int] = {}
     for i in np.argsort(schedule.start_ms, kind="stable").tolist():
         start_ms = schedule.start_ms[i]
         if start_ms == NEVER:
             continue
-        taken = sorted(node for node in told[i] or () if node in holder and schedule.end_ms[holder[node]] > start_ms)
+        taken = sorted(
+            node for node in listed_nodes[i] or () if node in holder and schedule.end_ms[holder[node]] > start_ms
+        )
         if taken:
             other = holder[taken[0]]
             yield (
                 f"job {schedule.job_id[i]} starts at {_s(start_ms)} on node {taken[0]}, which job "
                 f"{schedule.job_id[other]} has until {_s(schedule.end_ms[other])}"
             )
-        for node in told[i] or ():
+        for node in listed_nodes[i] or ():
             if node not in holder or schedule.end_ms[holder[node]] < schedule.end_ms[i]:
                 holder[node] = i
 

@@ -1,7 +1,7 @@
-"""What EASY and conservative backfilling say of a schedule, whoever made it (docs/check.md).
+"""What EASY and conservative backfilling promise the jobs of any schedule (docs/check.md).
 
-Whether it kept what they promise ("Promises"); and where two schedules of one workload first differ, whether they would
-have the job start ("Where two schedules differ").
+The module checks whether a schedule kept these promises ("Promises"), and whether the two policies would start the job
+at which two schedules of a workload first differ ("Where two schedules differ").
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROMISES = ("easy", "conservative")
 
 
 class PromiseUse(msgspec.Struct, frozen=True):
-    """Whether promises of a kind were kept.
+    """Whether a schedule kept the promises of one kind.
 
     Attributes
     ----------
@@ -33,13 +33,13 @@ class PromiseUse(msgspec.Struct, frozen=True):
     made : int
         Jobs that were promised a start.
     broken : int
-        Of these, those that started later.
+        Jobs that started later than promised.
     first_job : int or None
-        The job whose promised start passed first.
+        The job with a broken promise whose promised start is the earliest.
     promised_ms, late_ms : int or None
-        The earliest start that it was promised, and how much later it started.
+        The earliest start that this job was promised, and how much later it started.
     worst_ms : int
-        How much later than promised any job started, at most.
+        The greatest delay of any job after its promised start.
     """
 
     kind: str
@@ -62,16 +62,16 @@ class PromiseUse(msgspec.Struct, frozen=True):
 
 
 class Replay(NamedTuple):
-    """A schedule without faults as it is played.
+    """A schedule without faults that is being replayed.
 
     Attributes
     ----------
     state : SiteState
     plan : Plan or None
-        For the promises of conservative backfilling.
+        The plan for the promises of conservative backfilling.
     played : PlayedSchedule
     rows : numpy.ndarray of int64, shape (m,)
-        The jobs of the workload that ran; they alone are played.
+        The jobs of the workload that ran; the others are left out.
     """
 
     state: SiteState
@@ -80,29 +80,29 @@ class Replay(NamedTuple):
     rows: IntArray
 
     def play(self, until_ms: int) -> None:
-        """Play all instants before one."""
+        """Replay all instants before ``until_ms``."""
         replay(self.state, self.plan, self.played, np.int64(until_ms))
 
     def take_in(self, now_ms: int) -> None:
-        """Play the ends and submissions of an instant, and no start."""
+        """Replay the ends and submissions of an instant, but no start."""
         take_in(self.state, self.plan, self.played, np.int64(now_ms))
 
 
 def new_replay(matched: Matched, nodes: int, kind: str) -> Replay:
-    """Return a schedule at its beginning, to be played with promises of a kind.
+    """Return a schedule at its beginning, to replay with promises of one kind.
 
     Parameters
     ----------
     matched : Matched
-        Without faults: no job starts before its submission, and no more nodes are in use than there are.
+        A schedule without faults: no job starts before its submission, and no more nodes are in use than exist.
     nodes : int
-        Of the machine.
+        Nodes of the machine.
     kind : {"easy", "conservative"}
 
     Raises
     ------
     OptionError
-        If there is no such promise.
+        If the kind is unknown.
     """
     check_known("promise", kind, PROMISES)
     rows = np.flatnonzero(matched.start_ms != NEVER)
@@ -113,12 +113,12 @@ def new_replay(matched: Matched, nodes: int, kind: str) -> Replay:
 
 
 def promise_use(matched: Matched, nodes: int, kind: str, *, tolerance_ms: int = 0) -> PromiseUse:
-    """Return whether a schedule kept what a policy promises; the arguments are as for `new_replay`.
+    """Return whether a schedule kept a policy's promises; the arguments are those of `new_replay`.
 
     Parameters
     ----------
     tolerance_ms : int, optional
-        How much later than promised a job may start.
+        Starts up to this much later than promised keep the promise.
     """
     played = new_replay(matched, nodes, kind)
     played.play(int(NEVER_MS))
@@ -141,17 +141,17 @@ class Parting(msgspec.Struct, frozen=True):
     Attributes
     ----------
     at_ms : int
-        The first instant at which one starts a job that the other does not.
+        The first instant at which only one of them starts some job.
     jobs : int
-        How many jobs start at different times, or in one of the two alone.
+        How many jobs start at different times, or in only one of the two.
     job_id : int
-        Of those that one starts at that instant and the other does not, the first in the queue.
+        The first job in the queue that only one of them starts at that instant.
     path : str
         The schedule that starts it.
     other_ms : int or None
         When the other starts it; None if never.
     why : str
-        What EASY and conservative backfilling say of that start.
+        Whether EASY and conservative backfilling would start it.
     """
 
     at_ms: int
@@ -170,13 +170,13 @@ class Parting(msgspec.Struct, frozen=True):
 
 
 def parting(one: Matched, other: Matched, nodes: int) -> Parting | None:
-    """Return where two schedules of one workload, both without faults, first differ; None if they are alike."""
+    """Return where two schedules of one workload, both without faults, first differ; None if they are equal."""
     differing = np.flatnonzero(one.start_ms != other.start_ms)
     if not len(differing):
         return None
     starts = np.stack([one.start_ms[differing], other.start_ms[differing]])
     first_ms = np.where(starts == NEVER, NEVER_MS, starts).min(axis=0)
-    row = int(differing[np.argmin(first_ms)])  # the first in the queue, of those of one instant
+    row = int(differing[np.argmin(first_ms)])  # of jobs with the same instant, the first in the queue
     at_ms = int(first_ms.min())
     starter, later = (one, other) if one.start_ms[row] == at_ms else (other, one)
     elsewhere_ms = int(later.start_ms[row])
@@ -191,31 +191,31 @@ def parting(one: Matched, other: Matched, nodes: int) -> Parting | None:
 
 
 def _why(starter: Matched, row: int, at_ms: int, nodes: int) -> str:
-    """Return what EASY and conservative backfilling say of the start of a job by one schedule."""
+    """Return whether EASY and conservative backfilling would start the job that one schedule starts."""
     easy, conservative = (new_replay(starter, nodes, kind) for kind in ("easy", "conservative"))
     for played in (easy, conservative):
         played.play(at_ms)
         played.take_in(at_ms)
     slot = int(np.searchsorted(easy.rows, row))
     promised_ms = int(conservative.state.jobs[slot]["promised_ms"])
-    said = "starts it now" if promised_ms == at_ms else f"has it start at {_s(promised_ms)}"
-    return f"{_of_easy(easy, slot, at_ms)}\nconservative: {said}"
+    verdict = "starts it now" if promised_ms == at_ms else f"has it start at {_s(promised_ms)}"
+    return f"{_of_easy(easy, slot, at_ms)}\nconservative: {verdict}"
 
 
 def _of_easy(played: Replay, slot: int, at_ms: int) -> str:
-    """Return what EASY says of a job at an instant, once all have started that stand before it and do start then."""
+    """Return whether EASY would start a job at an instant, after the starts of jobs ahead of it in the queue."""
     state = played.state
     head, shadow_ms, extra, starts = chance_under_easy(state, played.played, np.int64(slot), np.int64(at_ms))
     job, first, counters = state.jobs[slot], state.jobs[head], state.counters[0]
     verdict = "starts it" if starts else "does not start it"
-    said = f"easy: {verdict}; {counters['free']} of {counters['nodes']} nodes are free, and it takes {job['width']}"
+    text = f"easy: {verdict}; {counters['free']} of {counters['nodes']} nodes are free, and it takes {job['width']}"
     if head == slot:
-        return f"{said}; it is first in the queue"
+        return f"{text}; it is first in the queue"
     name = f"job {first['job_id']} ({first['width']} nodes)"
     if shadow_ms == at_ms:
-        return f"{said}; {name} is first in the queue, and fits"
+        return f"{text}; {name} is first in the queue, and fits"
     return (
-        f"{said}; by its estimate it ends at {_s(at_ms + int(job['estimate_ms']))}; {name}, first in the queue, can "
+        f"{text}; by its estimate it ends at {_s(at_ms + int(job['estimate_ms']))}; {name}, first in the queue, can "
         f"start at {_s(int(shadow_ms))}, with {extra} nodes to spare"
     )
 

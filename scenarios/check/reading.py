@@ -1,9 +1,9 @@
-"""Schedules as gridweave and other simulators write them, read as starts and ends by job (docs/check.md).
+"""Read schedules of gridweave and other simulators, as starts and ends by job (docs/check.md).
 
-Batsim: oar-team/batsim, ``docs/output-jobs.rst`` and ``src/export.cpp``, whose versions name some columns otherwise.
-AccaSim: ``SCHEDULE_OUTPUT`` of ``accasim/utils/misc.py``; its ``total_cpu`` is of the whole job, and what a system does
-not have is ``NA``. Alea: ``ResultCollector.java``. What writes a trace, as descendants of pyss do, leaves the wait in
-field 3 of SWF.
+Batsim: oar-team/batsim, ``docs/output-jobs.rst`` and ``src/export.cpp``; some columns have other names in some
+versions. AccaSim: ``SCHEDULE_OUTPUT`` of ``accasim/utils/misc.py``; ``total_cpu`` counts the whole job, and missing
+resources are ``NA``. Alea: ``ResultCollector.java``. Simulators that write a trace, such as descendants of pyss, store
+the wait in field 3 of SWF.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class RanJob(NamedTuple):
     width: int
     start_ms: int = NEVER
     end_ms: int = NEVER
-    nodes: frozenset[int] | None = None  # their numbers, if they are told
+    nodes: frozenset[int] | None = None  # their numbers, if listed
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A schedule that was read, one row a line, in the order of the file.
+    """A schedule that was read, one row per line, in the order of the file.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class Schedule:
     kind : str
         The name of its format.
     job_id, submit_ms, width, start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        As the file has them; `NEVER` for the start and end of a job that never ran.
+        As in the file; `NEVER` for the start and end of a job that never ran.
     nodes : sequence of frozenset of int, or None
-        The numbers of each job's nodes, where the format tells them.
+        The numbers of each job's nodes, if the format lists them.
     """
 
     path: str
@@ -69,9 +69,9 @@ class Schedule:
 
 
 def read_schedule(path: str | Path) -> Schedule:
-    """Read a schedule of gridweave (``jobs.csv``), Batsim, Alea, AccaSim or SWF; its first line tells which it is.
+    """Read a schedule of gridweave (``jobs.csv``), Batsim, Alea, AccaSim or SWF, recognized by its first line.
 
-    TraceError if the file cannot be read, is in no known format, or a line of it makes no sense; with that line.
+    TraceError if the file cannot be read, is in no known format, or has an invalid line, which the error names.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -89,9 +89,9 @@ def read_schedule(path: str | Path) -> Schedule:
 
 
 class _Form(NamedTuple):
-    """A format: its name, whether a first line is of it, its columns, and a line of it as a job.
+    """A format: its name, a test of the first line, its columns, and a function from the values of a line to a job.
 
-    With headings, the columns stand in any order, and ``a|b`` is one that some versions call ``b``; `split` gives the
+    With headings, columns may be in any order, and ``a|b`` is a column with two possible names. `split` returns the
     values of a line, in the order of the file.
     """
 
@@ -103,30 +103,30 @@ class _Form(NamedTuple):
     has_headings: bool = True
 
 
-def _places(path: str | Path, form: _Form, first: tuple[int, str]) -> list[int]:
-    """Return where the columns of a form stand in a line, by the first line of a file."""
+def _column_indices(path: str | Path, form: _Form, first: tuple[int, str]) -> list[int]:
+    """Return the index of each column of a format, by the first line of the file."""
     if not form.has_headings:
         return list(range(len(form.columns)))
     headings = [name.strip() for name in form.split(first[1])]
-    places = []
+    indices = []
     for names in form.columns:
-        there = [name for name in names.split("|") if name in headings]
-        if not there:
-            said = " or ".join(names.split("|"))
-            raise TraceError(path, f"has no column {said}, as schedules of {form.name} do", line=first[0])
-        places.append(headings.index(there[0]))
-    return places
+        present = [name for name in names.split("|") if name in headings]
+        if not present:
+            expected = " or ".join(names.split("|"))
+            raise TraceError(path, f"has no column {expected}, as schedules of {form.name} do", line=first[0])
+        indices.append(headings.index(present[0]))
+    return indices
 
 
 def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Schedule:
-    """Return all lines of a file as a schedule."""
-    places = _places(path, form, rows[0])
+    """Parse all lines of a file."""
+    indices = _column_indices(path, form, rows[0])
     jobs = []
     for number, line in rows[1:] if form.has_headings else rows:
         values: list[str] = []
         try:
             values = form.split(line)
-            jobs.append(_checked(form.job(*[values[place] for place in places])))
+            jobs.append(_checked(form.job(*[values[index] for index in indices])))
         except IndexError:
             problem = f"ends after {len(values)} values; a job of {form.name} has more"
             raise TraceError(path, problem, line=number) from None
@@ -136,12 +136,12 @@ def _schedule(path: str | Path, form: _Form, rows: list[tuple[int, str]]) -> Sch
         raise TraceError(path, "has no jobs")
     *numbers, nodes = zip(*jobs, strict=True)
     job_id, submit_ms, width, start_ms, end_ms = (np.array(column, np.int64) for column in numbers)
-    told = nodes if any(one is not None for one in nodes) else None
-    return Schedule(str(path), form.name, job_id, submit_ms, width, start_ms, end_ms, told)
+    listed_nodes = nodes if any(numbers is not None for numbers in nodes) else None
+    return Schedule(str(path), form.name, job_id, submit_ms, width, start_ms, end_ms, listed_nodes)
 
 
 def _checked(ran: RanJob) -> RanJob:
-    """Return a job whose numbers are ones that a job can have."""
+    """Return a job if its numbers are valid, else raise ValueError."""
     if not 0 <= ran.job_id <= _MAX_ID:
         raise ValueError(f"job id {ran.job_id} is not within 0 to {_MAX_ID}")
     if not 1 <= ran.width <= MAX_WIDTH:
@@ -152,7 +152,7 @@ def _checked(ran: RanJob) -> RanJob:
 
 
 def _ms(text: str) -> int:
-    """Return seconds as written, a decimal comma allowed, in milliseconds."""
+    """Convert seconds, possibly with a decimal comma, to milliseconds."""
     try:
         return round(float(text.replace(",", ".")) * MS_PER_S)
     except (ValueError, OverflowError):
@@ -178,7 +178,7 @@ def _separated(line: str, by: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=by))
     except csv.Error:
-        raise ValueError("it cannot be divided into columns; is a quote or a NUL in it?") from None
+        raise ValueError("it cannot be split into columns; check it for quotes and NUL characters") from None
 
 
 _OWN = ("job_id", "submit_ms", "width", "start_ms", "end_ms", "fragments")
@@ -236,8 +236,8 @@ _ACCASIM = re.compile(
 
 
 def _accasim_values(line: str) -> list[str]:
-    found = _ACCASIM.fullmatch(line.strip())
-    return [] if found is None else list(found.groups())
+    match = _ACCASIM.fullmatch(line.strip())
+    return [] if match is None else list(match.groups())
 
 
 def _accasim(job_id: str, submit: str, start: str, end: str, nodes: str, cores: str) -> RanJob:
@@ -246,7 +246,7 @@ def _accasim(job_id: str, submit: str, start: str, end: str, nodes: str, cores: 
 
 
 def _clock_ms(text: str) -> int:
-    """Return a date and time as written, in milliseconds since 1970 on the clock that wrote it."""
+    """Convert a local date and time to milliseconds since 1970 on the same clock."""
     try:
         return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()) * MS_PER_S
     except (ValueError, OverflowError):
@@ -289,4 +289,4 @@ _FORMS = (
         has_headings=False,
     ),
 )
-"""All formats, told apart by their first line."""
+"""All formats, recognized by their first line."""

@@ -1,4 +1,4 @@
-"""From a scenario to what a simulation takes: a workload, the homes of its jobs, nodes, policies and the network."""
+"""Build a scenario: its workload with the homes of the jobs, its nodes, policies and network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gridweave.site.owner import OwnerPolicy
 
 
 def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNet:
-    """Return a network as the batch driver uses it; no link fails by chance after an instant."""
+    """Return the network for the batch driver; no random failure of links begins after ``until_ms``."""
     problems, rng = Problems(network.topology.name), rng_of(scenario, STREAM_LINKS)
     changes = all_changes(network.table, network.topology, until_ms=until_ms, rng=rng, report=problems)
     problems.raise_if_any()
@@ -53,7 +53,7 @@ def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNe
     )
 
 
-# One stream of random numbers for each use, so that none shifts another: default_rng([seed, use]).
+# Every use has its own random stream, default_rng([seed, use]), so that one use does not shift another.
 STREAM_GENERATOR, STREAM_HOMES, STREAM_ESTIMATES, STREAM_SELECTION, STREAM_TO_GRID, STREAM_WORLD = 1, 2, 3, 4, 5, 6
 STREAM_COMMUNICATION, STREAM_DATA, STREAM_LINKS, STREAM_RESOURCES, STREAM_RUN_TIMES = 7, 8, 9, 10, 11
 STREAM_PRIORITIES, STREAM_FAULTS = 12, 13
@@ -61,31 +61,31 @@ STREAM_PRIORITIES, STREAM_FAULTS = 12, 13
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Built:
-    """A scenario, ready to run.
+    """A scenario that is ready to run.
 
     Attributes
     ----------
     scenario : Scenario
     workload : Workload
-        All of its jobs can run.
+        Only jobs that can run.
     home : numpy.ndarray of int64, shape (n,)
         The site at which each job is submitted.
     site_names : tuple of str
     nodes : numpy.ndarray of int64, shape (sites,)
     policy : GridPolicy
     site_policies : tuple of Policy
-        How each site schedules by itself.
+        How each site schedules its jobs.
     owners : tuple of OwnerPolicy
-        What each site's owner lets the grid have.
+        What each site's owner grants the grid.
     timezones : tuple of str or None
-        Each site's time zone; None: that of the workload.
+        Each site's time zone; None for that of the workload.
     to_grid : numpy.ndarray of bool, shape (n,)
-        Which jobs are handed to the grid, rather than to their homes; none under mode ``local``.
+        Which jobs are submitted to the grid rather than to their homes; none in mode ``local``.
     network : Network
     faults : Faults
     live : LiveTimes
     remarks : tuple of str
-        What was done to the workload on the way, for people.
+        Remarks for the user on how the workload was prepared.
     net : GridNet or None
         The links between the sites.
     """
@@ -113,34 +113,34 @@ class Built:
 
     @property
     def sites_with_rates(self) -> frozenset[str]:
-        """The sites at which jobs may work at other rates than 1: they share nodes, or the machines differ."""
+        """The sites at which jobs may work at rates other than 1: sites that share nodes or have different machines."""
         sites = zip(self.site_names, self.site_policies, strict=True)
         return frozenset(name for name, policy in sites if traits_of(policy).overlaps or traits_of(policy).forms)
 
     @property
     def sites_that_save(self) -> frozenset[str]:
-        """The sites at which jobs that have to leave their nodes save what they have done, and go on from there."""
+        """The sites at which evicted or moved jobs keep their progress."""
         sites = zip(self.site_names, self.site_policies, strict=True)
         return frozenset(name for name, policy in sites if traits_of(policy).saves_work)
 
     @property
     def label(self) -> str:
-        """What tables call the policy, and what it knows of the network."""
+        """The label of the policy in tables, including its model of the network."""
         return policy_label(self.policy, self.net)
 
     @property
     def grid_node(self) -> int | None:
-        """The node of the network at which the grid is, if there are messages that cross the links."""
+        """The grid's node in the network if messages cross the links, else None."""
         if self.net is None or not self.needs_world:
             return None
         return node_of_grid(self.net, self.scenario.grid.at)
 
     @property
     def needs_world(self) -> bool:
-        """Whether this is more than the batch driver knows.
+        """Whether the scenario needs the simulated world, because the batch driver lacks some of its features.
 
-        That is messages, faults, the times of a live grid, own users, owners, less control, a tuned queue, and sites
-        whose nodes are shared, or whose machines differ.
+        These are messages, faults, the times of a live grid, own users, owners, less control, a tuned queue, and sites
+        that share nodes or have different machines.
         """
         return self.policy.mode != "local" and (
             self.policy.control != "full"
@@ -157,7 +157,7 @@ class Built:
 
 
 def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> Built:
-    """Read a scenario and build what it says; this is also the whole check of a scenario.
+    """Read and build a scenario; this checks all of it.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     Raises
     ------
     ScenarioError
-        With all that is wrong.
+        With all problems.
     InputError
         If there is no such scenario.
     """
@@ -177,10 +177,10 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
     remarks = list(draft.remarks)
     network = network_of(draft)
     if network is not None:
-        _check_place_of_grid(draft, network.topology)
+        _check_grid_node(draft, network.topology)
     jobs = _workload(draft, policy, remarks)
     report.raise_if_any()
-    assert jobs is not None, "a workload that cannot be built is a problem"
+    assert jobs is not None, "a workload that cannot be built was reported"
     workload, to_grid = jobs
     net = None
     if network is not None:
@@ -209,7 +209,7 @@ def build_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> 
 
 
 def _faults(scenario: Scenario) -> Faults:
-    """Return what fails, with the numbers of sites in place of their names."""
+    """Return the faults, with sites as numbers."""
     names = [site.name for site in sites_of(scenario)]
     faults = checked(Faults, msgspec.structs.replace(scenario.faults, planned=[]), ("faults",))
     planned = [
@@ -219,8 +219,8 @@ def _faults(scenario: Scenario) -> Faults:
     return msgspec.structs.replace(faults, planned=tuple(planned))
 
 
-def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
-    """Report a grid that is at no node of the network, and no site."""
+def _check_grid_node(draft: Draft, topology: Topology) -> None:
+    """Report a ``grid.at`` that is neither a node of the network nor a site."""
     at = draft.scenario.grid.at
     if at is not None and at not in topology.nodes and at not in topology.sites:
         draft.report.add(
@@ -229,7 +229,7 @@ def _check_place_of_grid(draft: Draft, topology: Topology) -> None:
 
 
 def _check_reach(built: Built, report: FileReport) -> None:
-    """Refuse links that cut a site off from the grid for ever, if messages cross them."""
+    """Raise ScenarioError for links that cut a site off from the grid forever, if messages cross them."""
     if built.net is None or built.grid_node is None:
         return
     with told(report, ("net", "changes")):
@@ -238,20 +238,20 @@ def _check_reach(built: Built, report: FileReport) -> None:
 
 
 def rng_of(scenario: Scenario, stream: int) -> np.random.Generator:
-    """Return the generator of random numbers for one use.
+    """Return the random generator for one use.
 
     Parameters
     ----------
     stream : int
-        A number of this module's: what is drawn.
+        One of this module's ``STREAM_`` numbers.
     """
     return np.random.default_rng([scenario.header.seed, stream])
 
 
 def draws_at_random(scenario: Scenario) -> bool:
-    """Return whether the seed may have a part in the result; False only if nothing is drawn.
+    """Whether the seed may affect the result; False only if nothing is random.
 
-    It is told by the keys alone: a key that draws for some values counts for all but its default.
+    This looks only at which keys differ from their defaults, so it may be True although a value draws nothing.
     """
     table, network, default = scenario.workload, scenario.network, WorkloadTable()
     drawn = ("generator", "run_times", "estimates", "priorities", "communication", "data", "resources", "needs")
@@ -267,7 +267,7 @@ def draws_at_random(scenario: Scenario) -> bool:
 
 
 def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Workload, BoolArray] | None:
-    """Return the jobs and which of them are handed to the grid; None, and problems, if they cannot be had or judged."""
+    """Build the jobs, and which of them are submitted to the grid; report problems and return None if that fails."""
     scenario, report = draft.scenario, draft.report
     table = scenario.workload
     workload = _source(draft, remarks)
@@ -282,8 +282,8 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     if report.is_clean(("workload", "priorities")):
         with told(report, ("workload", "priorities")):
             workload = with_priorities(workload, table.priorities, rng_of(scenario, STREAM_PRIORITIES))
-    whole = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
-    if not whole or not report.is_clean(("workload", "transform")):
+    all_read = bool(scenario.sites) and all(isinstance(site, Site) for site in scenario.sites)
+    if not all_read or not report.is_clean(("workload", "transform")):
         return None
     nodes = np.array([site.nodes for site in sites_of(scenario)], np.int64)
     if not all(0 <= site.grid_share <= 1 and site.discipline in DISCIPLINES for site in sites_of(scenario)):
@@ -291,21 +291,21 @@ def _workload(draft: Draft, policy: GridPolicy, remarks: list[str]) -> tuple[Wor
     transformed = _transformed(draft, workload, nodes)
     if transformed is None or not report.is_clean(("grid", "mode"), ("workload", "home")):
         return None
-    transformed = _needing(draft, _sending(draft, transformed))
+    transformed = _with_needs(draft, _with_traffic(draft, transformed))
     if transformed is None:
         return None
-    remarks += _about_sharing(scenario)
+    remarks += _sharing_remarks(scenario)
     to_grid = np.zeros(len(transformed), np.bool_)
     if policy.mode != "local":
         to_grid = rng_of(scenario, STREAM_TO_GRID).random(len(transformed)) < table.to_grid
     fits, why = _fits(transformed, to_grid, sites_of(scenario), policy)
-    if not fits.all() and not _left_out(transformed, fits, why, table.drop_wide, report, remarks):
+    if not fits.all() and not _report_wide(transformed, fits, why, table.drop_wide, report, remarks):
         return None
     return transformed.take(fits), to_grid[fits]
 
 
 def _generated(draft: Draft, generator: str) -> Workload | None:
-    """Return the jobs of a generator; None if their number or their machine is not known."""
+    """Generate the jobs, or return None if their number or the machine's size is unknown."""
     table = draft.scenario.workload
     model = load_model(beside(draft.folder, generator) or generator)
     nodes = table.nodes or sum(site.nodes for site in sites_of(draft.scenario))
@@ -314,21 +314,24 @@ def _generated(draft: Draft, generator: str) -> Workload | None:
     return generate(model, table.jobs, rng_of(draft.scenario, STREAM_GENERATOR), nodes=nodes, load=table.load)
 
 
-def _needing(draft: Draft, workload: Workload) -> Workload | None:
-    """Return the jobs with what they need of nodes; None, and a problem, if that cannot be had."""
+def _with_needs(draft: Draft, workload: Workload) -> Workload | None:
+    """Add the jobs' needs of node resources; report a problem and return None if that fails."""
     table, report = draft.scenario.workload, draft.report
-    for key, said, give in (("resources", table.resources, with_mix), ("needs", table.needs, with_needs_said)):
-        if said is not None:
+    for key, value, apply in (("resources", table.resources, with_mix), ("needs", table.needs, with_needs_said)):
+        if value is not None:
             rng = rng_of(draft.scenario, STREAM_RESOURCES)
             with told(report, ("workload", key)):
-                workload = give(workload, beside(draft.folder, said) or said, rng)
+                workload = apply(workload, beside(draft.folder, value) or value, rng)
     return workload if report.is_clean(("workload", "needs")) else None
 
 
 def _source(draft: Draft, remarks: list[str]) -> Workload | None:
-    """Return the jobs of the trace or of the generator."""
+    """Load or generate the jobs; report a problem and return None if that fails."""
     table, report = draft.scenario.workload, draft.report
-    place = ("workload", next((name for name in ("trace", "traces") if getattr(table, name) is not None), "generator"))
+    key_path = (
+        "workload",
+        next((name for name in ("trace", "traces") if getattr(table, name) is not None), "generator"),
+    )
     try:
         if table.trace is not None:
             path = find_trace(beside(draft.folder, table.trace) or table.trace)
@@ -339,20 +342,20 @@ def _source(draft: Draft, remarks: list[str]) -> Workload | None:
             remarks.extend(conversion.lines())
             return workload
         if table.traces is not None:
-            return _of_each_site(draft, table.traces, remarks)
+            return _load_traces(draft, table.traces, remarks)
         return None if table.generator is None else _generated(draft, table.generator)
     except OptionError as error:
         known = error.option in type(table).__struct_fields__
-        report.add(("workload", error.option) if known else place, error.problem if known else str(error))
+        report.add(("workload", error.option) if known else key_path, error.problem if known else str(error))
     except GridweaveError as error:
-        report.add(place, str(error))
+        report.add(key_path, str(error))
     return None
 
 
 def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
-    """Return the optional columns of a trace that are read; a million jobs have 8 MB of each.
+    """Return the optional columns of a trace that the scenario needs; each takes 8 MB per million jobs.
 
-    Disciplines with options of their own may go by the class of a job, or by its user.
+    Disciplines with their own options may use all columns, such as the class or the user of a job.
     """
     table = draft.scenario.workload
     by_class = table.run_times.startswith(f"{EXPERIENCE}:") or column_of(table.priorities) is not None
@@ -362,13 +365,13 @@ def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
 
 
 def _entries(scenario: Scenario) -> list[Entry]:
-    """Return the entries of the disciplines of all sites, as far as these are known."""
+    """Return the entries of the known disciplines of all sites."""
     return [DISCIPLINES[site.discipline] for site in sites_of(scenario) if site.discipline in DISCIPLINES]
 
 
-def _of_each_site(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Workload | None:
-    """Return the jobs of all sites, each of which has a trace of its own users."""
-    found = []
+def _load_traces(draft: Draft, traces: dict[str, str], remarks: list[str]) -> Workload | None:
+    """Load the trace of each site's own users, and merge them."""
+    site_workloads = []
     for number, site in enumerate(sites_of(draft.scenario)):
         name = traces.get(site.name)
         if name is None or not draft.report.is_clean(("sites", number)):
@@ -377,49 +380,49 @@ def _of_each_site(draft: Draft, traces: dict[str, str], remarks: list[str]) -> W
         columns, cancelled = _columns(draft, path), draft.scenario.workload.cancelled
         jobs, conversion = load_workload(path, nodes=site.nodes, columns=columns, cancelled=cancelled)
         remarks.extend(conversion.lines())
-        found.append((number, jobs))
-    if not found:
+        site_workloads.append((number, jobs))
+    if not site_workloads:
         return None
-    if len(found) > 1 and not overlap([jobs for _, jobs in found]):
-        remarks.append("the traces are not of the same time, or do not say of which: each begins at time 0")
-    return of_sites(found, draft.scenario.header.name or "traces")
+    if len(site_workloads) > 1 and not overlap([jobs for _, jobs in site_workloads]):
+        remarks.append("the traces have no common period, or no start dates: each begins at time 0")
+    return of_sites(site_workloads, draft.scenario.header.name or "traces")
 
 
 def _transformed(draft: Draft, workload: Workload, nodes: IntArray) -> Workload | None:
-    """Return the workload after all transformations, with homes: given before the first split, or at the end."""
+    """Apply all transformations and assign homes: before the first split, or else at the end."""
     scenario, report = draft.scenario, draft.report
-    at_home = False
+    has_homes = False
     for number, step in enumerate(scenario.workload.transform):
-        if step.split is not None and not at_home:
-            homed = _homed(draft, workload, len(nodes))
-            if homed is None:
+        if step.split is not None and not has_homes:
+            with_homes = _with_homes(draft, workload, len(nodes))
+            if with_homes is None:
                 return None
-            workload, at_home = homed, True
-        place = ("workload", "transform", number, step.named[0])
-        with told(report, place):
+            workload, has_homes = with_homes, True
+        key_path = ("workload", "transform", number, step.named[0])
+        with told(report, key_path):
             workload = _step(workload, step, nodes)
-        if not report.is_clean(place):
+        if not report.is_clean(key_path):
             return None
-    return workload if at_home else _homed(draft, workload, len(nodes))
+    return workload if has_homes else _with_homes(draft, workload, len(nodes))
 
 
-def _about_sharing(scenario: Scenario) -> list[str]:
-    """Return what to say of tables about shared nodes that have no effect."""
+def _sharing_remarks(scenario: Scenario) -> list[str]:
+    """Return remarks on settings for shared nodes that have no effect."""
     shares = any(site.shares_nodes for site in sites_of(scenario))
     asks = any(entry.traits.uses_resources for entry in _entries(scenario))
     known = scenario.workload.resources is not None
     if asks and not known:
-        return ["nothing is known of what jobs need (workload.resources), so none shares its nodes"]
+        return ["the needs of jobs are unknown (workload.resources), so no jobs share nodes"]
     if known and not asks:
         names = ", ".join(entry.name for entry in DISCIPLINES.values() if entry.traits.uses_resources)
         return [f"no site shares its nodes (discipline {names}): workload.resources has no effect"]
     if shares and scenario.grid.control == "full" and scenario.grid.mode != "local":
-        return ["under full control the grid asks for whole nodes: only a site's own users share them"]
+        return ["under full control the grid requests whole nodes: only jobs of a site's own users share nodes"]
     return []
 
 
-def _sending(draft: Draft, workload: Workload) -> Workload:
-    """Return the workload with what its jobs send, read and write, if the scenario says so and makes sense."""
+def _with_traffic(draft: Draft, workload: Workload) -> Workload:
+    """Add the jobs' communication and data to the workload, as far as the scenario sets them and they are valid."""
     scenario, report = draft.scenario, draft.report
     communication, data = scenario.workload.communication, scenario.workload.data
     if communication is not None and report.is_clean(("workload", "communication")):
@@ -432,12 +435,12 @@ def _sending(draft: Draft, workload: Workload) -> Workload:
     return workload
 
 
-def _homed(draft: Draft, workload: Workload, sites: int) -> Workload | None:
+def _with_homes(draft: Draft, workload: Workload, sites: int) -> Workload | None:
     scenario, report = draft.scenario, draft.report
     if not report.is_clean(("workload", "home"), ("sites",)) and isinstance(scenario.workload.home, dict):
         return None
     if scenario.workload.traces is not None:
-        return workload  # at home where its trace is of
+        return workload  # every job is at home at its trace's site
     names = [site.name for site in sites_of(scenario)]
     try:
         return assign_homes(workload, scenario.workload.home, names, rng_of(scenario, STREAM_HOMES))
@@ -447,7 +450,7 @@ def _homed(draft: Draft, workload: Workload, sites: int) -> Workload | None:
 
 
 def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload:
-    """Return the workload after one transformation."""
+    """Apply one transformation."""
     if step.cut is not None:
         return transform.cut(workload, first=step.cut.first, last=step.cut.last)
     if step.shrink is not None:
@@ -460,10 +463,10 @@ def _step(workload: Workload, step: Transformation, nodes: IntArray) -> Workload
     return transform.split(workload, int(nodes.max()) if isinstance(step.split, str) else step.split)
 
 
-def _left_out(
+def _report_wide(
     workload: Workload, fits: BoolArray, why: str, drop: bool, report: FileReport, remarks: list[str]
 ) -> bool:
-    """Say which jobs can never run, as a problem or as a remark; return whether the others are to be run."""
+    """Report the jobs that can never run, as a problem or a remark; return whether to run the other jobs."""
     count = int(np.count_nonzero(~fits))
     jobs = "1 job can never run" if count == 1 else f"{count} jobs can never run"
     reason = f"{jobs}; the widest, job {workload.job_id[_widest(workload, ~fits)]}: {why}"
@@ -477,32 +480,32 @@ def _left_out(
 
 
 def _fits(workload: Workload, to_grid: BoolArray, sites: list[Site], policy: GridPolicy) -> tuple[BoolArray, str]:
-    """Return which jobs can ever run, at home or on what the owners let the grid have; and why the widest cannot."""
-    at_home = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
+    """Return which jobs can ever run, at home or on nodes granted to the grid, and why the widest other job cannot."""
+    home_nodes = np.array([site.nodes for site in sites], np.int64)[home_of(workload)]
     for_grid = np.array([owner_policy(site).nodes_for_grid(site.nodes) for site in sites], np.int64)
     widths, of_job = np.unique(workload.width, return_inverse=True)
     takes_parts = np.array([DISCIPLINES[site.discipline].traits.takes_parts for site in sites], np.bool_)
     reasons = [_why_never(policy, for_grid, takes_parts, int(width)) for width in widths]
     placeable = np.array([reason is None for reason in reasons], np.bool_)[of_job]
-    fits = np.where(to_grid, placeable, workload.width <= at_home)
+    fits = np.where(to_grid, placeable, workload.width <= home_nodes)
     if fits.all():
         return fits, ""
     row = _widest(workload, ~fits)
     if to_grid[row]:
         return fits, reasons[of_job[row]] or ""
-    whose = "in mode local" if policy.mode == "local" else "handed to its own site,"
-    return fits, f"{whose} it needs {workload.width[row]} nodes and its site has {at_home[row]}"
+    whose = "in mode local" if policy.mode == "local" else "submitted to its own site,"
+    return fits, f"{whose} it needs {workload.width[row]} nodes and its site has {home_nodes[row]}"
 
 
 def _why_never(policy: GridPolicy, for_grid: IntArray, takes_parts: BoolArray, width: int) -> str | None:
-    """Return why a job of this width could never be placed on what the owners let the grid have, or None."""
+    """Return why a job of this width can never be placed on the nodes granted to the grid, or None."""
     why = policy.why_never(for_grid, width)
     if why is not None or width <= for_grid.max() or takes_parts.all():
         return why
     why = policy.why_never(np.where(takes_parts, for_grid, 0), width)
-    return why and f"{why} (those that share nodes by turns or in fractions take no parts of jobs, and do not count)"
+    return why and f"{why} (sites that share nodes in time or in fractions accept no fragments and do not count)"
 
 
 def _widest(workload: Workload, among: BoolArray) -> int:
-    """Return the row of the widest of these jobs."""
+    """Return the row of the widest selected job."""
     return int(np.flatnonzero(among)[np.argmax(workload.width[among])])

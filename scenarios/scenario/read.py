@@ -1,7 +1,7 @@
-"""Scenario files: read, changed by ``--set``, made into typed structs, and checked as far as the text alone tells.
+"""Read scenario files, apply ``--set``, convert them to typed structs, and check everything but the workload.
 
-What ships with gridweave stands here as well: scenarios, and machine configurations that scenarios name. So does a
-network by itself, read as a simulation would read it.
+The module also provides the scenarios and machine configurations that ship with gridweave, and reads networks outside
+of scenarios as a simulation would read them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Machines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     description : str
     groups : list of (int, int)
-        How many sites, and the nodes of each of them.
+        Number of sites, and the nodes of each of them.
     """
 
     description: str
@@ -108,7 +108,7 @@ def scenario_text(name: str) -> str:
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is no such scenario.
     """
     if name not in scenario_names():
         raise InputError(f"{name}: there is no such scenario in the catalogue; it has {', '.join(scenario_names())}")
@@ -130,18 +130,18 @@ def _folder() -> Traversable:
     return importlib.resources.files("gridweave.scenarios") / "catalogue"
 
 
-IDLE = "the network is left out: no job is split and no data is moved under mode {}"
+IDLE = "the network is left out: mode {} splits no jobs and moves no data"
 
 
 def contention_of(scenario: Scenario) -> str:
-    """Return what jobs on the same links do to each other: what ``[grid]`` says, or else ``[net]``."""
+    """Return how jobs on the same links slow each other: the value of ``[grid]``, or else of ``[net]``."""
     if scenario.grid.contention is not None:
         return scenario.grid.contention
     return "none" if scenario.net is None else scenario.net.contention
 
 
 def _without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
-    """Leave out a network that nothing would use since the mode was changed from outside: one file compares modes."""
+    """Drop a network that is unused because the mode was overridden, so that one file can compare modes."""
     if scenario.net is None or ("grid", "mode") not in report.typed or not _is_idle(scenario):
         return scenario
     if not report.is_clean(("net",), ("workload", "communication"), ("workload", "data")):
@@ -154,7 +154,7 @@ def _without_idle_network(scenario: Scenario, report: FileReport) -> Scenario:
 
 
 def _check_network(scenario: Scenario, report: FileReport) -> None:
-    """Check what a scenario says of its network, but for the links, and whether the rest goes together with it."""
+    """Check the network, except for its links, and whether the rest of the scenario agrees with it."""
     grid = scenario.grid
     for key, known in (("contention", CONTENTIONS), ("data", DATA)):
         value = getattr(grid, key)
@@ -166,63 +166,63 @@ def _check_network(scenario: Scenario, report: FileReport) -> None:
     if not report.is_clean(("net",)):
         return
     if scenario.net is None:
-        for path, text in _without_net(scenario):
+        for path, text in _keys_that_need_net(scenario):
             report.add(path, text)
         return
-    for path, text in _against_net(scenario):
+    for path, text in _net_conflicts(scenario):
         report.add(path, text)
 
 
 def _is_idle(scenario: Scenario) -> bool:
-    """Whether nothing would cross the network."""
+    """Whether neither jobs, data nor messages would use the network."""
     grid = scenario.grid
     if grid.mode == "local":
         data = scenario.workload.data or DataTable()
         return grid.data == "none" or (data.input_site == AT_HOME and data.output_site == AT_HOME)
-    return grid.mode == "sharing" and grid.data == "none" and not _is_in_world(scenario)
+    return grid.mode == "sharing" and grid.data == "none" and not _has_messages(scenario)
 
 
-def _without_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
-    """Yield what a scenario without a network cannot have."""
+def _keys_that_need_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the keys that require a network."""
     for key in ("contention", "data", "at"):
         value = getattr(scenario.grid, key)
         if value not in (None, "none"):
             yield ("grid", key), WITHOUT_NET.format(value)
     for key in ("communication", "data"):
         if getattr(scenario.workload, key) is not None:
-            yield ("workload", key), "is of no use without a network; add the table [net], or leave this out"
+            yield ("workload", key), "needs a network; add the table [net], or leave this out"
 
 
-def _against_net(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
-    """Yield what contradicts a network."""
+def _net_conflicts(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the keys that contradict the network."""
     grid, net = scenario.grid, scenario.net
     assert net is not None
     if grid.mode == "local" and grid.data != "none":
-        yield ("grid", "data"), f"is {grid.data!r}, and mode local moves no data: each site is by itself; say 'none'"
+        yield ("grid", "data"), f"is {grid.data!r}, but mode local moves no data between sites; write 'none'"
     elif _is_idle(scenario):
         yield ("net",), IDLE_NET.format(grid.mode)
     if grid.mode == "local" and grid.at is not None:
-        yield ("grid", "at"), f"is {grid.at!r}, and under mode local there is no grid to be there; leave it out"
+        yield ("grid", "at"), f"is {grid.at!r}, but mode local has no grid; leave it out"
     if grid.contention is not None and net.contention not in ("none", grid.contention):
         yield (
             ("grid", "contention"),
-            f"is {grid.contention!r}, and that of [net] is {net.contention!r}; leave out one of them",
+            f"is {grid.contention!r}, but net.contention is {net.contention!r}; leave out one of them",
         )
     if grid.data in ("blocking", "prefetch") and grid.backfill == "conservative":
         yield (
             ("grid", "data"),
-            f"is {grid.data!r}, which does not go with reserved starts; backfill is easy or none",
+            f"is {grid.data!r}, which does not support reserved starts; set backfill to 'easy' or 'none'",
         )
     if grid.data in ("blocking", "prefetch") and grid.control == "none" and grid.mode != "local":
-        yield ("grid", "data"), f"is {grid.data!r}, and control 'none' knows of no links; say 'none' here too"
+        yield ("grid", "data"), f"is {grid.data!r}, but control 'none' ignores links; write 'none'"
     if grid.data in ("blocking", "prefetch") and scenario.workload.data is None:
-        yield ("grid", "data"), f"is {grid.data!r}, and jobs have no data; add [workload.data], or say 'none'"
+        yield ("grid", "data"), f"is {grid.data!r}, but jobs have no data; add [workload.data], or write 'none'"
 
 
-def _is_in_world(scenario: Scenario) -> bool:
-    """Return whether messages go between the grid and its sites when a scenario is run, and so cross its network.
+def _has_messages(scenario: Scenario) -> bool:
+    """Whether messages go between the grid and its sites in a run, and so cross the network.
 
-    That is what `gridweave.scenarios.scenario.build.Built.needs_world` comes to, as far as the text alone tells.
+    This is `gridweave.scenarios.scenario.build.Built.needs_world`, as far as the text alone decides it.
     """
     if scenario.grid.mode == "local":
         return False
@@ -237,7 +237,7 @@ def _is_in_world(scenario: Scenario) -> bool:
         or scenario.grid.at is not None
         or scenario.workload.to_grid != 1
         or any(
-            # What lasts how long is of no account where nothing fails.
+            # The length of faults does not matter without faults.
             getattr(table, key) != getattr(default, key) and not key.endswith("_lasts_ms")
             for table, default in tables
             for key in table.__struct_fields__
@@ -250,9 +250,9 @@ def _check_communication(scenario: Scenario, report: FileReport) -> None:
     if table is None:
         return
     place = ("workload", "communication")
-    _tell(report, place, partial(check_pattern, table.pattern))
-    _tell(report, place, partial(check_fraction, table.fraction))
-    _tell(report, place, partial(check_bytes, "message_bytes", table.message_bytes))
+    _report_error(report, place, partial(check_pattern, table.pattern))
+    _report_error(report, place, partial(check_fraction, table.fraction))
+    _report_error(report, place, partial(check_bytes, "message_bytes", table.message_bytes))
 
 
 def _check_data(scenario: Scenario, report: FileReport) -> None:
@@ -262,13 +262,13 @@ def _check_data(scenario: Scenario, report: FileReport) -> None:
     place, names = ("workload", "data"), _names_of_all(scenario)
     for key in ("input", "output"):
         size, site = getattr(table, f"{key}_bytes"), getattr(table, f"{key}_site")
-        _tell(report, place, partial(check_bytes, f"{key}_bytes", size))
+        _report_error(report, place, partial(check_bytes, f"{key}_bytes", size))
         if names:
-            _tell(report, place, partial(check_site, f"{key}_site", site, names))
+            _report_error(report, place, partial(check_site, f"{key}_site", site, names))
 
 
-def _tell(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:
-    """Report what a check refuses."""
+def _report_error(report: FileReport, place: KeyPath, check: Callable[[], object]) -> None:
+    """Report the error of a check."""
     try:
         check()
     except OptionError as error:
@@ -277,7 +277,7 @@ def _tell(report: FileReport, place: KeyPath, check: Callable[[], object]) -> No
 
 @contextlib.contextmanager
 def told(report: FileReport, place: KeyPath) -> Iterator[None]:
-    """Go on behind the ``with`` if what stands in it is refused, and report that at this place."""
+    """Report an InputError of the ``with`` block at this place, and continue after the block."""
     try:
         yield
     except InputError as error:
@@ -299,7 +299,7 @@ def _check_scenario(scenario: Scenario, report: FileReport) -> None:
     checked(LiveTimes, scenario.live, ("live",), report)
     _check_network(scenario, report)
     if not 0 <= scenario.workload.to_grid <= 1:
-        report.add(("workload", "to_grid"), f"is {scenario.workload.to_grid}; a part of the jobs, from 0 to 1")
+        report.add(("workload", "to_grid"), f"is {scenario.workload.to_grid}; expected a part of the jobs, from 0 to 1")
     for number, metric in enumerate(scenario.output.metrics):
         if metric not in Metrics.__struct_fields__:
             report.add(("output", "metrics", number), f"{metric!r} is not a metric; docs/metrics.md lists them")
@@ -311,7 +311,7 @@ def sites_of(scenario: Scenario) -> list[Site]:
 
 
 def _names_of_all(scenario: Scenario) -> list[str]:
-    """Return the names of the sites; none, if a site could not be read."""
+    """Return the names of the sites, or an empty list if a site could not be read."""
     names = [site.name for site in sites_of(scenario)]
     return list(dict.fromkeys(names)) if len(names) == len(scenario.sites) else []
 
@@ -320,24 +320,24 @@ def _check_source(table: WorkloadTable, report: FileReport) -> None:
     at = ("workload",)
     if report.stands_at(at) or not report.is_clean((*at, "trace"), (*at, "traces"), (*at, "generator")):
         return
-    given = [name for name in ("trace", "traces", "generator") if getattr(table, name) is not None]
-    if not given:
+    sources = [name for name in ("trace", "traces", "generator") if getattr(table, name) is not None]
+    if not sources:
         report.add(at, "has no source; give trace, traces or generator")
-    elif len(given) > 1:
-        report.add((*at, given[-1]), f"is given beside {given[0]}; give only one of them")
+    elif len(sources) > 1:
+        report.add((*at, sources[-1]), f"is set together with {sources[0]}; give only one of them")
     elif table.generator is not None:
         if table.cancelled:
-            report.add((*at, "cancelled"), "is for a trace, and a generator makes no jobs that are cancelled")
+            report.add((*at, "cancelled"), "requires a trace; generators make no cancelled jobs")
         if table.jobs is None and report.is_clean((*at, "jobs")):
-            report.add((*at, "jobs"), "is missing; say how many jobs the generator is to make")
+            report.add((*at, "jobs"), "is missing; give the number of jobs to generate")
     else:
         for name in ("jobs", "load"):
             if getattr(table, name) is not None:
-                report.add((*at, name), "is for a generator, and this workload is a trace; cut, shrink or stretch it")
+                report.add((*at, name), "requires a generator; cut, shrink or stretch the trace instead")
         if table.traces is not None and table.home != WorkloadTable().home:
-            report.add((*at, "home"), "is the site of each trace here; leave it out")
+            report.add((*at, "home"), "follows from traces; leave it out")
         if table.traces is not None and table.nodes is not None:
-            report.add((*at, "nodes"), "is what each site has, where each has a trace of its own; leave it out")
+            report.add((*at, "nodes"), "is the size of each site with traces; leave it out")
 
 
 def _check_workload(table: WorkloadTable, report: FileReport) -> None:
@@ -348,7 +348,7 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
         ("priorities", table.priorities, with_priorities),
     ):
         if model.startswith(f"{EXPERIENCE}:"):
-            continue  # what its file says is seen with the jobs
+            continue  # checked when the workload is built
         with told(report, ("workload", key)):
             apply(Workload(none, none, none, none, none), model, np.random.default_rng(0))
     steps: list[object] = list(table.transform)
@@ -366,9 +366,9 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
 
 
 def _check_faults(scenario: Scenario, report: FileReport) -> None:
-    """Report planned faults of unknown sites, and those that overlap."""
+    """Report planned faults that are at unknown sites or overlap."""
     names, ends_ms = _names_of_all(scenario), dict[tuple[str, str], int]()
-    planned: list[object] = list(scenario.faults.planned)  # those that could not be read are UNSET
+    planned: list[object] = list(scenario.faults.planned)  # entries that could not be read are UNSET
     read = [(number, fault) for number, fault in enumerate(planned) if isinstance(fault, FaultTable)]
     for number, fault in sorted(read, key=lambda item: item[1].at_ms):
         place, kind = ("faults", "planned", number), (fault.site, fault.action)
@@ -377,8 +377,8 @@ def _check_faults(scenario: Scenario, report: FileReport) -> None:
         if fault.action not in FAULTS:
             report.add((*place, "action"), not_known(fault.action, FAULTS))
         elif fault.at_ms <= ends_ms.get(kind, -1):
-            right = "let one end before the other begins"
-            report.add((*place, "at_ms"), f"overlaps another {fault.action} at {fault.site}; {right}")
+            remedy = "let one end before the other begins"
+            report.add((*place, "at_ms"), f"overlaps another {fault.action} at {fault.site}; {remedy}")
         ends_ms[kind] = max(ends_ms.get(kind, -1), fault.at_ms + fault.lasts_ms)
 
 
@@ -395,7 +395,7 @@ def _check_home(scenario: Scenario, report: FileReport) -> None:
         if names and name not in names:
             report.add((*place, name), f"there is no site {name!r}; there are {', '.join(names)}")
         if not np.isfinite(share):
-            report.add((*place, name), f"is {share}; a share is a number from 0 up")
+            report.add((*place, name), f"is {share}; expected a finite number, at least 0")
     if not sum(home.values()) > 0:
         report.add(place, "gives no site a share above 0")
 
@@ -403,8 +403,8 @@ def _check_home(scenario: Scenario, report: FileReport) -> None:
 Overrides = Mapping[str, object] | Sequence[str]
 """Values by dotted key, or texts ``key=value``."""
 
-# Who gives one of these takes back what the file says of the others: a workload and a network have one source.
-_TAKEN_BACK = {
+# Overriding one source of a workload or network removes the file's other sources.
+_REPLACED = {
     "workload.trace": ("traces", "generator", "jobs", "load"),
     "workload.generator": ("trace", "traces", "cancelled"),
     "net.file": ("generator", "nodes", "links"),
@@ -413,11 +413,11 @@ _TAKEN_BACK = {
 
 
 def _apply_overrides(raw: dict[str, Any], overrides: Overrides, report: FileReport) -> None:
-    """Change a scenario in place, as `tomllib` reads it; the report learns what was typed, and what is wrong."""
+    """Apply overrides to a raw scenario in place; report what was typed, and its problems."""
     pairs = dict(overrides) if isinstance(overrides, Mapping) else dict(_parsed(text, report) for text in overrides)
     for key in pairs:
         table = raw.get(key.partition(".")[0])
-        for name in _TAKEN_BACK.get(key, ()):
+        for name in _REPLACED.get(key, ()):
             if isinstance(table, dict):
                 table.pop(name, None)
     for key, value in pairs.items():
@@ -426,7 +426,7 @@ def _apply_overrides(raw: dict[str, Any], overrides: Overrides, report: FileRepo
 
 
 def _parsed(text: str, report: FileReport) -> tuple[str, object]:
-    """Return key and value; an empty key, and a problem, if the text is no pair."""
+    """Parse a text ``key=value``; report a problem and return an empty key if it is not a pair."""
     key, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not key:
         return _refused(key or text, "is not key=value, such as grid.overhead=0.3", report)
@@ -459,12 +459,12 @@ def _apply(raw: dict[str, Any], key: str, value: object, report: FileReport) -> 
 
 
 def _set(place: Any, path: KeyPath, names: list[str], value: object) -> KeyPath | str:
-    """Set a value below a place; return its path, or why it cannot be set."""
+    """Set a value below a table or list; return its path, or why it cannot be set."""
     name, *rest = names
     if isinstance(place, list) and path == ("workload", "transform"):
         holders = [number for number, step in enumerate(place) if isinstance(step, dict) and name in step]
         if len(holders) > 1:
-            return f"{name} is there {len(holders)} times; set workload.transform as a whole"
+            return f"{name} occurs {len(holders)} times; set workload.transform as a whole"
         if not holders:
             holders = [len(place)]
             place.append({})
@@ -477,7 +477,7 @@ def _set(place: Any, path: KeyPath, names: list[str], value: object) -> KeyPath 
             return f"is a site; set one of its keys, such as sites.{name}.nodes"
         return _set(place[sites.index(name)], (*path, sites.index(name)), rest, value)
     if not isinstance(place, dict):
-        return f"{'.'.join(str(key) for key in path)} has a value of its own, and no keys"
+        return f"{'.'.join(str(key) for key in path)} is a value and has no keys"
     if not rest:
         place[name] = value
         return (*path, name)
@@ -492,13 +492,13 @@ class Draft:
     Attributes
     ----------
     scenario : Scenario
-        What could not be read has its default, and is ``UNSET`` where there is none.
+        Keys that could not be read have their defaults, or ``UNSET`` if they have none.
     report : FileReport
-        What is wrong so far.
+        The problems found so far.
     folder : pathlib.Path or None
-        That of the file, if it came from one.
+        The folder of the file, if the scenario came from one.
     remarks : tuple of str
-        What was left out, for people.
+        Remarks for the user on tables that were dropped.
     """
 
     scenario: Scenario
@@ -508,15 +508,15 @@ class Draft:
 
 
 def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> Scenario:
-    """Read a scenario and check what can be checked without its workload.
+    """Read a scenario and check everything but its workload.
 
     Parameters
     ----------
     source : str, pathlib.Path or Scenario
-        A file, the name of a scenario in the catalogue, or a scenario that stands already.
+        A file, the name of a scenario in the catalogue, or a scenario object.
     overrides : mapping or sequence of str
-        Changes: dotted keys and their values; later ones win. A site stands under its name (``sites.alpha.nodes``), a
-        transformation under its own (``workload.transform.split``); one that is not there yet is put at the end.
+        Changes: dotted keys and their values; later ones win. Sites are addressed by name (``sites.alpha.nodes``), and
+        transformations by their key (``workload.transform.split``); a new transformation is appended.
 
     Returns
     -------
@@ -526,7 +526,7 @@ def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> S
     Raises
     ------
     ScenarioError
-        With all that is wrong.
+        With all problems.
     InputError
         If there is no such scenario.
 
@@ -542,7 +542,7 @@ def read_scenario(source: str | Path | Scenario, overrides: Overrides = ()) -> S
 
 
 def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draft:
-    """Read a scenario as far as that goes, for `gridweave.scenarios.scenario.build`, which looks for more problems.
+    """Read a scenario despite its problems, to which `gridweave.scenarios.scenario.build` adds those of the workload.
 
     Arguments are those of `read_scenario`. ScenarioError if the file is not TOML, InputError if there is no such
     scenario.
@@ -568,7 +568,7 @@ def read_draft(source: str | Path | Scenario, overrides: Overrides = ()) -> Draf
 
 
 def _text_of(source: str | Path) -> tuple[str, str, Path | None]:
-    """Return what a scenario is called, its text, and the folder of its file."""
+    """Return a scenario's file name, its text, and the folder of its file."""
     path = Path(source)
     try:
         there, exists = path.is_file(), path.exists()
@@ -584,7 +584,7 @@ def _text_of(source: str | Path) -> tuple[str, str, Path | None]:
 
 
 def _with_machines(raw: dict[str, Any], report: FileReport) -> dict[str, Any]:
-    """Put the sites of a machine configuration in the place of its name."""
+    """Replace the name of a machine configuration by its sites."""
     name = raw.get("sites")
     if not isinstance(name, str):
         return raw
@@ -596,20 +596,20 @@ def _with_machines(raw: dict[str, Any], report: FileReport) -> dict[str, Any]:
 
 
 def network_of(draft: Draft) -> ReadNetwork | None:
-    """Read the network of a scenario; its report is told of all that is wrong."""
+    """Read the network of a scenario, adding problems to the draft's report."""
     scenario = draft.scenario
     name = scenario.header.name or "net"
     return read_network(scenario.sites, scenario.net, name, draft.folder, draft.report)
 
 
 def network_of_file(name: str) -> tuple[NetTable, Topology]:
-    """Read a network.
+    """Read a network from a file or a scenario.
 
-    `name` is a file in GML or GraphML, or in TOML with a table ``[net]``; it, and the file that its table names, are
-    looked for as `gridweave.grid.config.networks.find_topology` does. TOML with more tables is a scenario: its sites
-    are at the nodes that their ``at`` says. Or it is the name of a scenario in the catalogue.
+    `name` is a file in GML or GraphML, or in TOML with a table ``[net]``. The file, and a file that its table names,
+    are searched for by `gridweave.grid.config.networks.find_topology`. TOML with more tables is a scenario, whose sites
+    are at the nodes of their ``at`` keys. `name` may also be the name of a scenario in the catalogue.
 
-    ScenarioError with all that is wrong; InputError if there is no such file, or no network in it.
+    ScenarioError with all problems; InputError if there is no such file, or no network in it.
     """
     if name in scenario_names() and not Path(name).exists():
         return _of_scenario(name)

@@ -1,4 +1,4 @@
-"""A scenario, run in the batch driver, or in the simulated world where it is more than that driver knows."""
+"""Run a scenario in the batch driver, or in the simulated world if the batch driver lacks some of its features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 
 Progress = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
+"""Receives the amount done, the total, and the current phase."""
 
 
 def run_scenario(
@@ -36,16 +36,16 @@ def run_scenario(
     Parameters
     ----------
     source : str, pathlib.Path or Scenario
-        A file, the name of a scenario in the catalogue, or a scenario that stands already.
+        A file, the name of a scenario in the catalogue, or a scenario object.
     overrides : mapping or sequence of str
         Changes: values by dotted key, or texts ``key=value``.
     progress : callable, optional
-        Told now and then how far it is.
+        Receives the progress at intervals.
 
     Raises
     ------
     ScenarioError
-        With all that is wrong with the scenario.
+        With all problems of the scenario.
     InputError
         If there is no such scenario.
 
@@ -65,7 +65,7 @@ def run_scenario(
 
 
 def run_built(built: Built) -> SimulationResult:
-    """Run a scenario that has been built."""
+    """Run a built scenario."""
     if built.policy.mode == "local":
         result = _run_local(built)
     elif built.needs_world:
@@ -77,7 +77,7 @@ def run_built(built: Built) -> SimulationResult:
 
 
 def with_names(result: SimulationResult, built: Built, **more: Any) -> SimulationResult:
-    """Return the schedule of a scenario with the names that people know: of the scenario, its sites and its policy."""
+    """Add the names of the scenario, its sites and its policy to a result, and the fields in ``more``."""
     names: dict[str, Any] = {
         "site_names": built.site_names,
         "home": built.home,
@@ -119,7 +119,7 @@ def run_world(built: Built, *, check: bool = False) -> SimulationResult:
 
 
 def _run_local(built: Built) -> SimulationResult:
-    """Run each site by itself, with the jobs of its own users and its own discipline."""
+    """Run each site with the jobs of its own users and its own discipline."""
     workload = built.workload
     held = _held(workload, built.live.around_ms)
     start_ms, end_ms = np.full((2, len(workload)), NEVER, np.int64)
@@ -140,23 +140,23 @@ def _run_local(built: Built) -> SimulationResult:
             own_metrics |= {f"{built.site_names[site]}.{name}": value for name, value in done.own_metrics.items()}
     placement = at_home(workload, built.home, start_ms != NEVER)
     more: dict[str, Any] = {"cancelled": cancelled, "columns": columns, "own_metrics": own_metrics}
-    more["labels"] = labels[0] if labels and all(each == labels[0] for each in labels) else {}
+    more["labels"] = labels[0] if labels and all(others == labels[0] for others in labels) else {}
     in_order = dict(sorted(refused.items()))
     return grid_result(workload, built.nodes, built.policy, start_ms, end_ms, placement, in_order, **more)
 
 
 def _held(workload: Workload, around_ms: int) -> Workload:
-    """Return jobs that take as long as they hold their nodes on a live grid."""
+    """Extend run times by the time for which jobs hold their nodes on a live grid."""
     if not around_ms:
         return workload
     return workload.replace(run_ms=np.minimum(workload.run_ms + around_ms, workload.estimate_ms))
 
 
 def _run_alone(workload: Workload, nodes: int, policy: Policy, timezone: str | None) -> SimulationResult:
-    """Run one site by itself, in its own time zone if it has one."""
+    """Run one site, in its own time zone if it has one."""
     workload = workload if timezone is None else workload.replace(timezone=timezone)
     if isinstance(policy, SharedNodes) and not all(name in workload.columns for name in RESOURCE_COLUMNS[:4]):
-        # Of jobs of which nothing is known each has its nodes alone.
+        # Jobs with unknown needs do not share nodes.
         policy = msgspec.structs.replace(policy, sharing=msgspec.structs.replace(policy.sharing, coscheduling="none"))
         unknown = np.ones(len(workload)), *np.zeros((2, len(workload))), np.ones(len(workload))
         columns = dict(zip(RESOURCE_COLUMNS[:4], unknown, strict=True))

@@ -1,4 +1,4 @@
-"""What a scenario file says, as typed structs; the JSON schema for editors is made from them."""
+"""The tables of a scenario file as typed structs, from which the JSON schema for editors is made."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEFAULT_METRICS = (
 )
 
 NET_KEYS = ("split", "exact_up_to", "max_split_factor", "contention", "data", "at")
-"""Keys of ``[grid]`` that are for a network."""
+"""Keys of ``[grid]`` that apply only with a network."""
 
 _ESTIMATES = "^(keep|perfect|omega:.+|phi:.+)$"
 Factor = Annotated[float, Meta(gt=0)]
@@ -47,27 +47,27 @@ class Header(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     name : str
-        What tables and plots call it; the name of the file if left out.
+        Name in tables and plots; the name of the file by default.
     description : str
         One sentence for the reader.
     seed : int
-        From which all that is drawn is drawn, >= 0.
+        Seed of everything random, at least 0.
     """
 
     name: str = ""
     description: str = ""
-    seed: Annotated[int, Meta(ge=0, le=MAX_INT, description="Of all that is drawn.")] = 1
+    seed: Annotated[int, Meta(ge=0, le=MAX_INT, description="Seed of everything random.")] = 1
 
 
 class Cut(Table, frozen=True, kw_only=True):
-    """A piece of the workload by job number: positions in the order of submission, both included, the first is 1."""
+    """A range of jobs by number: positions in the order of submission, both included, starting from 1."""
 
     first: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     last: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
 
 
 class Transformation(Table, frozen=True, kw_only=True):
-    """One step of ``workload.transform``: exactly one of these.
+    """One step of ``workload.transform``: exactly one of these keys.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Transformation(Table, frozen=True, kw_only=True):
     shrink, stretch : float, optional
         Factor of all submit times; factor of all run times and estimates.
     split : int or str, optional
-        Wide jobs become parts: of at most this many nodes, of at most the size of their home ("site"; Streit,
+        Split wide jobs into parts: of at most this many nodes, of at most the size of their home ("site"; Streit,
         section 7.2, modification 1) or of the largest site ("largest", modification 2).
     """
 
@@ -86,7 +86,7 @@ class Transformation(Table, frozen=True, kw_only=True):
 
     @property
     def named(self) -> list[str]:
-        """The transformations that are given, of which there is to be one."""
+        """The keys that are set; there must be exactly one."""
         return [name for name in self.__struct_fields__ if getattr(self, name) is not None]
 
 
@@ -94,39 +94,39 @@ Range = tuple[Share, Share]
 
 
 class CommunicationTable(Table, frozen=True, kw_only=True):
-    """The table ``[workload.communication]``: what jobs send between their nodes.
+    """The table ``[workload.communication]``: the messages between the nodes of a job.
 
     Attributes
     ----------
     pattern : str or dict from str to float
-        Of all jobs, or shares of the jobs by pattern: each job draws its own.
+        The pattern of all jobs, or shares of the jobs by pattern, from which each job's pattern is drawn.
     fraction : float or (float, float)
-        Part of the run time on one site's own network that goes into communication; of a range each job draws its own,
-        evenly.
+        Part of the run time on one site's network that goes into communication; from a range it is drawn uniformly for
+        each job.
     message_bytes : float or (float, float)
-        Size of a message; of a range each job draws its own, evenly in the logarithm.
+        Size of a message; from a range it is drawn for each job, uniformly in the logarithm.
     """
 
     pattern: Annotated[str, one_of(tuple(PATTERNS), "Who sends to whom.")] | dict[str, Share]
     fraction: (
         Annotated[float, Meta(description="Part of the run time that goes into communication, 0 to 1.")]
-        | Annotated[Range, Meta(description="Evenly drawn from this range.")]
+        | Annotated[Range, Meta(description="Drawn uniformly from this range.")]
     )
     message_bytes: (
         Annotated[float, Meta(description="Size of a message.")]
-        | Annotated[Range, Meta(description="Drawn from this range, evenly in the logarithm.")]
+        | Annotated[Range, Meta(description="Drawn from this range, uniformly in the logarithm.")]
     )
 
 
 class DataTable(Table, frozen=True, kw_only=True):
-    """The table ``[workload.data]``: what jobs read before they start and write when they end, and where that lies.
+    """The table ``[workload.data]``: which data jobs read before they start and write at their end, and where it is.
 
     Attributes
     ----------
     input_bytes, output_bytes : float or (float, float)
-        Sizes; of a range each job draws its own, evenly in the logarithm.
+        Sizes; from a range they are drawn for each job, uniformly in the logarithm.
     input_site, output_site : str or dict from str to float
-        ``home``: the site of the job's user. Otherwise a site, or shares of the jobs by site.
+        ``home``, the site of the job's user, or another site, or shares of the jobs by site.
     """
 
     input_bytes: float | Range = 0.0
@@ -136,59 +136,60 @@ class DataTable(Table, frozen=True, kw_only=True):
 
 
 class WorkloadTable(Table, frozen=True, kw_only=True):
-    """The table ``[workload]``: a trace or a generator, what is done to it, and whose jobs they are.
+    """The table ``[workload]``: a trace or a generator, its transformations, and the homes of the jobs.
 
     Attributes
     ----------
     trace : str, optional
         A file, relative to the scenario's, or the name of a trace.
     traces : dict of str to str, optional
-        Such a file for each site: the jobs of its own users, who are at home there. Excludes ``trace``.
+        Such a file for each site, with the jobs of its own users, who are at home there. Excludes ``trace``.
     cancelled : bool
-        Whether jobs of a trace that were cancelled before they started are kept: one that still waits at that instant
+        Whether to keep jobs of a trace that were cancelled before they started; a job that still waits at that instant
         leaves the queue.
     generator : str, optional
         The name of a workload model, or a model file. Excludes ``trace`` and ``traces``.
     jobs : int, optional
-        Of the generator, which needs it.
+        Number of jobs to generate; required with a generator.
     load : float, optional
-        Of the generator: offered load on ``nodes``.
+        Offered load of generated jobs on ``nodes``.
     nodes : int, optional
-        Size of the machine that a trace is converted for (what the trace says, if left out), or that a generator makes
-        jobs for (all sites together, if left out).
+        Size of the machine for which a trace is converted (by default the trace's machine), or for which a generator
+        makes jobs (by default all sites together).
     estimates : str
         ``keep``, ``perfect``, ``omega:X`` or ``phi:X``; applied before the transformations.
     run_times : str
-        ``keep``, ``lognormal:X``: drawn around those of the trace, or ``experience:FILE.toml``: for each class of
-        jobs as a file of experience has it. They are drawn before the estimates.
+        ``keep``; ``lognormal:X`` to draw run times around those of the trace; or ``experience:FILE.toml`` to draw them
+        for
+        each class of jobs from a file of experience. Applied before the estimates.
     priorities : str
         ``keep``, ``COLUMN:VALUE=PRIORITY,...`` or ``shares:PRIORITY=SHARE,...``
-        (`gridweave.scenarios.workload.priorities`); before the transformations.
+        (`gridweave.scenarios.workload.priorities`); applied before the transformations.
     transform : list of Transformation
         Applied in this order.
     home : str or dict from str to float
         At which site each job is submitted: ``round-robin``, ``partition``, or shares of the jobs by site.
     to_grid : float
-        Part of the jobs that their users hand to the grid, drawn job by job; the others go to their homes' queues.
+        Part of the jobs that users submit to the grid, drawn job by job; the others are submitted to their homes.
     drop_wide : bool
-        Whether jobs that can never run are left out; otherwise they make the scenario invalid.
+        Whether to leave out jobs that can never run; otherwise they make the scenario invalid.
     communication : CommunicationTable, optional
-        What jobs send between their nodes, for ``[net]``.
+        The messages between the nodes of a job, for ``[net]``.
     data : DataTable, optional
-        What jobs read and write, for ``[net]``.
+        The data that jobs read and write, for ``[net]``.
     resources : str, optional
-        What jobs need of CPU, network, disk and memory, for sites whose jobs share nodes: a mix to draw from
-        (M1, M2, M3 or per cent), or a file as ``gridweave trace resources`` writes one.
+        Which CPU, network, disk and memory jobs need, for sites whose jobs share nodes: a mix to draw from
+        (M1, M2, M3 or per cent), or a file as written by ``gridweave trace resources``.
     needs : str, optional
-        What the tasks of jobs need of a node's CPU and memory, for sites that give fractions of them: one of
-        `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file as `gridweave.scenarios.traces.resources` reads it.
+        Which CPU and memory of a node tasks need, for sites that give parts of nodes: one of
+        `gridweave.scenarios.workload.needs.ANNOTATIONS`, or a file as read by `gridweave.scenarios.traces.resources`.
     """
 
     trace: str | None = None
     traces: Annotated[dict[str, str], Meta(min_length=1, description="The trace of each site's own users.")] | None = (
         None
     )
-    cancelled: Annotated[bool, Meta(description="Whether jobs are kept that were cancelled while they waited.")] = False
+    cancelled: Annotated[bool, Meta(description="Whether to keep jobs that were cancelled while they waited.")] = False
     generator: str | None = None
     jobs: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     load: Factor | None = None
@@ -200,73 +201,75 @@ class WorkloadTable(Table, frozen=True, kw_only=True):
         msgspec.field(default_factory=list)
     )
     home: Annotated[str, one_of(HOMES, "At which site each job is submitted.")] | dict[str, Share] = "round-robin"
-    to_grid: Annotated[float, Meta(description="Part of the jobs that come to the grid, 0 to 1.")] = 1.0
+    to_grid: Annotated[float, Meta(description="Part of the jobs submitted to the grid, 0 to 1.")] = 1.0
     drop_wide: bool = False
     communication: CommunicationTable | None = None
     data: DataTable | None = None
     resources: Annotated[str, Meta(description="M1, M2, M3, per cent, or a file.")] | None = None
-    needs: Annotated[str, Meta(description=f"What tasks need: {', '.join(ANNOTATIONS)}, or a file.")] | None = None
+    needs: (
+        Annotated[str, Meta(description=f"CPU and memory that tasks need: {', '.join(ANNOTATIONS)}, or a file.")] | None
+    ) = None
 
 
 class GridTable(PolicyTable, frozen=True, kw_only=True):
-    """The table ``[grid]``: as of a live grid, and with ``[net]`` what a simulation has beside (docs/netmodel.md).
+    """The table ``[grid]``: the keys of a live grid, and with ``[net]`` those of the simulation (docs/netmodel.md).
 
     Attributes
     ----------
     contention : str, optional
-        What jobs and transfers on the same links do to each other; that of ``[net]`` if left out.
+        How jobs and transfers on the same links slow each other; by default as in ``[net]``.
     data : str
-        Whether data is moved, and if so, while the nodes are held or before they are taken.
+        Whether data is moved, and if so, while a job holds its nodes or before.
     at : str, optional
-        The node of the network, or the site, at which the grid is: messages between it and the sites cross the links.
+        The grid's node in the network, or its site; with it, messages between the grid and the sites cross the links.
     """
 
-    contention: Annotated[str, one_of(CONTENTIONS, "What jobs on the same links do to each other.")] | None = None
+    contention: Annotated[str, one_of(CONTENTIONS, "How jobs on the same links slow each other.")] | None = None
     data: Annotated[str, one_of(DATA, "Whether and when the data of jobs is moved, with [net].")] = "none"
     at: Annotated[str, Meta(description="Node or site at which the grid is, with [net].")] | None = None
 
 
 class NetworkTable(Table, frozen=True, kw_only=True):
-    """The table ``[network]``: as `gridweave.scenarios.world.connections.Network`."""
+    """The table ``[network]``: see `gridweave.scenarios.world.connections.Network`."""
 
-    latency_ms: Annotated[int, Meta(description="Of a message between a site and the grid, one way.")] = 0
-    jitter_ms: Annotated[int, Meta(description="Up to so much more, evenly distributed.")] = 0
+    latency_ms: Annotated[int, Meta(description="Latency of a message between a site and the grid, one way.")] = 0
+    jitter_ms: Annotated[int, Meta(description="Highest extra latency, drawn uniformly from 0.")] = 0
     loss: Annotated[float, Meta(description="Probability that a message is lost.")] = 0.0
-    duplicate: Annotated[float, Meta(description="Probability that a message comes twice.")] = 0.0
-    look_ms: Annotated[int, Meta(description="What a site tells leaves at whole multiples of so much; 0: at once.")] = 0
+    duplicate: Annotated[float, Meta(description="Probability that a message arrives twice.")] = 0.0
+    look_ms: Annotated[int, Meta(description="Interval at which sites send to the grid; 0: at once.")] = 0
 
 
 FAULTS = ("crash", "cut")
-"""What may fail: a site, or its connection to the grid."""
+"""Kinds of faults: a site crashes, or its connection to the grid is cut."""
 
 
 class FaultTable(Table, frozen=True, kw_only=True):
-    """One of ``[[faults.planned]]``: a site, or its connection to the grid, that fails at an instant."""
+    """An entry of ``[[faults.planned]]``: a crash of a site, or a cut of its connection to the grid."""
 
-    at_ms: Annotated[int, Meta(ge=0, description="When it fails.")]
+    at_ms: Annotated[int, Meta(ge=0, description="When the fault begins.")]
     action: Annotated[str, Meta(description="crash: the site fails; cut: its connection to the grid.")]
     site: str
-    lasts_ms: Annotated[int, Meta(ge=1, description="How long it takes until it is back.")]
+    lasts_ms: Annotated[int, Meta(ge=1, description="How long the fault lasts.")]
 
 
 class FaultsTable(Table, frozen=True, kw_only=True):
-    """The table ``[faults]``: as `gridweave.scenarios.world.connections.Faults`."""
+    """The table ``[faults]``: see `gridweave.scenarios.world.connections.Faults`."""
 
     planned: Annotated[list[FaultTable], Meta(description="Faults at given instants.")] = msgspec.field(
         default_factory=list
     )
 
     crash_every_ms: Annotated[float, Meta(description="Mean time between two failures of a site; 0: none.")] = 0.0
-    crash_lasts_ms: Annotated[float, Meta(description="Mean time until it is back.")] = 600_000.0
+    crash_lasts_ms: Annotated[float, Meta(description="Mean length of a failure.")] = 600_000.0
     cut_every_ms: Annotated[float, Meta(description="Mean time between two cuts of a connection; 0: none.")] = 0.0
-    cut_lasts_ms: Annotated[float, Meta(description="Mean time until it is mended.")] = 600_000.0
+    cut_lasts_ms: Annotated[float, Meta(description="Mean length of a cut.")] = 600_000.0
 
 
 class LiveTable(Table, frozen=True, kw_only=True):
-    """The table ``[live]``: as `gridweave.scenarios.world.connections.LiveTimes`."""
+    """The table ``[live]``: see `gridweave.scenarios.world.connections.LiveTimes`."""
 
     start_ms: Annotated[int, Meta(description="From when a job is placed until its processes run.")] = 0
-    end_ms: Annotated[int, Meta(description="From the end of its processes until the grid hears of it.")] = 0
+    end_ms: Annotated[int, Meta(description="From the end of its processes until the grid learns of it.")] = 0
     margin_ms: Annotated[int, Meta(description="How far ahead a start on several sites is agreed.")] = 0
 
 
@@ -276,19 +279,19 @@ class Output(Table, frozen=True, kw_only=True):
     Attributes
     ----------
     metrics : list of str
-        What the printed table shows, by the names of docs/metrics.md; files have all.
+        Metrics of the printed table, by their names in docs/metrics.md; files contain all metrics.
     """
 
     metrics: list[Metric] = msgspec.field(default_factory=lambda: list(DEFAULT_METRICS))
 
 
 class Scenario(Table, frozen=True, kw_only=True):
-    """A whole scenario file.
+    """A scenario file.
 
     Attributes
     ----------
     sites : list of Site or str
-        The sites, or the name of a machine configuration out of `gridweave.scenarios.scenario.read`.
+        The sites, or the name of a machine configuration (`gridweave.scenarios.scenario.read`).
     workload : WorkloadTable
     header : Header
         The table ``[scenario]``.
@@ -298,7 +301,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     live : LiveTable
     output : Output
     net : NetTable, optional
-        The links between the sites, from which the overhead of a split follows.
+        The links between the sites, which determine the overhead of a split.
     """
 
     sites: list[Site] | str
@@ -316,7 +319,7 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of scenario files, for editors that check TOML."""
     schema = msgspec.json.schema(Scenario)
     for table in schema["$defs"].values():
-        # An editor shows the first sentence; the rest of a docstring is for readers of the code.
+        # Editors show descriptions, for which the summary of the docstring suffices.
         table["description"] = " ".join(table["description"].partition("\n\n")[0].split())
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A gridweave scenario", **schema}
-    return dict(msgspec.json.decode(msgspec.json.encode(whole)))  # a default that is a tuple becomes an array
+    return dict(msgspec.json.decode(msgspec.json.encode(whole)))  # turns tuples in defaults into arrays

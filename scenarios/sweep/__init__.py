@@ -1,1 +1,1 @@
-"""Sweeps: the combinations of varied keys and seeds of a scenario, run in parallel, and what they amount to."""
+"""Sweeps: run the combinations of varied keys and seeds of a scenario in parallel, and summarize the results."""

@@ -1,4 +1,4 @@
-"""``gridweave.sweep``: plan, run what is not finished yet, and return what it amounts to."""
+"""``gridweave.sweep``: plan a sweep, run what is not finished yet, and return the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SWEEP_FILE = "sweep.json"
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that failed: its combination, as values and for people, and why, in one line."""
+    """A failed run: its combination, as values and as a label, and the reason in one line."""
 
     settings: dict[str, Any]
     seed: int
@@ -53,14 +53,14 @@ class FailedRun:
 
 @dataclass(frozen=True, eq=False)
 class SweepResult:
-    """What a sweep amounts to.
+    """The results of a sweep.
 
     Attributes
     ----------
     values : tuple of dict or None
-        The metrics of each planned run; None for one that failed.
+        The metrics of each planned run; None for failed runs.
     found : int
-        Runs that were finished before.
+        Runs that an earlier sweep had finished.
     """
 
     plan: SweepPlan
@@ -74,27 +74,27 @@ class SweepResult:
 
     @functools.cached_property
     def runs(self) -> pandas.DataFrame:
-        """One row per finished run: what is varied, the seed, and all metrics."""
+        """One row per finished run: the varied keys, the seed, and all metrics."""
         return to_frame(run_columns(self.plan, self.values))
 
     @functools.cached_property
     def summary(self) -> pandas.DataFrame:
-        """One row per combination: what is varied, n, and of each metric the mean and its 95% confidence interval."""
+        """One row per combination: the varied keys, n, and for each metric the mean and its 95% confidence interval."""
         return to_frame(summary_columns(self.plan, self.values))
 
     @functools.cached_property
     def same_for_all_seeds(self) -> tuple[int, ...]:
-        """Combinations of which several seeds were run that all gave the same result: their intervals say nothing."""
+        """Combinations in which several seeds gave the same result, so that their intervals are meaningless."""
         return same_for_all_seeds(self.plan, self.values)
 
     @property
     def finished_combinations(self) -> tuple[int, ...]:
-        """The combinations that `summary` has a row for, in the order of its rows."""
+        """The combinations with finished runs, in the order of the rows of `summary`."""
         return tuple(samples_of(self.plan, self.values))
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What people should know when they read the intervals."""
+        """Remarks for the user on how to read the intervals."""
         return (*self._about_seeds(), *self._about_keys())
 
     def _about_seeds(self) -> Iterator[str]:
@@ -104,48 +104,48 @@ class SweepResult:
             return "" if count == several else f" in {count} of {several} combinations"
 
         if without := len(self.plan.without_chance):
-            yield f"nothing is drawn at random{where(without)}: only the first of the {seeds} seeds is run"
+            yield f"nothing is random{where(without)}: only the first of the {seeds} seeds is run"
         if same := len(self.same_for_all_seeds):
-            told = f"the {seeds} seeds gave the same result{where(same)}: nothing is drawn there that bears on it"
-            yield f"{told}, so the intervals have no width, and one seed would do"
+            reason = f"the {seeds} seeds gave the same result{where(same)}: no random value affects it"
+            yield f"{reason}, so the intervals have no width, and one seed is enough"
 
     def _about_keys(self) -> Iterator[str]:
         for name in without_effect(self.plan, self.values):
             yield f"{name} has no effect here: all of its values gave the same results"
 
     def metrics(self, chosen: tuple[str, ...] | list[str] = ()) -> tuple[str, ...]:
-        """Return the metrics to show: the chosen ones, or the first few that the scenario shows.
+        """Return the metrics to show: the chosen ones, or by default the first few that the scenario shows.
 
         Raises
         ------
         OptionError
-            If one is not known.
+            If a metric is unknown.
         """
         for name in chosen:
             check_metric(name)
         return tuple(dict.fromkeys(chosen)) or self.plan.shown[:SHOWN_AT_MOST]
 
     def plot(self, metric: str | None = None, *, over: str | None = None) -> Figure:
-        """Draw a metric over what is varied.
+        """Draw a metric over the varied keys.
 
         Parameters
         ----------
         metric : str, optional
-            A column of `runs`; the first metric that the scenario shows, if left out.
+            A column of `runs`; by default the first metric that the scenario shows.
         over : str, optional
-            The key whose values stand side by side; the first numeric one, if left out, or else the first.
+            The key on the x axis; by default the first numeric key, or else the first key.
 
         Returns
         -------
         matplotlib.figure.Figure
-            Lines over a key of numbers, with the confidence intervals as bands; groups of bars over a key of names.
+            Lines over a numeric key, with the confidence intervals as bands; groups of bars over a key of names.
 
         Raises
         ------
         OptionError
             If there is no such metric or key.
         UnavailableError
-            If there is nothing to draw, or more lines than can be told apart.
+            If there is nothing to draw, or there are too many lines.
         """
         from gridweave.scenarios.plots.sweep import plot_sweep
 
@@ -153,7 +153,7 @@ class SweepResult:
         return plot_sweep(self.plan, self.summary, name, over=over)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sweep as plain values, with None for what is not defined."""
+        """Return the sweep as plain values, with None for undefined metrics."""
         plan = self.plan
         return {
             "scenario": plan.name,
@@ -162,7 +162,7 @@ class SweepResult:
             "seeds": list(plan.seeds),
             "keys": [run_key(run.scenario, run.files, "") for run in plan.runs],
             "remarks": list(self.remarks),
-            "failed": [{"settings": one.settings, "seed": one.seed, "problem": one.problem} for one in self.failures],
+            "failed": [{"settings": run.settings, "seed": run.seed, "problem": run.problem} for run in self.failures],
             "runs": _rows(run_columns(plan, self.values)),
             "summary": _rows(summary_columns(plan, self.values)),
         }
@@ -175,14 +175,14 @@ class SweepResult:
         over: str | None = None,
         plots: bool = True,
     ) -> tuple[Path, ...]:
-        """Write the tables, as CSV and as Parquet, ``sweep.json``, and a plot of each metric shown.
+        """Write the tables as CSV and Parquet, ``sweep.json``, and a plot of each metric to show.
 
         Parameters
         ----------
         folder : str or pathlib.Path
-            Made if need be. Files of these names are replaced, others stay.
+            Target folder, created if necessary. Files of these names are replaced, others stay.
         metrics : sequence of str, optional
-            Those to plot; as for `metrics`.
+            The metrics to plot; as for `metrics`.
         over : str, optional
             As for `plot`.
 
@@ -226,38 +226,40 @@ def sweep(
     Parameters
     ----------
     scenario : str, pathlib.Path or Scenario
-        A file, the name of a scenario in the catalogue, or a scenario that stands already.
+        A file, the name of a scenario in the catalogue, or a scenario object.
     vary : mapping or sequence of str, optional
         Lists of values by key, ``{"grid.overhead": [0, 0.3]}``, or texts ``key=v1,v2``. The keys are those of
-        ``gridweave run --set``; ``config`` names machine configurations (Streit, Table 7.1), ``p`` is the overhead.
+        ``gridweave run --set``; ``config`` stands for machine configurations (Streit, Table 7.1), ``p`` for the
+        overhead.
     seeds : int or sequence of int, optional
-        How many seeds to derive from the scenario's, or which to use; the scenario's own if left out.
+        How many seeds to derive from the scenario's seed, or a list of seeds; by default the scenario's seed.
     overrides : mapping or sequence of str, optional
-        Changes that hold for every run.
+        Changes that apply to every run.
     out : str or pathlib.Path, optional
-        A folder. Finished runs are kept there at once, and those that are there already are not repeated; at the end
-        it has the tables and plots too. Without it, nothing is written.
+        A folder. Every finished run is saved there at once, and saved runs are not repeated; at the end it also gets
+        the
+        tables and plots. By default nothing is written.
     address : str, optional
-        Of a Ray cluster; without it, this machine by itself.
+        Address of a Ray cluster; by default this machine is used.
     workers : int, optional
-        How many runs go on at the same time; as many as there are cores, if left out. With 1 and no address, all is
-        done in this process.
+        How many runs go on at the same time; by default the number of cores. With 1 and no address, all runs take place
+        in this process.
     progress : callable, optional
-        Told now and then how far it is.
+        Receives the progress at intervals.
 
     Returns
     -------
     SweepResult
-        A run that failed is one of its ``failures``, and the others are not lost.
+        Failed runs are in its ``failures`` and do not affect the others.
 
     Raises
     ------
     ScenarioError
-        With all that is wrong with any combination, before anything is run.
+        With all problems of all combinations, before anything runs.
     InputError
-        If there is no such scenario, or the folder cannot be written to or holds another sweep.
+        If there is no such scenario, or the folder cannot be written to or has another sweep.
     UnavailableError
-        If Ray, pandas or the cluster is not to be had.
+        If Ray, pandas or the cluster is unavailable.
 
     Examples
     --------
@@ -280,7 +282,7 @@ def run_plan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Run what a plan holds and a folder does not; only the finished runs are written."""
+    """Carry out the runs of a plan that are not saved in ``out``; write only the finished runs."""
     store = None if out is None else FinishedRuns(Path(out))
     if out is not None:
         _check_same_sweep(Path(out), plan)
@@ -290,14 +292,14 @@ def run_plan(
     check_workloads(plan, todo, progress)
     failures: dict[int, FailedRun] = {}
 
-    def tell() -> None:
+    def report_progress() -> None:
         if progress is not None:
-            kept = f", {found} there already" if found else ""
-            told = f"{done - len(failures)} finished, {len(failures)} failed{kept}"
-            progress(found + done, len(plan.runs), told)
+            saved = f", {found} finished before" if found else ""
+            phase = f"{done - len(failures)} finished, {len(failures)} failed{saved}"
+            progress(found + done, len(plan.runs), phase)
 
     done = 0
-    tell()
+    report_progress()
     outcomes = carry_out(todo, address=address, workers=workers)
     try:
         for run, outcome in outcomes:
@@ -309,14 +311,14 @@ def run_plan(
                 if store is not None:
                     store.keep(plan, run, outcome)
             done += 1
-            tell()
+            report_progress()
     finally:
         outcomes.close()
     return SweepResult(plan, tuple(values), tuple(failures[number] for number in sorted(failures)), found)
 
 
 def _check_same_sweep(folder: Path, plan: SweepPlan) -> None:
-    """Refuse a folder with the tables of another sweep, which this one would replace; one that it widens may go on."""
+    """Raise InputError if a folder has the tables of another sweep, unless the plan contains all of its runs."""
     path = folder / SWEEP_FILE
     try:
         held = json.loads(path.read_bytes())
@@ -332,7 +334,7 @@ def _check_same_sweep(folder: Path, plan: SweepPlan) -> None:
 
 
 def check_metric(name: str) -> None:
-    """Refuse a metric that is not recorded."""
+    """Raise OptionError for an unknown metric."""
     if name not in METRICS:
         raise OptionError(
             "--metric", f"{name!r} is not a metric; docs/metrics.md lists them, and {', '.join(METRICS[:3])}"
@@ -340,7 +342,7 @@ def check_metric(name: str) -> None:
 
 
 def _by_workload(runs: list[PlannedRun]) -> list[PlannedRun]:
-    """Return runs with those next to each other that share a workload, which a worker then builds once."""
+    """Sort runs so that runs with the same workload are adjacent, because a worker then builds it once."""
     first: dict[str, int] = {}
     keys = [workload_key(run.scenario, run.files) for run in runs]
     ranks = [first.setdefault(key, number) for number, key in enumerate(keys)]

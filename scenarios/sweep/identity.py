@@ -1,4 +1,4 @@
-"""When two runs are the same: the resolved scenario with its seed and files, and the code that runs it."""
+"""The identity of a run: the resolved scenario with its seed and files, and the code that runs it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gridweave.scenarios.scenario.tables import GridTable, Header, Output, Scena
 from gridweave.scenarios.traces.load import find_trace
 
 _FOLDERS = ("grid", "netmodel", "scenarios", "site")
-_APART = (
+_NOT_IN_STAMP = (
     "scenarios/published/",
     "scenarios/sweep/",
     "scenarios/plots/",
     "scenarios/live/",
-)  # they run scenarios, and have no part in what comes out
+)  # they run scenarios but do not affect results
 _CHUNK = 1 << 20
 
 NET_FILE = "net.file"
 
-# Keys of [grid] that have no part in which jobs there are and which of them can run.
+# Keys of [grid] that affect neither the jobs nor which of them can run.
 _POLICY_ONLY = ("overhead", "selection", "order", "backfill")
 
 
@@ -42,16 +42,16 @@ class InputFile:
 
 
 def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tuple[InputFile, ...]]:
-    """Return a scenario that means the same files from every working directory, and these files.
+    """Make the paths of a scenario's files absolute; return the scenario and these files.
 
-    What lies in the folder of the scenario goes before what lies in the working directory. A file that is not there
-    stays as it is named; to build the scenario then tells so.
+    The scenario's folder takes precedence over the working directory. A missing file keeps its name, and building the
+    scenario reports it.
     """
-    named = {field: getattr(scenario.workload, field) for field in ("trace", "generator")}
+    names = {field: getattr(scenario.workload, field) for field in ("trace", "generator")}
     if scenario.net is not None:
-        named[NET_FILE] = scenario.net.file
+        names[NET_FILE] = scenario.net.file
     files = []
-    for field, name in named.items():
+    for field, name in names.items():
         path = None if name is None else _file_of(field, name, folder)
         if path is not None:
             absolute = str(path.absolute())
@@ -61,14 +61,14 @@ def resolve_files(scenario: Scenario, folder: Path | None) -> tuple[Scenario, tu
 
 
 def with_file(scenario: Scenario, field: str, path: str) -> Scenario:
-    """Return a scenario that names another file in a field of `InputFile`."""
+    """Replace the file in a field of `InputFile`."""
     if field == NET_FILE and scenario.net is not None:
         return msgspec.structs.replace(scenario, net=msgspec.structs.replace(scenario.net, file=path))
     return msgspec.structs.replace(scenario, workload=msgspec.structs.replace(scenario.workload, **{field: path}))
 
 
 def digest_of(path: str | Path) -> str:
-    """Return the SHA-256 of a file; one that has not been touched since is not read again."""
+    """Return the SHA-256 of a file, cached while its size and modification time stay the same."""
     try:
         state = Path(path).stat()
         return _digest(str(path), state.st_mtime_ns, state.st_size)
@@ -77,10 +77,10 @@ def digest_of(path: str | Path) -> str:
 
 
 def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str:
-    """Return the name of a run, 40 hexadecimal digits: of what can have a part in its result, and of nothing else.
+    """Return the key of a run, 40 hexadecimal digits, which depends only on what may affect the result.
 
-    Name and description of the scenario, and which metrics it shows, have no part in it; nor has the place of a file,
-    but what it holds.
+    The scenario's name, description and displayed metrics do not affect it, nor do the paths of files, only their
+    content.
     """
     plain = msgspec.structs.replace(scenario, header=Header(seed=scenario.header.seed), output=Output())
     for file in files:
@@ -89,7 +89,7 @@ def run_key(scenario: Scenario, files: tuple[InputFile, ...], stamp: str) -> str
 
 
 def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
-    """Return the name of what is built before a run: runs that differ in the grid's policy alone share it."""
+    """Return the key of what is built before a run; runs that differ only in the grid's policy share it."""
     default = GridTable()
     grid = msgspec.structs.replace(scenario.grid, **{name: getattr(default, name) for name in _POLICY_ONLY})
     return run_key(msgspec.structs.replace(scenario, grid=grid), files, "")
@@ -97,26 +97,26 @@ def workload_key(scenario: Scenario, files: tuple[InputFile, ...]) -> str:
 
 @functools.cache
 def code_stamp() -> str:
-    """Return what tells this state of gridweave from others: its version, numpy's, and the sources that simulate."""
+    """Identify this state of gridweave: its version, NumPy's version, and the sources that simulate."""
     digest = hashlib.sha256(f"{gridweave.version.__version__} numpy {np.__version__}".encode())
     package = Path(gridweave.version.__file__).parent
     sources = [path for folder in _FOLDERS for path in (package / folder).rglob("*.py")]
     data = [path for path in (package / "scenarios" / "data").iterdir() if path.is_file()]
     for path in sorted(sources + data):
         name = path.relative_to(package).as_posix()
-        if not name.startswith(_APART):
+        if not name.startswith(_NOT_IN_STAMP):
             digest.update(name.encode())
             digest.update(path.read_bytes())
     return f"{gridweave.version.__version__}-{digest.hexdigest()[:16]}"
 
 
 def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
-    """Return the file that a key names, if it is there and is one."""
+    """Return the file that a key names, if it exists."""
     own = beside(folder, name)
     if own is not None:
         return own
     try:
-        if field == "generator":  # a model that ships goes before a file of its name
+        if field == "generator":  # shipped models take precedence over files of the same name
             return Path(name) if name not in model_names() and Path(name).is_file() else None
     except (OSError, ValueError):
         return None
@@ -128,7 +128,7 @@ def _file_of(field: str, name: str, folder: Path | None) -> Path | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _digest(path: str, mtime_ns: int, size: int) -> str:  # the last two tell whether it has been touched
+def _digest(path: str, mtime_ns: int, size: int) -> str:  # the last two invalidate the cache when the file changes
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -1,6 +1,6 @@
 """The plan of a sweep: every combination of the varied values with every seed, checked before anything runs.
 
-What is varied: keys with lists of values, as typed (``--vary key=v1,v2``) or as given from Python.
+Keys and their values come from the command line (``--vary key=v1,v2``) or from Python.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Vary = Mapping[str, Iterable[object]] | Sequence[str]
 """Lists of values by key, or texts ``key=v1,v2``."""
 
 Seeds = int | Sequence[int] | None
-"""How many are derived from the scenario's, or which; None for the scenario's own alone."""
+"""How many seeds to derive from the scenario's seed, or a list of seeds; None for the scenario's seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One key that is varied: as it was given, with its alias resolved; its values, also as ``--set`` takes them."""
+    """A varied key: its name as typed, its full key, and its values, also as texts for ``--set``."""
 
     name: str
     key: str
@@ -58,19 +58,19 @@ class Axis:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The values for people."""
+        """The values as texts for the user."""
         return tuple(value if isinstance(value, str) else toml_text(value) for value in self.values)
 
     @property
     def column(self) -> tuple[Any, ...]:
-        """The values as a column of a table takes them: numbers, truth values, or else texts."""
+        """The values as a table column: numbers, booleans, or else texts."""
         if self.is_numeric:
             return self.values if all(isinstance(v, int) for v in self.values) else tuple(map(float, self.values))
         return self.values if all(isinstance(value, bool) for value in self.values) else self.labels
 
 
 def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
-    """Return what is varied, in the given order; what cannot be used is told, and left out.
+    """Return the varied keys in the given order; report invalid keys and leave them out.
 
     Examples
     --------
@@ -91,14 +91,14 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
         if key == SEED_KEY:
             problems.append(f"--vary {name}: seeds are not varied this way; write --seeds 10, or --seeds 1,2,3")
         if any(axis.key == key for axis in axes):
-            problems.append(f"--vary {name}: is varied already; give all of its values at once")
+            problems.append(f"--vary {name}: is varied twice; give all of its values at once")
         alike = [_text_of_number(value, text) for value, text in zip(values, texts, strict=True)]
         twice = next((text for place, text in enumerate(texts) if alike[place] in alike[:place]), None)
         if twice is not None:
             problems.append(f"--vary {name}: has the value {twice} twice")
         if len(problems) == found:
             axes.append(Axis(name, key, tuple(values), texts))
-    # One run for each combination: too many are refused before they are counted out.
+    # Check before the combinations are enumerated.
     if math.prod(len(axis.values) for axis in axes) > MAX_RUNS:
         problems.append(f"--vary: makes more than {MAX_RUNS:,} combinations; vary less at once")
         return ()
@@ -106,12 +106,14 @@ def read_axes(vary: Vary, problems: list[str]) -> tuple[Axis, ...]:
 
 
 def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
-    """Return seeds that can be used; ``problems`` is told of what cannot."""
+    """Check seeds; add problems to ``problems`` and return None if they are invalid."""
     if seeds is None:
         return None
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         if not 1 <= seeds <= MAX_RUNS:
-            problems.append(f"--seeds: is {seeds}; a number of seeds from 1 to {MAX_RUNS:,}, or a list such as 1,2,3")
+            problems.append(
+                f"--seeds: is {seeds}; expected a number of seeds from 1 to {MAX_RUNS:,}, or a list such as 1,2,3"
+            )
             return None
         return int(seeds)
     listed = list(seeds) if isinstance(seeds, Iterable) else [seeds]
@@ -123,7 +125,7 @@ def read_seeds(seeds: Seeds, problems: list[str]) -> Seeds:
         problems.append(f"--seeds: {wrong!r} is not a seed; a seed is a whole number from 0 to {MAX_SEED}")
         return None
     if len(set(listed)) < len(listed):
-        problems.append("--seeds: has a seed twice; each seed needs to be given only once")
+        problems.append("--seeds: has a seed twice; give each seed once")
         return None
     return tuple(int(seed) for seed in listed)
 
@@ -133,7 +135,7 @@ def _is_seed(value: object) -> bool:
 
 
 def parse_seeds(text: str, problems: list[str]) -> Seeds:
-    """Return what ``--seeds`` says: ``10`` for ten derived ones, ``1,2,3`` or ``7,`` for these."""
+    """Parse ``--seeds``: ``10`` for ten derived seeds, ``1,2,3`` or ``7,`` for these seeds."""
     words = [word.strip() for word in text.split(",")]
     is_list = len(words) > 1
     if is_list and not words[-1]:
@@ -149,9 +151,9 @@ def parse_seeds(text: str, problems: list[str]) -> Seeds:
 
 
 def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Return seeds for independent repetitions: of 53 bits, which every reader of JSON and CSV keeps.
+    """Derive seeds for independent repetitions, of 53 bits, which every reader of JSON and CSV preserves.
 
-    More of them begin with the same ones, so a sweep that is widened from 10 to 20 seeds has half of its runs already.
+    A longer list starts with the same seeds, so that a sweep widened from 10 to 20 seeds reuses its runs.
 
     Examples
     --------
@@ -163,7 +165,7 @@ def derive_seeds(seed: int, count: int) -> tuple[int, ...]:
 
 
 def toml_text(value: object) -> str:
-    """Return a plain value as TOML writes it; a TypeError if TOML has none.
+    """Format a plain value as TOML; TypeError if TOML has no such type.
 
     Examples
     --------
@@ -184,7 +186,7 @@ def toml_text(value: object) -> str:
 
 
 def _pairs_of(vary: Mapping[str, Iterable[object]]) -> Iterable[tuple[str, list[object]]]:
-    """Yield keys and values; a text or a number is the one value of its key."""
+    """Yield keys and lists of values; a text or a number becomes a list of one value."""
     for name, values in vary.items():
         single = isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable)
         listed = [values] if single else list(values)
@@ -192,7 +194,7 @@ def _pairs_of(vary: Mapping[str, Iterable[object]]) -> Iterable[tuple[str, list[
 
 
 def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
-    """Return key and values of ``key=v1,v2``; a value that is not TOML is a text."""
+    """Parse ``key=v1,v2``; values that are not TOML are texts."""
     name, separator, written = (part.strip() for part in text.partition("="))
     if not separator or not name:
         problems.append(f"--vary {text}: is not key=v1,v2, such as grid.overhead=0,0.1,0.3")
@@ -210,7 +212,7 @@ def _parsed(text: str, problems: list[str]) -> tuple[str, list[object]] | None:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between commas that stand outside of brackets and quotes."""
+    """Split a text at commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -230,18 +232,18 @@ def _text_of(name: str, value: object, problems: list[str]) -> str:
     try:
         return toml_text(value)
     except TypeError as error:
-        problems.append(f"--vary {name}: {error}, which no scenario file can hold")
+        problems.append(f"--vary {name}: {error}, which TOML cannot represent")
         return ""
 
 
 def _text_of_number(value: object, text: str) -> str:
-    """Return the text of a value, and for a whole number the same whether it is written 1 or 1.0."""
+    """Return the text of a value, with 1.0 written as 1, so that equal numbers have equal texts."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else text
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run, with all values, the seed and absolute paths in its scenario; the same key, the same result."""
+    """One run, with all values, the seed and absolute paths in its scenario; equal keys mean equal results."""
 
     number: int
     combination: int
@@ -253,10 +255,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """All runs of a sweep: combination by combination (the last axis varies fastest), and in each seed by seed.
+    """The runs of a sweep, by combination (the last axis varies fastest) and then by seed.
 
-    A combination in which nothing is drawn at random is run with the first seed alone.
-    A combination has the place of its value on each axis. ``shown`` are the metrics that the scenario shows.
+    A combination is a tuple of indices into the axes' values. Combinations without randomness run with the first seed
+    only. ``shown`` lists the metrics that the scenario shows.
     """
 
     name: str
@@ -273,27 +275,27 @@ class SweepPlan:
 
     @property
     def without_chance(self) -> tuple[int, ...]:
-        """The combinations that are run with the first of several seeds, because nothing is drawn there."""
+        """The combinations without randomness, which run with the first of several seeds only."""
         counts = Counter(run.combination for run in self.runs)
         return tuple(number for number, count in counts.items() if count < len(self.seeds))
 
     def label(self, combination: int) -> str:
-        """Return a combination for people, such as ``p=0.3, config=m128``."""
+        """Return a label of a combination, such as ``p=0.3, config=m128``."""
         return _label(self.axes, self.combinations[combination]) or self.name
 
     def axis(self, over: str) -> Axis:
-        """Return the axis of a name or a key, for a plot over it."""
+        """Return the axis with this name or key, for a plot over it."""
         for axis in self.axes:
             if over in (axis.name, axis.key):
                 return axis
         known = ", ".join(axis.name for axis in self.axes) or "none"
-        raise OptionError("--over", f"{over!r} is not varied; varied are {known}")
+        raise OptionError("--over", f"{over!r} is not varied; the varied keys are {known}")
 
 
 def make_plan(
     source: str | Path | Scenario, vary: Vary = (), *, overrides: Overrides = (), seeds: Seeds = None
 ) -> SweepPlan:
-    """Plan a sweep, and check every combination as far as that goes without building its workload.
+    """Plan a sweep, and check every combination without building its workload.
 
     Arguments and errors are those of `gridweave.sweep`.
 
@@ -309,17 +311,17 @@ def make_plan(
     texts = _texts_of(overrides, problems)
     fixed = {text.partition("=")[0].strip() for text in texts}
     problems += [
-        f"--vary {axis.name}: is also set (--set); leave one of the two out" for axis in axes if axis.key in fixed
+        f"--vary {axis.name}: is also set by --set; leave out one of the two" for axis in axes if axis.key in fixed
     ]
     combinations = tuple(itertools.product(*(range(len(axis.values)) for axis in axes)))
     drafts = _Drafts(source, axes, texts)
     scenarios = [drafts.read(places) for places in combinations]
     problems += drafts.problems()
     if seeds is not None and not isinstance(seeds, int) and drafts.seed_is_set:
-        problems.append(f"--set {SEED_KEY}: has no effect beside a list of seeds; leave one of the two out")
+        problems.append(f"--set {SEED_KEY}: has no effect with a list of seeds; leave out one of the two")
     count = seeds if isinstance(seeds, int) else len(seeds or (0,))
     if len(combinations) * count > MAX_RUNS:
-        problems.append(f"--seeds: makes {len(combinations) * count:,} runs in all; at most {MAX_RUNS:,}")
+        problems.append(f"--seeds: makes {len(combinations) * count:,} runs; expected at most {MAX_RUNS:,}")
     if problems:
         raise ScenarioError(problems)
     first, _ = scenarios[0]
@@ -335,7 +337,7 @@ def make_plan(
 
 
 def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progress | None = None) -> None:
-    """Build each workload that these runs need, with one seed, to find what is wrong with it before any run."""
+    """Build each workload that these runs need, with one seed; raise ScenarioError with all their problems."""
     first_of = {run.combination: run for run in reversed(runs)}
     groups: dict[str, list[PlannedRun]] = {}
     for run in sorted(first_of.values(), key=lambda run: run.number):
@@ -354,7 +356,7 @@ def check_workloads(plan: SweepPlan, runs: Sequence[PlannedRun], progress: Progr
 
 
 class _Drafts:
-    """The scenario of each combination, and what is wrong with them, each thing once."""
+    """The scenario of each combination, and their distinct problems."""
 
     def __init__(self, source: str | Path | Scenario, axes: tuple[Axis, ...], texts: list[str]) -> None:
         self.source, self.axes, self.texts = source, axes, texts
@@ -374,7 +376,7 @@ class _Drafts:
         return resolve_files(draft.scenario, draft.folder)
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong: first the file, by its lines, then what was typed."""
+        """Yield the problems: first those of the file, by line, then those of typed keys."""
         order = sorted(self._found, key=lambda problem: (problem.source == "--set", problem.line or 0))
         for problem in order:
             text = str(problem)
@@ -387,7 +389,7 @@ class _Drafts:
 
 
 def _located(text: str, axes: tuple[Axis, ...], combinations: Sequence[tuple[int, ...]], bad: set[int]) -> str:
-    """Say in which combinations something is wrong: the values that tell them from the others, or else the first."""
+    """Add to a problem the combinations that have it: by the values that only these have, or else by the first one."""
     if len(bad) == len(combinations):
         return text
     wrong = [combinations[number] for number in sorted(bad)]
@@ -411,7 +413,7 @@ def _label(axes: tuple[Axis, ...], places: tuple[int, ...]) -> str:
 
 
 def _texts_of(overrides: Overrides, problems: list[str]) -> list[str]:
-    """Return changes as texts, so that they and what is varied are one list."""
+    """Convert overrides to texts ``key=value``, the form of varied values."""
     if not isinstance(overrides, Mapping):
         return list(overrides)
     texts = []
@@ -419,7 +421,7 @@ def _texts_of(overrides: Overrides, problems: list[str]) -> list[str]:
         try:
             texts.append(f"{key}={toml_text(value)}")
         except TypeError as error:
-            problems.append(f"--set {key}: {error}, which no scenario file can hold")
+            problems.append(f"--set {key}: {error}, which TOML cannot represent")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are carried out: in this process, or on Ray, on this machine or on a cluster."""
+"""Where the runs of a sweep are carried out: in this process, or on Ray, on this machine or a cluster."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Outcomes = Generator[tuple[PlannedRun, Outcome], None, None]
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
 
-_STORE_BYTES = 128 << 20  # for Ray's shared memory: what comes back is small, and it would take a third of all memory
+_STORE_BYTES = 128 << 20  # of Ray's shared memory, which by default takes a third of all memory; results are small
 
 
 def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers: int | None = None) -> Outcomes:
-    """Carry out runs, and yield what became of each as soon as it is known; closing the generator ends what still runs.
+    """Carry out runs and yield each outcome as soon as it is known; closing the generator stops the remaining runs.
 
-    Without an address this machine is used by itself, and as many workers as it has cores if no number is given. With 1
-    and no address, all is done in this process, and Ray is not needed.
+    Without an address, use this machine, by default with as many workers as it has cores. With one worker and no
+    address, all runs take place in this process, without Ray.
     """
     if workers is not None and workers < 1:
-        raise OptionError("--workers", f"is {workers}; at least 1 is needed")
+        raise OptionError("--workers", f"is {workers}; expected at least 1")
     if address is not None and not address.strip():
         raise OptionError("--address", "is empty; write auto, ray://host:10001, or leave it out for this machine")
     if not runs:
@@ -44,9 +44,10 @@ def carry_out(runs: Sequence[PlannedRun], *, address: str | None = None, workers
 
 
 def in_threads(run: Callable[[TaskT], ResultT], tasks: Iterable[TaskT]) -> Iterator[tuple[TaskT, ResultT]]:
-    """Run a function on all cores of this process: the kernels leave the interpreter to the other threads.
+    """Run a function on all cores with threads, as kernels release the interpreter lock.
 
-    Results come in the order in which they end. What a task raises is raised here, and those not begun are dropped.
+    Yield results in the order in which they finish. An exception in a task is raised here, and tasks that have not
+    begun are dropped.
     """
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         try:
@@ -60,7 +61,7 @@ def in_threads(run: Callable[[TaskT], ResultT], tasks: Iterable[TaskT]) -> Itera
 
 @contextlib.contextmanager
 def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]:
-    """Start Ray or join a cluster, and tell whether it is this sweep's own; one that is joined already is only used."""
+    """Start Ray or join a cluster, unless Ray is connected; yield Ray, and whether this sweep has started it."""
     try:
         with quietly():
             import ray
@@ -71,7 +72,7 @@ def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]
         return
     if address is not None:
         knock(address)
-    # Its workers end with it, so they are not of an `OwnRay`, which outlives the command that starts it.
+    # A plain local Ray ends with this process; an `OwnRay` would outlive it.
     own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
     try:
         join(address or "this machine", address=address or "local", **({} if address else own))
@@ -90,39 +91,39 @@ def _outcome(ray: Any, reference: Any) -> Outcome:
 
 def _on_ray(ray: Any, runs: Sequence[PlannedRun], stamp: str, workers: int | None, *, is_own: bool) -> Outcomes:
     """Keep all workers busy with a bounded number of tasks in flight."""
-    # One more for each worker lies ready; on a cluster of others, where workers is a limit, none does.
-    at_once = workers if workers and not is_own else 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    # Our own Ray gets one more queued task per worker; on a shared cluster, workers is a limit.
+    limit = workers if workers and not is_own else 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     contents = {} if is_own else _put_files(ray, runs)
-    # A worker that dies takes its run with it; a second death is taken for the run's fault.
+    # Retry a run once if its worker dies; a second death is attributed to the run.
     task = ray.remote(num_cpus=1, max_retries=1)(_perform_there)
     left = iter(runs)
-    flying: dict[Any, PlannedRun] = {}
+    in_flight: dict[Any, PlannedRun] = {}
     try:
         while True:
-            while len(flying) < at_once and (run := next(left, None)) is not None:
-                there = {file.digest: contents.get(file.digest) for file in run.files}
-                flying[task.remote(run, stamp, there)] = run
-            if not flying:
+            while len(in_flight) < limit and (run := next(left, None)) is not None:
+                contents_of_run = {file.digest: contents.get(file.digest) for file in run.files}
+                in_flight[task.remote(run, stamp, contents_of_run)] = run
+            if not in_flight:
                 return
-            ended, _ = ray.wait(list(flying), num_returns=1)
+            ended, _ = ray.wait(list(in_flight), num_returns=1)
             for reference in ended:
-                yield flying.pop(reference), _outcome(ray, reference)
+                yield in_flight.pop(reference), _outcome(ray, reference)
     finally:
-        # Our own Ray ends with all that runs in it. Tasks on another are asked to end: to force them can bring down
-        # this process, when one of them ends by itself at the same moment.
-        for reference in () if is_own else flying:
-            with contextlib.suppress(Exception):  # the cluster may have gone
+        # Our own Ray stops with all of its tasks. On a shared cluster, cancel without force: forcing a task that is
+        # just ending can crash this process.
+        for reference in () if is_own else in_flight:
+            with contextlib.suppress(Exception):  # the cluster may be gone
                 ray.cancel(reference, force=False)
 
 
 def _put_files(ray: Any, runs: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Give the cluster the content of each file, for machines that do not have it."""
+    """Store the content of each file in the cluster, for machines that do not have it."""
     paths = {file.digest: file.path for run in runs for file in run.files}
     return {digest: ray.put(Path(path).read_bytes()) for digest, path in paths.items()}
 
 
 def _perform_there(run: PlannedRun, stamp: str, contents: dict[str, Any]) -> Outcome:
-    """Carry out a run in a worker of Ray; a file that is not at hand is fetched from the cluster's store."""
+    """Carry out a run in a Ray worker; fetch missing files from the cluster's store."""
     import ray
 
     if any(reference is None for reference in contents.values()):

@@ -1,6 +1,6 @@
 """The tables of a sweep: one row per run, and one row per combination with means and confidence intervals.
 
-How metrics and their values are written for people, in the tables and plots of a sweep.
+The module also names metrics and formats their values for the tables and plots of a sweep.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 SUFFIXES = ("mean", "low", "high")
-"""Behind the name of a metric: its mean, and the ends of the confidence interval of the mean."""
+"""Suffixes of a metric's name: its mean, and the ends of the mean's confidence interval."""
 
 
 def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
     """Return the mean of a sample, and the ends of its 95% confidence interval by Student's t.
 
-    The interval is NaN for less than two values; all is NaN if there is no value, or one that is not defined.
+    The interval is NaN for fewer than two values; all three are NaN if there is no value, or an undefined one.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def mean_interval(values: Sequence[float | None]) -> tuple[float, float, float]:
 
 
 def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, list[Values]]:
-    """Return the finished runs by combination, in the order of the plan; a combination without one is left out."""
+    """Group the finished runs by combination, in the order of the plan; leave out combinations without any."""
     samples: dict[int, list[Values]] = {}
     for run, metrics in zip(plan.runs, values, strict=True):
         if metrics is not None:
@@ -60,7 +60,7 @@ def samples_of(plan: SweepPlan, values: Sequence[Values | None]) -> dict[int, li
 
 
 def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
-    """Return the columns of the table of runs: what is varied, ``seed``, and all metrics of those that finished."""
+    """Return the columns of the table of finished runs: the varied keys, ``seed``, and all metrics."""
     done = [(run, metrics) for run, metrics in zip(plan.runs, values, strict=True) if metrics is not None]
     columns = _settings(plan, [run.combination for run, _ in done])
     columns["seed"] = [run.seed for run, _ in done]
@@ -70,7 +70,7 @@ def run_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, l
 def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[str, list[Any]]:
     """Return the columns of the table of combinations that have finished runs.
 
-    What is varied, ``n`` (finished runs), and for each metric its mean and the ends of its interval.
+    The columns are the varied keys, ``n`` (finished runs), and for each metric its mean and the ends of its interval.
     """
     samples = samples_of(plan, values)
     columns = _settings(plan, list(samples))
@@ -82,35 +82,35 @@ def summary_columns(plan: SweepPlan, values: Sequence[Values | None]) -> dict[st
 
 
 def same_for_all_seeds(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[int, ...]:
-    """Return the combinations of which several seeds were run, and all gave the same result."""
+    """Return the combinations in which several seeds gave the same result."""
     samples = samples_of(plan, values).items()
     return tuple(
-        number for number, sample in samples if len(sample) > 1 and all(one == sample[0] for one in sample[1:])
+        number for number, sample in samples if len(sample) > 1 and all(result == sample[0] for result in sample[1:])
     )
 
 
 def without_effect(plan: SweepPlan, values: Sequence[Values | None]) -> tuple[str, ...]:
-    """Return the varied keys, by their names, of which every value gave the same results, all else being equal."""
-    found = []
+    """Return the names of the varied keys whose values all gave the same results, all else being equal."""
+    names = []
     for number, axis in enumerate(plan.axes):
         groups: dict[tuple[object, ...], list[Values]] = {}
         for run, metrics in zip(plan.runs, values, strict=True):
             places = plan.combinations[run.combination]
             if metrics is not None:
                 groups.setdefault((*places[:number], *places[number + 1 :], run.seed), []).append(metrics)
-        alike = all(one == group[0] for group in groups.values() for one in group)
+        alike = all(result == group[0] for group in groups.values() for result in group)
         if alike and any(len(group) > 1 for group in groups.values()):
-            found.append(axis.name)
-    return tuple(found)
+            names.append(axis.name)
+    return tuple(names)
 
 
 def to_frame(columns: dict[str, list[Any]]) -> pandas.DataFrame:
-    """Return a table of pandas."""
+    """Convert columns to a pandas table."""
     return data_frame({name: _typed(name, column) for name, column in columns.items()}, extra="sweep")
 
 
 def _typed(name: str, column: list[Any]) -> Any:
-    """Return a metric as an array of numbers, with NaN for None; what is varied stays as it is."""
+    """Convert a metric to an array with NaN for None; leave varied keys as they are."""
     if any(value is None for value in column) or name.rpartition("_")[2] in SUFFIXES:
         return np.array([np.nan if value is None else value for value in column], np.float64)
     return column
@@ -139,7 +139,7 @@ _PARTS_OF_ONE = (*PARTS_OF_ONE, "multi_site_share_of_jobs", "multi_site_share_of
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How one metric is written: label, unit, the factor to this unit, and the decimals worth writing down."""
+    """How a metric is written: label, unit, the factor to this unit, and the number of decimals."""
 
     label: str
     unit: str
@@ -148,11 +148,11 @@ class Naming:
 
     @property
     def heading(self) -> str:
-        """Label and unit, for the head of a column or an axis."""
+        """Label and unit, for a column or an axis."""
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
     def write(self, mean: float, low: float, high: float, *, interval: bool = True) -> str:
-        """Return a mean, with half of the width of its interval where there is one and it is to be shown.
+        """Format a mean, with half the width of its interval unless it is NaN or ``interval`` is false.
 
         Examples
         --------

@@ -1,6 +1,6 @@
-"""One run of a sweep: from its scenario to a record of metrics, in whichever process it is given to.
+"""One run of a sweep, from its scenario to its metrics, in any process; and the files of finished runs.
 
-The runs that are finished, one small file each: a sweep that was interrupted goes on from them.
+Every finished run is saved in a small file, so that an interrupted sweep can continue.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from gridweave.scenarios.traces.text import new_file, one_line, write_file
 
 Values = dict[str, int | float | None]
 Fetch = Callable[[str], bytes]
-"""From the digest of a file to its content."""
+"""Returns the content of a file by its digest."""
 
 MULTI_SITE = ("multi_site_jobs", "multi_site_share_of_jobs", "multi_site_share_of_area")
 METRICS = (*MULTI_SITE, *Metrics.__struct_fields__)
-"""What is recorded of every run."""
+"""The metrics recorded of every run."""
 
 _FEW_JOBS = 8
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-"""A colour of a terminal."""
+"""A terminal's escape sequence."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a run: its metrics (`METRICS`), with None for what is not defined, or why it failed."""
+    """The outcome of a run: its metrics (`METRICS`), with None for undefined ones, or why it failed."""
 
     metrics: Values | None
     problem: str = ""
@@ -51,18 +51,18 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
-    """Run one combination with one seed; what it fails at is part of the outcome.
+    """Run one combination with one seed; errors become part of the outcome.
 
-    `stamp` is that of the code that planned the run; `fetch` gives the content of a file that is not at hand here.
+    ``stamp`` identifies the code that planned the run; ``fetch`` returns the content of files that this machine lacks.
     """
     began = time.perf_counter()
     try:
         if stamp != code_stamp():
             raise UnavailableError(
                 f"this worker has gridweave {code_stamp()}, but the sweep was started with {stamp}; "
-                "install the same there, or start again if its sources have changed"
+                "install the same version there, or start the sweep again if its sources have changed"
             )
-        scenario = _with_files_at_hand(run.scenario, run.files, fetch)
+        scenario = _with_local_files(run.scenario, run.files, fetch)
         built = _built(scenario, workload_key(scenario, run.files))
         _compile(built)
         return Outcome(values_of(run_built(built)), seconds=time.perf_counter() - began)
@@ -71,14 +71,14 @@ def perform(run: PlannedRun, stamp: str, fetch: Fetch | None = None) -> Outcome:
 
 
 def problem_of(error: Exception) -> str:
-    r"""Return why a run failed, in one line without colours; of an error of Ray, what was raised in its worker.
+    r"""Return why a run failed, in one line without colours; for a Ray error, use the exception raised in the worker.
 
     Examples
     --------
     >>> problem_of(InputError("nodes is 0\nname is missing")), problem_of(OSError("\x1b[31mred\x1b[0m"))
     ('nodes is 0; name is missing', 'OSError: red')
     """
-    raised = getattr(error, "cause", None)  # Ray has what was raised there, if it can be sent
+    raised = getattr(error, "cause", None)  # Ray keeps the original exception if it can be pickled
     error = raised if isinstance(raised, Exception) else error
     lines = [line.strip() for line in _ESCAPE.sub("", str(error)).splitlines() if line.strip()]
     if isinstance(error, GridweaveError):
@@ -88,20 +88,20 @@ def problem_of(error: Exception) -> str:
 
 
 def values_of(run: SimulationResult) -> Values:
-    """Return what is recorded of a run, by the names of `METRICS`; None for what is not defined."""
+    """Return the recorded metrics of a run by name (`METRICS`); None for undefined metrics."""
     several = run.multi_site_summary()
     values = (several["jobs"], several["share_of_jobs"], several["share_of_squashed_area"])
     return dict(zip(MULTI_SITE, values, strict=True)) | run.metrics().to_dict()
 
 
-# The last workloads of this process. Runs come ordered by their workload, and two of them may overlap.
+# The latest workloads of this process. Runs are sorted by workload, and runs of two workloads may overlap.
 _BUILT: dict[str, Built] = {}
 _BUILT_AT_MOST = 2
 _COMPILED: set[bytes] = set()
 
 
 def _built(scenario: Scenario, key: str) -> Built:
-    """Return a scenario built; of runs that differ in their policy alone, the workload is built once."""
+    """Build a scenario; runs that differ only in their policy share the built workload."""
     built = _BUILT.pop(key, None)
     if built is None:
         built = build_scenario(scenario)
@@ -119,9 +119,9 @@ def _built(scenario: Scenario, key: str) -> Built:
 
 
 def _compile(built: Built) -> None:
-    """Compile what a policy needs on a few jobs, while other processes of this machine wait for it.
+    """Compile a policy's kernels by simulating a few jobs, while other processes on this machine wait.
 
-    A compilation takes many seconds, and its result is kept on disk: it should not be made by every worker at once.
+    Compilation takes many seconds and is cached on disk, so it should not happen in every worker at once.
     """
     policy = msgspec.structs.replace(built.policy, overhead=0.0)
     grid = built.scenario.grid
@@ -137,20 +137,20 @@ def _compile(built: Built) -> None:
     _COMPILED.add(kind)
 
 
-def _with_files_at_hand(scenario: Scenario, files: tuple[InputFile, ...], fetch: Fetch | None) -> Scenario:
-    """Return the scenario with paths that hold here what they held where the sweep was planned."""
+def _with_local_files(scenario: Scenario, files: tuple[InputFile, ...], fetch: Fetch | None) -> Scenario:
+    """Replace the scenario's files that are missing or different on this machine by fetched copies."""
     for file in files:
         path = Path(file.path)
         if path.is_file() and digest_of(path) == file.digest:
             continue
         if fetch is None:
-            raise UnavailableError(f"{file.path}: has changed since the sweep began; begin again")
+            raise UnavailableError(f"{file.path}: has changed since the sweep began; start the sweep again")
         scenario = with_file(scenario, file.field, _fetched(path.name, file.digest, fetch))
     return scenario
 
 
 def _fetched(name: str, digest: str, fetch: Fetch) -> str:
-    """Return the path of a copy of a file in the user's cache folder on this machine."""
+    """Copy a file into the user's cache folder on this machine; return the path."""
     folder = platformdirs.user_cache_path("gridweave") / "sweep-files" / digest[:32]
     path = folder / name
     if not path.is_file():
@@ -161,13 +161,13 @@ def _fetched(name: str, digest: str, fetch: Fetch) -> str:
 
 
 FOLDER = "runs"
-"""Of the files, below that of the sweep."""
+"""Subfolder of a sweep's folder with the files of finished runs."""
 
 _FORMAT = 1
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file: what was run, for people, and what came out."""
+    """The content of a file: the run, described for the user, and its metrics."""
 
     format: int
     key: str
@@ -184,14 +184,14 @@ class FinishedRuns:
     Parameters
     ----------
     folder : pathlib.Path
-        Of the sweep; made when the first run is kept.
+        Folder of the sweep, created when the first run is saved.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / FOLDER
 
     def find(self, run: PlannedRun) -> Values | None:
-        """Return the metrics of a run, if it is finished and its file is neither damaged nor of another format."""
+        """Return the metrics of a run, or None if it is not finished or its file is damaged or of another format."""
         try:
             record = msgspec.json.decode((self.folder / f"{run.key}.json").read_bytes(), type=_Record)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -200,8 +200,8 @@ class FinishedRuns:
         return {name: record.metrics[name] for name in METRICS} if whole else None
 
     def keep(self, plan: SweepPlan, run: PlannedRun, outcome: Outcome) -> None:
-        """Write down a finished run: whole, or not at all."""
-        assert outcome.metrics is not None, "only what is finished is kept"
+        """Save a finished run; the file is written atomically."""
+        assert outcome.metrics is not None, "only finished runs are saved"
         settings = plan.settings(run.combination)
         record = _Record(_FORMAT, run.key, plan.name, settings, run.seed, round(outcome.seconds, 3), outcome.metrics)
         text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"

@@ -67,7 +67,7 @@ def test_bad_input_all_at_once(shell: object, tmp_path: Path) -> None:
     ]
     assert not (tmp_path / "out").exists()
     status, _, said = shell("sweep", "two-sites", "--vary", "p=0,1", "--over", "config")  # type: ignore[operator]
-    assert (status, said) == (2, "gridweave: --over: 'config' is not varied; varied are p\n")
+    assert (status, said) == (2, "gridweave: --over: 'config' is not varied; the varied keys are p\n")
     status, _, said = shell("sweep", "nothing", "--vary", "p=0,1")  # type: ignore[operator]
     assert status == 2
     assert said.count("\n") == 1

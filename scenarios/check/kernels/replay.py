@@ -1,6 +1,7 @@
-"""Play a schedule as it stands, and note what EASY or conservative backfilling promises its jobs on the way.
+"""Replay a schedule, and record what EASY or conservative backfilling promises its jobs.
 
-Nothing is decided here: jobs start when the schedule says. What is promised, the kernels of the sites say.
+No scheduling decisions are made here: jobs start when the schedule starts them. The site's kernels compute the
+promises.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "ended", "started"
 
 
 class PlayedSchedule(NamedTuple):
-    """A schedule that is played, one row a job, in the order of submission; the rows are the slots of the site.
+    """A schedule that is being replayed, one row per job, in the order of submission; rows are the slots of the site.
 
     Attributes
     ----------
     clock : numpy.ndarray of records, shape (1,)
         How many jobs have been ``submitted``, have ``ended`` and have ``started``.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        Each end after its start, each start at or after its submission, and never more nodes in use than there are.
+        Every end is after its start, every start at or after its submission, and no more nodes are in use than exist.
     by_start, by_end : numpy.ndarray of int64, shape (n,)
-        The rows by their start, and by their end.
+        The rows sorted by start, and by end.
     shown_ms : numpy.ndarray of int64, shape (n,)
-        Filled in: the earliest start that each job was promised; `NEVER_MS` if it was promised none.
+        Output: the earliest start that each job was promised; `NEVER_MS` without a promise.
     """
 
     clock: npt.NDArray[np.void]
@@ -65,14 +66,14 @@ def new_played(start_ms: npt.NDArray[np.int64], end_ms: npt.NDArray[np.int64]) -
 
 @kernel
 def replay(state: SiteState, promises: Plan | None, played: PlayedSchedule, until_ms: Int) -> None:
-    """Play all instants before one.
+    """Replay all instants before ``until_ms``.
 
     Parameters
     ----------
     state : SiteState
-        Its table of jobs is filled in.
+        Its table of jobs is filled.
     promises : Plan or None
-        For the promises of conservative backfilling; without it those of EASY are noted.
+        The plan for the promises of conservative backfilling; without it, record those of EASY.
     played : PlayedSchedule
     until_ms : int
     """
@@ -88,7 +89,7 @@ def replay(state: SiteState, promises: Plan | None, played: PlayedSchedule, unti
 
 @kernel_part
 def _next_instant(state: SiteState, played: PlayedSchedule) -> Int:
-    """Return when the next job is submitted, starts or ends."""
+    """Return the instant of the next submission, start or end."""
     clock, now_ms = played.clock[0], NEVER_MS
     if clock.submitted < len(played.start_ms):
         now_ms = min(now_ms, state.jobs[clock.submitted].submit_ms)
@@ -101,7 +102,7 @@ def _next_instant(state: SiteState, played: PlayedSchedule) -> Int:
 
 @kernel
 def take_in(state: SiteState, promises: Plan | None, played: PlayedSchedule, now_ms: Int) -> None:
-    """Play the ends and the submissions of an instant.
+    """Replay the ends and the submissions of an instant.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ def take_in(state: SiteState, promises: Plan | None, played: PlayedSchedule, now
     played : PlayedSchedule
         As for `replay`.
     now_ms : int
-        Nothing that lies before is left to play.
+        All earlier instants have been replayed.
     """
     clock = played.clock[0]
     while clock.ended < len(played.by_end):
@@ -134,16 +135,19 @@ def take_in(state: SiteState, promises: Plan | None, played: PlayedSchedule, now
 
 @kernel_part
 def _start_under_easy(state: SiteState, played: PlayedSchedule, now_ms: Int) -> None:
-    """Start the jobs of an instant; what is promised to the first that waits does not reckon with those behind it."""
+    """Start the jobs of an instant; record the promise to the first job that keeps waiting.
+
+    This promise does not count later jobs in the queue, although they may start now.
+    """
     counters = state.counters[0]
     head, first = NO_PLACE, counters.n_waiting
-    for place in range(counters.n_waiting):
-        slot = state.waiting[place]
+    for index in range(counters.n_waiting):
+        slot = state.waiting[index]
         if played.start_ms[slot] == now_ms:
-            begin(state, place, now_ms)
-            first = min(first, place)
+            begin(state, index, now_ms)
+            first = min(first, index)
         elif head == NO_PLACE:
-            head = place
+            head = index
             width = state.jobs[slot].width
             shown_ms = now_ms if width <= counters.free else shadow_time(state, width)
             played.shown_ms[slot] = min(played.shown_ms[slot], shown_ms)
@@ -152,11 +156,11 @@ def _start_under_easy(state: SiteState, played: PlayedSchedule, now_ms: Int) -> 
 
 @kernel_part
 def _start_under_conservative(state: SiteState, promises: Plan, played: PlayedSchedule, now_ms: Int) -> None:
-    """Start the jobs of an instant; if one was promised another start, all promises are to be made anew."""
+    """Start the jobs of an instant; if one of them was promised another start, have all promises made again."""
     counters = state.counters[0]
     first, next_start_ms = counters.n_waiting, NEVER_MS
-    for place in range(counters.n_waiting):
-        slot = state.waiting[place]
+    for index in range(counters.n_waiting):
+        slot = state.waiting[index]
         job = state.jobs[slot]
         promised_ms = job.promised_ms
         played.shown_ms[slot] = min(played.shown_ms[slot], promised_ms)
@@ -167,15 +171,15 @@ def _start_under_conservative(state: SiteState, promises: Plan, played: PlayedSc
             occupy_plan(promises, None, promised_ms, promised_ms + job.estimate_ms, job.width, NO_LIMITS, GIVE_BACK)
             occupy_plan(promises, None, now_ms, now_ms + job.estimate_ms, job.width, NO_LIMITS, TAKE)
             counters.stale = REPLAN
-        begin(state, place, now_ms)
-        first = min(first, place)
-    counters.next_start_ms = next_start_ms  # if that passes, a promise was broken, and others take its place
+        begin(state, index, now_ms)
+        first = min(first, index)
+    counters.next_start_ms = next_start_ms  # if it passes, a promise was broken and all are made again
     _drop(state, played, first)
 
 
 @kernel_part
 def _drop(state: SiteState, played: PlayedSchedule, first: Int) -> None:
-    """Take the jobs that were started out of the queue."""
+    """Remove the started jobs from the queue."""
     played.clock[0].started += state.counters[0].n_started
     if state.counters[0].n_started > 0:
         drop_started(state, max(first, HEAD))
@@ -183,35 +187,35 @@ def _drop(state: SiteState, played: PlayedSchedule, first: Int) -> None:
 
 @kernel
 def chance_under_easy(state: SiteState, played: PlayedSchedule, slot: Int, now_ms: Int) -> tuple[Int, Int, Int, bool]:
-    """Say what EASY sees of a waiting job, once those have started that stand before it and do start now.
+    """Return whether EASY would start a waiting job, after the starts of jobs ahead of it in the queue.
 
     Parameters
     ----------
     state : SiteState
-        After `take_in` of this instant; it is of no further use.
+        After `take_in` of this instant; it cannot be used further.
     played : PlayedSchedule
     slot : int
-        Of the job.
+        The job's slot.
     now_ms : int
 
     Returns
     -------
     head : int
-        The slot of the first in the queue then.
+        The slot of the first job in the queue then.
     shadow_ms : int
         When the head can start by the estimates of the running jobs; now if it fits.
     extra : int
-        The nodes that are to spare then.
+        The nodes that are spare then.
     starts : bool
         Whether EASY starts the job.
     """
     head = slot
-    for place in range(state.counters[0].n_waiting):
-        other = state.waiting[place]
+    for index in range(state.counters[0].n_waiting):
+        other = state.waiting[index]
         if other == slot:
             break
         if played.start_ms[other] == now_ms:
-            begin(state, place, now_ms)
+            begin(state, index, now_ms)
         elif head == slot:
             head = other
     free, width = state.counters[0].free, state.jobs[head].width

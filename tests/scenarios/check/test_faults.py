@@ -53,7 +53,7 @@ FAULTS: dict[str, tuple[Callable[[Schedule], Schedule], str]] = {
     "not in the trace": (with_value("job_id", 2, 5), "job 5 is not in the trace"),
     "never ran": (never(1), "job 8 never ran"),
     "another width": (with_value("width", 0, 1), "job 7 has 1 nodes; the trace says 2"),
-    "on another number of nodes": (with_value("width", 2, 1), "job 9 has 1 nodes, and runs on 2"),
+    "on another number of nodes": (with_value("width", 2, 1), "job 9 has 1 nodes but runs on 2"),
     "submitted at another time": (
         with_value("submit_ms", 2, 2_500),
         "job 9 is submitted at 2.5 s; the trace says 2 s",
@@ -61,10 +61,10 @@ FAULTS: dict[str, tuple[Callable[[Schedule], Schedule], str]] = {
     "ran early": (with_value("start_ms", 2, 1_000), "job 9 starts at 1 s, 1 s before it is submitted"),
     "ran too long": (with_value("end_ms", 0, 55_000), "job 7 runs for 55 s, 5 s longer than it should"),
     "ran too short": (with_value("end_ms", 1, 130_000), "job 8 runs for 48 s, 2 s shorter than it should"),
-    "machine over-used": (with_value("start_ms", 1, 81_000), "6 nodes are in use from 81 s, and there are 4"),
-    "node that there is not": (
+    "machine over-used": (with_value("start_ms", 1, 81_000), "6 nodes are in use from 81 s; the machine has 4"),
+    "unknown node": (
         lambda schedule: replace(schedule, nodes=[frozenset({0, 4}), *list(schedule.nodes or ())[1:]]),
-        "job 7 runs on node 4, and the machine has the nodes 0 to 3",
+        "job 7 runs on node 4; the machine has nodes 0 to 3",
     ),
     "node of another job": (
         with_value("start_ms", 1, 81_000),
@@ -112,7 +112,7 @@ def test_two_spans_of_over_use_are_two() -> None:
     start_ms = np.array([0, 5, 5, 10, 30, 30])
     schedule = Schedule("x", "test", jobs.job_id, jobs.submit_ms, jobs.width, start_ms, start_ms + 10)
     [fault] = faults(match(schedule, jobs), 3)
-    assert (fault.count, fault.first) == (2, "6 nodes are in use from 5 ms, and there are 3".replace("5 ms", "0.005 s"))
+    assert (fault.count, fault.first) == (2, "6 nodes are in use from 0.005 s; the machine has 3")
 
 
 def test_who_has_a_node_longest_is_compared() -> None:

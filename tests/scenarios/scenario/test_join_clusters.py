@@ -74,14 +74,14 @@ def test_each_site_has_a_trace_of_its_own_users(
     assert (jobs.submit_ms // 1000).tolist() == submit_s
     assert home_of(jobs).tolist() == homes
     assert jobs.width.tolist() == [3, 2, 2, 3]
-    assert any("not of the same time" in remark for remark in built.remarks) == (submit_s[1] == 0)
+    assert any("have no common period" in remark for remark in built.remarks) == (submit_s[1] == 0)
 
 
 @pytest.mark.parametrize(("text", "said"), [
     (TWO.replace('south = "s', 'east = "s'), "workload.traces.east: there is no site 'east'; there are north, south"),
-    (TWO.replace("[workload.traces]", '[workload]\ngenerator = "ctc-sp2"\n[workload.traces]'), "beside traces; give"),
-    (TWO.replace("[workload.traces]", '[workload]\nhome = "partition"\n[workload.traces]'), "home: is the site of"),
-    (TWO.replace("[workload.traces]", "[workload]\nnodes = 3\n[workload.traces]"), "nodes: is what each site has"),
+    (TWO.replace("[workload.traces]", '[workload]\ngenerator = "ctc-sp2"\n[workload.traces]'), "with traces; give"),
+    (TWO.replace("[workload.traces]", '[workload]\nhome = "partition"\n[workload.traces]'), "follows from traces"),
+    (TWO.replace("[workload.traces]", "[workload]\nnodes = 3\n[workload.traces]"), "nodes: is the size of each site"),
     (TWO.replace("south.swf", "nowhere/x.swf"), "there is no such file"),
     (TWO.partition("north = ")[0] + "[grid]\nmode = 'local'\n", "workload.traces: "),
 ])  # fmt: skip

@@ -317,7 +317,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
         ("sites.west.nodes=3", "there is no site 'west'; there are alpha, beta"),
         ("sites.alpha=3", "is a site; set one of its keys"),
         ("sites.alpha.nodes=many", "is 'many'; a whole number is needed"),
-        ("workload.jobs.x=1", "workload.jobs has a value of its own"),
+        ("workload.jobs.x=1", "workload.jobs is a value"),
         ("workload.transform.slit=1", "perhaps split was meant"),
         ("grid.overhead=-1", "is -1; a number from 0 to 10,000"),
         ("sites=m3", "there are m64, m64-8, m128, m256, m256-5, m384, m512"),

@@ -296,7 +296,7 @@ def test_a_split_that_needs_a_site_without_parts_can_never_run(discipline: str) 
     changes = {"sites.alpha.discipline": discipline}
     if discipline == "fractional":
         changes["workload.needs"] = "whole"
-    with pytest.raises(ScenarioError, match=r"3 jobs can never run; .* all sites together have 10 \(those that"):
+    with pytest.raises(ScenarioError, match=r"3 jobs can never run; .* all sites together have 10 \(sites that"):
         build_scenario("three-sites", changes)
     run = run_scenario("three-sites", overrides={**changes, "workload.drop_wide": True})
     assert (run.end_ms > run.start_ms).all()

@@ -51,7 +51,7 @@ def test_every_way_to_run_a_grid_takes_such_a_site(change: str, tmp_path: Path) 
 def test_what_has_no_effect_is_said() -> None:
     """That full control leaves nothing to share but own users' nodes is remarked upon."""
     remarks = build_scenario(NAME, [*SMALL, "grid.control=full"]).remarks
-    assert any("only a site's own users share" in remark for remark in remarks)
+    assert any("only jobs of a site's own users share" in remark for remark in remarks)
 
 
 def test_sharing_belongs_to_its_discipline() -> None:

@@ -230,11 +230,11 @@ def test_a_seed_that_draws_nothing_is_run_once(tmp_path: Path, monkeypatch: pyte
     scenario = _replayed(tmp_path)
     result = gridweave.sweep(scenario, {"grid.order": ["fcfs", "sjf"]}, seeds=3, workers=1)
     assert result.summary["n"].tolist() == [1, 1]
-    assert "nothing is drawn at random: only the first of the 3 seeds is run" in result.remarks
+    assert "nothing is random: only the first of the 3 seeds is run" in result.remarks
     assert len(done) == 2
     some = gridweave.sweep(scenario, {"network.jitter_ms": [0, 5]}, seeds=3, workers=1)
     assert some.summary["n"].tolist() == [1, 3]
-    assert some.remarks[0].startswith("nothing is drawn at random in 1 of 2 combinations")
+    assert some.remarks[0].startswith("nothing is random in 1 of 2 combinations")
 
 
 def test_seeds_that_gave_the_same_are_told(tmp_path: Path) -> None:
