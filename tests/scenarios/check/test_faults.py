@@ -73,8 +73,8 @@ FAULTS: dict[str, tuple[Callable[[Schedule], Schedule], str]] = {
 }
 
 
-def test_a_right_schedule_has_no_fault() -> None:
-    """Neither has one of a simulation, nor one whose clock is another."""
+def test_a_correct_schedule_has_no_fault() -> None:
+    """Simulated schedules and schedules with a shifted clock have none either."""
     assert faults(match(right(), JOBS), NODES) == []
     schedule = right()
     moved = {name: getattr(schedule, name) + 1_000_000 for name in ("submit_ms", "start_ms", "end_ms")}
@@ -88,15 +88,15 @@ def test_a_right_schedule_has_no_fault() -> None:
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_each_fault_is_told(kind: str) -> None:
-    """The first of its kind is told, with the numbers."""
+def test_each_fault_is_described(kind: str) -> None:
+    """The report has the first fault of the kind, with its numbers."""
     change, said = FAULTS[kind]
     found = {fault.kind: fault for fault in faults(match(change(right()), JOBS), NODES)}
     assert (found[kind].count, found[kind].first) == (1, said)
 
 
 def test_faults_are_counted() -> None:
-    """All are counted, the first is told, and times may be off by the tolerance."""
+    """All faults are counted, the first is described, and times may differ by the tolerance."""
     schedule = right()
     late = replace(schedule, end_ms=schedule.end_ms + np.array([500, 900, 0]))
     [fault] = faults(match(late, JOBS), NODES)
@@ -106,8 +106,8 @@ def test_faults_are_counted() -> None:
     assert faults(match(late, JOBS), NODES, tolerance_ms=900) == []
 
 
-def test_two_spans_of_over_use_are_two() -> None:
-    """Ends come before starts at one instant, and each span counts once, whatever begins within it."""
+def test_each_span_of_over_use_counts_once() -> None:
+    """Ends precede starts at one instant, and jobs that start within a span do not add to the count."""
     jobs = Workload(job_id=range(6), submit_ms=[0] * 6, width=[2] * 6, estimate_ms=[10] * 6, run_ms=[10] * 6)
     start_ms = np.array([0, 5, 5, 10, 30, 30])
     schedule = Schedule("x", "test", jobs.job_id, jobs.submit_ms, jobs.width, start_ms, start_ms + 10)
@@ -115,8 +115,8 @@ def test_two_spans_of_over_use_are_two() -> None:
     assert (fault.count, fault.first) == (2, "6 nodes are in use from 0.005 s; the machine has 3")
 
 
-def test_who_has_a_node_longest_is_compared() -> None:
-    """A job that comes and goes while another has its node does not hide that from the one after it."""
+def test_the_latest_end_on_a_node_counts() -> None:
+    """A short job on another job's node does not hide that the next job starts there too."""
     jobs = Workload(job_id=range(3), submit_ms=[0] * 3, width=[1] * 3, estimate_ms=[100] * 3, run_ms=[100, 10, 10])
     start_ms = np.array([0, 10, 50])
     columns = (jobs.job_id, jobs.submit_ms, jobs.width, start_ms, start_ms + jobs.run_ms)
@@ -125,7 +125,7 @@ def test_who_has_a_node_longest_is_compared() -> None:
 
 
 def test_cancelled_jobs_need_not_run() -> None:
-    """A job that its user cancels may be absent, and is not to start from that instant on."""
+    """A cancelled job may be missing, and must not start from its cancellation on."""
     jobs = JOBS.replace(columns={"cancel_ms": [-1, 40_000, -1]})
     assert faults(match(never(1)(right()), jobs), NODES) == []
     [fault] = faults(match(right(), jobs), NODES)
@@ -133,7 +133,6 @@ def test_cancelled_jobs_need_not_run() -> None:
 
 
 def test_a_schedule_of_another_trace_is_refused() -> None:
-    """With no job in common there is nothing to check."""
     with pytest.raises(InputError, match="x: has no job of workload; give the trace that it is a schedule of"):
         match(replace(right(), job_id=np.array([1, 2, 3])), JOBS)
     with pytest.raises(InputError, match="x: has no job of workload"):

@@ -44,8 +44,8 @@ def schedules(draw: st.DrawFn) -> tuple[Case, dict[int, int]]:
 @pytest.mark.parametrize("kind", PROMISES)
 @given(drawn=schedules())
 @settings(max_examples=300)
-def test_promises_are_those_of_the_reference(drawn: tuple[Case, dict[int, int]], kind: str) -> None:
-    """Whatever a schedule does, each job is promised what the slow reference says."""
+def test_promises_equal_the_reference(drawn: tuple[Case, dict[int, int]], kind: str) -> None:
+    """For random schedules, promises equal those of the slow reference."""
     case, start = drawn
     workload = to_workload(case.jobs)
     matched = schedule_of(workload, [start[job_id] for job_id in workload.job_id.tolist()])
@@ -60,7 +60,7 @@ def test_promises_are_those_of_the_reference(drawn: tuple[Case, dict[int, int]],
 
 @pytest.mark.parametrize("backfill", PROMISES)
 def test_simulations_keep_their_promises(backfill: str) -> None:
-    """A schedule of EASY keeps EASY's promises, one of conservative backfilling keeps its own; the other it breaks."""
+    """EASY and conservative schedules keep their own promises and break the other's."""
     broken = 0
     for seed in range(5):
         workload = to_workload(random_jobs(np.random.default_rng(seed), 400, nodes=16, load=0.95))
@@ -72,8 +72,8 @@ def test_simulations_keep_their_promises(backfill: str) -> None:
     assert broken > 0
 
 
-def test_a_broken_promise_is_told() -> None:
-    """Who goes ahead of the first in the queue and holds it up breaks EASY's promise, by the time that it waits on."""
+def test_a_broken_promise_is_reported() -> None:
+    """A job that starts ahead of the head and delays it breaks EASY's promise; the report has the delay."""
     jobs = Workload(
         job_id=[1, 2, 3],
         submit_ms=[0, 1_000, 2_000],
@@ -92,8 +92,8 @@ def test_a_broken_promise_is_told() -> None:
         promise_use(schedule_of(jobs, [0, 60_000, 110_000]), 4, "slack")
 
 
-def test_where_two_schedules_part() -> None:
-    """It is said which job starts in one alone, and what each rule says of that; alike schedules do not part."""
+def test_the_first_difference_of_two_schedules() -> None:
+    """The report names the job that only one schedule starts, and whether the policies would start it."""
     jobs = Workload(
         job_id=[1, 2, 3, 4],
         submit_ms=[0, 1_000, 2_000, 3_000],

@@ -73,8 +73,8 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-def test_formats(kind: str, tmp_path: Path) -> None:
-    """Each is told by its first line; times come out in ms, and a job that never ran has none."""
+def test_each_format_is_recognized(kind: str, tmp_path: Path) -> None:
+    """Each format is recognized by its first line; times are in ms, and jobs that never ran have none."""
     text, wanted = SAMPLES[kind]
     schedule = read_schedule(written(tmp_path, text))
     since_ms = ACCASIM_START_MS if kind == "AccaSim" else 0
@@ -113,8 +113,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
-    """In one line, with the file and the line of it."""
+def test_invalid_lines_are_reported_with_file_and_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
         read_schedule(written(tmp_path, text))
     said = str(caught.value)
@@ -123,8 +122,7 @@ def test_what_cannot_be_read_is_told(text: str, tmp_path: Path) -> None:
     assert "\n" not in said
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
-    """A folder, a file that is not there and one that is no text are told, too."""
+def test_folders_missing_files_and_binary_files_are_refused(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00job")
     for path, said in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file"), (binary, "not text")):

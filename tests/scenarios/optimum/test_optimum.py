@@ -55,7 +55,7 @@ def brute_force(instance: Instance, metric: str) -> float:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_intervals_find_the_optimum(metric: str) -> None:
-    """CP-SAT finds what brute force over all orders finds, and proves it."""
+    """CP-SAT finds and proves the optimum that brute force over all orders finds."""
     rng = np.random.default_rng([METRICS.index(metric), 46])
     for _ in range(6):
         instance = random_instance(rng, int(rng.integers(1, 7)))
@@ -68,7 +68,7 @@ def test_intervals_find_the_optimum(metric: str) -> None:
 
 
 def test_the_integer_program_finds_the_optimum() -> None:
-    """On a time scale that divides all times, the thesis's program solved with HiGHS is exact."""
+    """On a time scale that divides all times, the thesis's program is exact."""
     rng = np.random.default_rng(7)
     for _ in range(4):
         instance = random_instance(rng, int(rng.integers(2, 6)))
@@ -77,8 +77,8 @@ def test_the_integer_program_finds_the_optimum() -> None:
         assert found.worth == pytest.approx(brute_force(instance, "artww"))
 
 
-def test_a_time_scale_may_lose_what_the_repair_does_not_bring_back() -> None:
-    """On a coarse scale the repaired plan is a plan, is no better than the optimum, and says its scale."""
+def test_a_coarse_time_scale_may_miss_the_optimum() -> None:
+    """On a coarse scale the repaired plan is feasible, not better than the optimum, and reports its scale."""
     rng = np.random.default_rng(8)
     for _ in range(4):
         instance = random_instance(rng, 5)
@@ -89,7 +89,7 @@ def test_a_time_scale_may_lose_what_the_repair_does_not_bring_back() -> None:
 
 
 def test_the_time_scale_is_that_of_the_thesis() -> None:
-    """The time scale follows equation 4.7, rounded up to full minutes; less memory makes it coarser."""
+    """It follows equation 4.7, rounded up to full minutes; less memory makes it coarser."""
     # Ten equal jobs that all start at once.
     run_s = 1_862_437
     lengths = np.full(10, run_s * S_MS // 10)
@@ -103,7 +103,7 @@ def test_the_time_scale_is_that_of_the_thesis() -> None:
 
 
 def test_an_instant_of_a_schedule_is_planned_as_the_site_did() -> None:
-    """What waits at an instant, planned in the order in force, starts now what the schedule has started."""
+    """Planned in the order in force, the waiting jobs that start now are those that the schedule started."""
     workload = to_workload(random_jobs(np.random.default_rng(3), 120, 10, load=1.3, tick=S_MS))
     result = simulate(workload, 10, SitePolicy(discipline="planning", order="sjf"))
     met = 0
@@ -115,8 +115,8 @@ def test_an_instant_of_a_schedule_is_planned_as_the_site_did() -> None:
     assert met > 10
 
 
-def test_lines_tell_what_is_lost() -> None:
-    """Over the instants of a run no exact plan is worse than the best policy, and some are better."""
+def test_lines_report_the_loss_of_policies() -> None:
+    """At the instants of a run, no exact plan is worse than the best policy, and some are better."""
     workload = to_workload(random_jobs(np.random.default_rng(5), 60, 8, load=1.3, tick=S_MS))
     result = simulate(workload, 8, DynPPolicy())
     lines = list(lines_of(result, instants_of(result, 3, most=8), limit_s=20.0))
@@ -126,8 +126,8 @@ def test_lines_tell_what_is_lost() -> None:
     assert all(line.gap_pct == 0 for line in lines)
 
 
-def test_what_is_lost_by_the_number_of_waiting_jobs(tmp_path: Path) -> None:
-    """Instants have about the jobs asked for; a gap closes over time, and the file tells it."""
+def test_losses_by_the_number_of_waiting_jobs(tmp_path: Path) -> None:
+    """Instants have about the requested number of jobs; gaps close over time, as the file shows."""
     workload = to_workload(random_jobs(np.random.default_rng(5), 60, 8, load=1.5, tick=S_MS))
     result = simulate(workload, 8, DynPPolicy())
     instants_ms = instants_by_size(result, [2, 5, 10_000], 2)
@@ -150,8 +150,8 @@ def test_what_is_lost_by_the_number_of_waiting_jobs(tmp_path: Path) -> None:
     assert len((tmp_path / "gap.csv").read_text().splitlines()) == 1 + len(course)
 
 
-def test_impossible_questions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An instant outside of the schedule, an unknown metric or solver, and no OR-Tools: each is said in a line."""
+def test_invalid_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instants outside the schedule, unknown metrics and solvers, and missing OR-Tools give one line each."""
     workload = to_workload(random_jobs(np.random.default_rng(5), 20, 8, tick=S_MS))
     result = simulate(workload, 8, DynPPolicy())
     with pytest.raises(OptionError, match=r"at: .* s is outside of the schedule, which is from 0 to"):

@@ -66,10 +66,10 @@ def text_of(figure: Figure) -> str:
     st.sampled_from([1.0, 0.8, 0.5]),
     st.integers(1, 4) | st.just(1 << 18),
 )
-def test_bins_hold_mean_and_range(
+def test_bins_have_the_exact_mean_and_range(
     changes: list[tuple[int, int]], first: int, lengths: list[int], share: float, rows: int
 ) -> None:
-    """In each bin, taken alone or with others, mean and range are what a list of every millisecond's value gives."""
+    """Mean and range equal those of a list with the value of every millisecond, for any grouping of bins."""
     time = np.cumsum([5] + [gap for gap, _ in changes])
     values = np.array([value for _, value in changes] + [0])
     edges = first + np.cumsum([0, *lengths])
@@ -86,8 +86,8 @@ def test_bins_hold_mean_and_range(
         assert high[number] in inner[10_000 - margin - 1 : 10_000 - margin + 2]
 
 
-def test_every_step_is_drawn_where_there_is_room() -> None:
-    """A short schedule is drawn change by change, busy nodes in percent of the site, waiting jobs as they are."""
+def test_short_schedules_are_drawn_change_by_change() -> None:
+    """Short schedules are drawn change by change, with busy nodes in percent."""
     result = make_result()
     upper, lower = drawn(plots.plot_utilisation(result)).axes
     steps = step_functions(*result.schedule())
@@ -99,7 +99,7 @@ def test_every_step_is_drawn_where_there_is_room() -> None:
 
 
 def test_long_schedules_are_averaged() -> None:
-    """Where changes are too many, means over a round length are drawn, which the legend names; UTIL is their mean."""
+    """With too many changes, means over a round duration are drawn and named in the legend; their mean is UTIL."""
     result = make_result(n=1200)
     figure = plots.plot_utilisation(result)
     text = text_of(figure)
@@ -113,7 +113,7 @@ def test_long_schedules_are_averaged() -> None:
 
 
 def test_window_of_utilisation() -> None:
-    """A window limits the axis and the mean; an empty one is refused."""
+    """A window limits the axis and the mean; an empty window is refused."""
     result = make_result()
     figure = plots.plot_utilisation(result, start_ms=60_000, end_ms=120_000)
     assert figure.axes[1].get_xlim() == (60.0, 120.0)
@@ -128,7 +128,7 @@ def test_window_of_utilisation() -> None:
 
 
 def test_axis_shows_dates_of_the_zone() -> None:
-    """With a start date instants are dates on the calendar of the trace; an unknown zone is shown as UTC."""
+    """An unknown zone is shown as UTC."""
     workload = make_result(start_unix_s=843480031, timezone="Europe/Stockholm").workload
     axis = TimeAxis.of(workload, 0, DAY)
     assert axis.label == "Date (Europe/Stockholm)"
@@ -143,20 +143,20 @@ def test_axis_shows_dates_of_the_zone() -> None:
     [(5 * DAY, "days", 5.0), (DAY, "hours", 24.0), (3_600_000, "minutes", 60.0), (60_000, "seconds", 60.0)],
 )
 def test_axis_without_dates_has_a_unit(span_ms: int, unit: str, place: float) -> None:
-    """Without a start date time is counted from the start, in a unit that suits the stretch."""
+    """Without a start date, time counts from the start of the workload in a suitable unit."""
     axis = TimeAxis.of(make_result().workload, 0, span_ms)
     assert axis.label == f"Time since the start of the workload [{unit}]"
     assert axis.place(span_ms) == place
 
 
 def test_axis_beyond_the_calendar_has_no_dates() -> None:
-    """A start date after the year 9999 is no reason to fail: time is then counted from the start."""
+    """With a start date after the year 9999, time counts from the start."""
     workload = make_result(start_unix_s=10**12).workload
     assert TimeAxis.of(workload, 0, DAY).label.endswith("[hours]")
 
 
 def test_distributions_begin_at_the_jobs_that_did_not_wait() -> None:
-    """A curve begins at the share of jobs that did not wait, ends at all, and the legend says the share."""
+    """A curve starts at the share of jobs that did not wait, which the legend shows, and ends at 100%."""
     result = make_result(nodes=80, gap_s=30)
     submit, start, _, width = result.schedule()
     share = float(np.mean(start == submit))
@@ -178,7 +178,7 @@ def test_distributions_begin_at_the_jobs_that_did_not_wait() -> None:
 
 
 def test_distributions_of_many_jobs_are_thinned() -> None:
-    """Ten thousand jobs are drawn with fewer points, between the same ends."""
+    """Ten thousand jobs are drawn with fewer points between the same ends."""
     n = 10_000
     run = np.full(n, 1000)
     workload = Workload(np.arange(n), np.arange(n) * 1000, np.ones(n), run, run)
@@ -199,8 +199,8 @@ def placed(result: SimulationResult, begin_ms: int, until_ms: int) -> dict[int, 
     }
 
 
-def test_jobs_that_run_together_have_nodes_of_their_own() -> None:
-    """Replayed jobs have as many nodes as they are wide, within the site, and share none while both run."""
+def test_running_jobs_share_no_nodes() -> None:
+    """Replayed jobs have as many nodes as they are wide, all within the site, and share none."""
     result = make_result()
     nodes = placed(result, 0, 10**9)
     assert sorted(nodes) == list(range(60))
@@ -220,8 +220,8 @@ SPARSE = make_result(gap_s=120)
 
 
 @given(st.data())
-def test_a_window_shows_the_same_nodes_as_the_whole(data: st.DataObject) -> None:
-    """In any window exactly the jobs that run there are shown, on the nodes that the whole schedule gives them."""
+def test_a_window_shows_the_nodes_of_the_whole_schedule(data: st.DataObject) -> None:
+    """A window shows exactly the jobs that run in it, on the same nodes as in the whole schedule."""
     changes = step_functions(*SPARSE.schedule()).time_ms.tolist()
     begin_ms = data.draw(st.sampled_from(changes) | st.integers(0, changes[-1]))
     until_ms = data.draw(st.sampled_from(changes).filter(lambda ms: ms > begin_ms) | st.just(begin_ms + 1000))
@@ -231,7 +231,7 @@ def test_a_window_shows_the_same_nodes_as_the_whole(data: st.DataObject) -> None
 
 
 def test_replay_begins_where_all_nodes_are_free() -> None:
-    """A job that still runs keeps its nodes: the replay for a later window must not begin after it."""
+    """The replay for a later window must not begin after the start of a job that still runs."""
     start, end, width = [0, 0, 10, 30], [20, 50, 30, 40], [1, 1, 1, 1]
     workload = Workload(np.arange(4), start, width, [99] * 4, np.subtract(end, start))
     result = SimulationResult(workload=workload, nodes=3, start_ms=start, end_ms=end)
@@ -239,7 +239,7 @@ def test_replay_begins_where_all_nodes_are_free() -> None:
 
 
 def test_rectangles_cover_the_area_of_the_jobs() -> None:
-    """The rectangles of the schedule view have together the area of the jobs, in nodes times the unit of the axis."""
+    """The rectangles together have the area of the jobs."""
     result = make_result()
     figure = drawn(result.plot("schedule"))
     collection = next(part for part in figure.axes[0].collections if isinstance(part, PolyCollection))
@@ -253,7 +253,7 @@ def test_rectangles_cover_the_area_of_the_jobs() -> None:
 
 
 def test_neighbours_differ_in_colour() -> None:
-    """Two jobs that touch, in nodes and in time, do not have one colour, as far as there are colours."""
+    """Jobs that touch in nodes and time have different colours if there are enough colours."""
     result = make_result(n=30, nodes=4)
     steps = step_functions(*result.schedule())
     jobs = list(schedule_view.place_jobs(result, steps, 0, 10**9))
@@ -266,7 +266,7 @@ def test_neighbours_differ_in_colour() -> None:
 
 
 def test_colour_of_a_neighbour_is_avoided_before_a_frequent_one() -> None:
-    """The job in the gap that one of fifteen left has not the colour of its neighbours, however rare that is."""
+    """A job between two neighbours avoids their colours, even if other colours are more frequent."""
     start, run = np.array([0] * 15 + [20]), np.array([99] * 15 + [70])
     run[6] = 10
     workload = Workload(np.arange(16), start, np.ones(16), run, run)
@@ -278,8 +278,8 @@ def test_colour_of_a_neighbour_is_avoided_before_a_frequent_one() -> None:
     assert fills[15] not in {fills[5], fills[7]}
 
 
-def test_busiest_window_is_where_most_is_asked_for() -> None:
-    """Of a long schedule the readable stretch with the most demand is chosen; of a short one, all."""
+def test_the_busiest_window_has_the_most_demand() -> None:
+    """A long schedule shows the readable window with the most demand; a short one shows all time."""
     short = make_result(n=50)
     assert schedule_view.busiest_window(short, step_functions(*short.schedule())) == plots.span(short)
     calm = make_result(n=300, gap_s=200)
@@ -302,7 +302,7 @@ def test_busiest_window_is_where_most_is_asked_for() -> None:
 
 
 def test_one_end_of_the_window_is_enough() -> None:
-    """With one end given, as much is shown as the busiest window has; an empty window is refused."""
+    """The window is then as long as the busiest window; an empty window is refused."""
     result = make_result(n=300)
     steps = step_functions(*result.schedule())
     begin_ms, until_ms = schedule_view.busiest_window(result, steps)
@@ -320,8 +320,7 @@ def test_one_end_of_the_window_is_enough() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_nothing_much_to_draw(n: int) -> None:
-    """No job at all, or a single one, gives plots like any other."""
+def test_plots_of_no_job_and_of_one_job(n: int) -> None:
     result = make_result(n=n)
     for kind in ("utilisation", "waits", "schedule"):
         assert "random on 8 nodes: fcfs none" in text_of(result.plot(kind))
@@ -329,7 +328,7 @@ def test_nothing_much_to_draw(n: int) -> None:
 
 
 def test_comparison_shows_the_three_metrics_and_all_waits() -> None:
-    """Bars have the lengths of SLDwA, AWT and UTIL, and there is one curve of waits per result, each told apart."""
+    """Bars have the lengths of SLDwA, AWT and UTIL, and each result has a distinct curve of waits."""
     results = [dataclasses.replace(make_result(seed=seed), label=f"run {seed}") for seed in range(10)]
     figure = drawn(plots.plot_comparison(results))
     *bars, waits = [axes for part in figure.subfigs for axes in part.axes]
@@ -345,13 +344,12 @@ def test_comparison_shows_the_three_metrics_and_all_waits() -> None:
 
 
 def test_comparison_needs_a_result() -> None:
-    """Nothing cannot be compared."""
     with pytest.raises(InputError, match="give at least one"):
         plots.plot_comparison([])
 
 
-def test_the_window_shows_dozens_of_jobs_where_a_usual_length_would_show_few() -> None:
-    """Ten days with 150 starts in ten minutes, of which few fall into any one minute."""
+def test_a_window_is_widened_until_dozens_of_jobs_start() -> None:
+    """Ten days with 150 starts in ten minutes, of which few are in any one minute."""
     rng = np.random.default_rng(5)
     submit = np.sort(np.concatenate((rng.integers(0, 864_000_000, 200), rng.integers(4e8, 4e8 + 600_000, 150))))
     ones = np.ones(350, np.int64)
@@ -364,7 +362,7 @@ def test_the_window_shows_dozens_of_jobs_where_a_usual_length_would_show_few() -
 
 
 def test_the_schedule_of_a_grid_names_the_unit_of_its_time_axis() -> None:
-    """Also for jobs without a date."""
+    """The unit is named even without dates."""
     run = run_scenario("two-sites", overrides={"workload.jobs": 300})
     figure = run.plot("schedule")
     lower = figure.axes[1]

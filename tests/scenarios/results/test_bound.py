@@ -27,7 +27,7 @@ def random_workload(rng: np.random.Generator, nodes: int) -> Workload:
 
 
 def test_flow_and_linear_program_agree() -> None:
-    """On random workloads both find the same thousandth (HiGHS is right to 10^-7, so one thousandth is allowed)."""
+    """HiGHS is exact to 10^-7, so a difference of one thousandth is allowed."""
     rng = np.random.default_rng(1)
     above = 0
     for _ in range(25):
@@ -40,7 +40,7 @@ def test_flow_and_linear_program_agree() -> None:
 
 
 def test_no_schedule_beats_the_bound() -> None:
-    """Neither a queue nor any fractional algorithm has a smaller maximum stretch."""
+    """Neither a queue nor any fractional algorithm has a lower maximum stretch."""
     rng = np.random.default_rng(2)
     for _ in range(20):
         workload = random_workload(rng, 3)
@@ -61,10 +61,10 @@ def test_no_schedule_beats_the_bound() -> None:
         ((0, 30), (60, 10), (2, 2), 7 / 6),  # the long one yields to the short one
     ],
 )
-def test_bounds_worked_out_by_hand(
+def test_bounds_of_examples_computed_by_hand(
     submit_s: tuple[int, ...], run_s: tuple[int, ...], width: tuple[int, ...], bound: float
 ) -> None:
-    """On two nodes; the bound is less than a thousandth below what is exact."""
+    """On two nodes; the bound is less than a thousandth below the exact value."""
     workload = Workload(
         job_id=np.arange(len(run_s)),
         submit_ms=np.array(submit_s) * 1000,
@@ -75,8 +75,7 @@ def test_bounds_worked_out_by_hand(
     assert bound - 0.0011 <= stretch_bound(workload, 2) <= bound
 
 
-def test_what_cannot_be_bounded_is_said() -> None:
-    """An unknown method, and a workload without jobs."""
+def test_unknown_methods_and_empty_workloads_are_refused() -> None:
     none = Workload(job_id=[], submit_ms=[], width=[], estimate_ms=[], run_ms=[])
     with pytest.raises(InputError, match="has no jobs"):
         stretch_bound(none, 2)

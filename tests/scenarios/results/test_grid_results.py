@@ -46,16 +46,16 @@ def run_of(case: GridCase, mode: str = "multi-site") -> SimulationResult:
     return dataclasses.replace(result, site_names=tuple(f"s{n}" for n in range(len(case.nodes))), home=home)
 
 
-def test_where_jobs_ran_in_words() -> None:
-    """A job on one site has its plain name; one on several has each with its nodes, in the order they were taken."""
+def test_site_texts_of_jobs() -> None:
+    """A split job lists each site with its nodes, in the order of placement."""
     run = small_run()
     assert run.start_ms.tolist() == [0, 0, 10_000]
     assert run.sites_of_jobs() == ["alpha", "beta", "alpha:4+beta:2"]
     assert run.sites_of_jobs(slice(2, 3)) == ["alpha:4+beta:2"]
 
 
-def test_the_use_of_sites() -> None:
-    """Each site counts its users' jobs, what ran there, what came from elsewhere, and the node time in use."""
+def test_use_of_sites() -> None:
+    """Each site counts its users' jobs, the jobs that ran there, those from elsewhere, and the node time in use."""
     alpha, beta = small_run().site_uses()
     assert (alpha.submitted, alpha.jobs, alpha.multi_site_jobs, alpha.from_elsewhere) == (2, 2, 1, 1)
     assert (beta.submitted, beta.jobs, beta.multi_site_jobs, beta.from_elsewhere) == (1, 2, 1, 1)
@@ -64,8 +64,8 @@ def test_the_use_of_sites() -> None:
 
 
 @given(grid_cases(too_wide=1))
-def test_sites_add_up(case: GridCase) -> None:
-    """Fragments at the sites add up to the widths of the jobs that ran, and their use to that of the grid."""
+def test_results_of_sites_add_up_to_the_grid(case: GridCase) -> None:
+    """The fragments at the sites add up to the widths of jobs, and their use to the grid's."""
     run = run_of(case)
     ran = np.flatnonzero(run.n_fragments)
     width = dict.fromkeys(run.workload.job_id[ran].tolist(), 0)
@@ -80,8 +80,8 @@ def test_sites_add_up(case: GridCase) -> None:
         assert used / sum(case.nodes) == pytest.approx(run.metrics().util)
 
 
-def test_tables_for_people() -> None:
-    """The rows have a cell for every heading, the last is the whole grid, and the metrics asked for are shown."""
+def test_table_rows_of_a_grid() -> None:
+    """Every row has a cell per heading, the last row is the whole grid, and the requested metrics are shown."""
     run = small_run(shown=("awrt_area_ms", "util", "jobs", "area_node_ms", "sldwa"))
     rows = list(site_rows(run))
     assert {len(row) for row in rows} == {len(SITE_HEADINGS)}
@@ -97,8 +97,7 @@ def test_tables_for_people() -> None:
     assert set(shown) >= {"AWRT by resource consumption", "SLDwA"}
 
 
-def test_files(tmp_path: Path) -> None:
-    """jobs.csv, summary.json and the plots are written, and say what the run says."""
+def test_a_grid_writes_jobs_summary_and_plots(tmp_path: Path) -> None:
     run = small_run()
     written = run.write(tmp_path / "out")
     names = ["jobs.csv", "summary.json", "utilisation.png", "waits.png", "schedule.png"]
@@ -123,7 +122,7 @@ def test_files(tmp_path: Path) -> None:
 @settings(max_examples=30)
 @given(grid_cases(too_wide=1))
 def test_jobs_csv_and_pandas_agree(tmp_path_factory: pytest.TempPathFactory, case: GridCase) -> None:
-    """Every row of jobs.csv is that of the table in Python; what never started has no site and no fragments."""
+    """Jobs that never started have no site and no fragments."""
     run = run_of(case)
     folder = tmp_path_factory.getbasetemp() / "grid-csv"
     run.write(folder, plots=False)
@@ -144,7 +143,7 @@ def test_jobs_csv_and_pandas_agree(tmp_path_factory: pytest.TempPathFactory, cas
 
 @pytest.mark.parametrize("mode", ["local", "adaptive"])
 def test_plots_of_a_grid(mode: str) -> None:
-    """The plots name sites with their nodes, the scenario and the policy; without a job they are drawn as well."""
+    """Plots name the sites with their nodes, the scenario and the policy, even without jobs."""
     jobs = Workload([1, 2, 3], [0, 0, 5], [2, 3, 5], [60_000] * 3, [60_000] * 3)  # type: ignore[arg-type]
     for workload in (jobs, jobs.take(np.zeros(3, np.bool_))):
         home = np.zeros(len(workload), np.int64)
@@ -159,8 +158,8 @@ def test_plots_of_a_grid(mode: str) -> None:
         assert run.plot("waits").axes
 
 
-def test_the_schedule_view_shows_fragments_in_one_colour() -> None:
-    """The fragments of a job have one colour, which no job on a single site has; sites stand below each other."""
+def test_all_fragments_of_a_job_have_one_colour() -> None:
+    """Jobs on a single site do not have this colour."""
     figure = small_run().plot("schedule")
     (jobs,) = figure.axes[0].collections
     heights = [(path.vertices[:, 1].min(), path.vertices[:, 1].max()) for path in jobs.get_paths()]
@@ -169,8 +168,7 @@ def test_the_schedule_view_shows_fragments_in_one_colour() -> None:
     assert colours[1] == colours[3] != colours[0] == colours[2]
 
 
-def test_names_of_narrow_sites_do_not_cover_each_other() -> None:
-    """Where sites are too narrow for their names, only some are written; with as many as fit, all are."""
+def test_labels_of_narrow_sites_do_not_overlap() -> None:
     nodes = [200] + [1] * 40
     jobs = Workload([1], [0], [2], [60_000], [60_000])  # type: ignore[arg-type]
     result = simulate(jobs, nodes, GridPolicy(mode="sharing"))
@@ -181,8 +179,8 @@ def test_names_of_narrow_sites_do_not_cover_each_other() -> None:
     assert axes.get_yticklabels()[0].get_text() == "s0 (200)"
 
 
-def test_wrong_runs_are_refused() -> None:
-    """There is one name per site, one home per job, and no plot of an unknown kind."""
+def test_invalid_results_are_refused() -> None:
+    """Sites need one name each, jobs one home each, and plots a known kind."""
     with pytest.raises(InputError, match="1 names for 2 sites"):
         small_run(site_names=("alpha",))
     with pytest.raises(InputError, match="one site per job"):

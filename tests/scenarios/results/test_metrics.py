@@ -172,15 +172,15 @@ def assert_same(metrics: Metrics, expected: dict[str, Fraction | float]) -> None
 
 
 @given(schedules())
-def test_metrics_are_those_of_the_formulas(drawn: tuple[list[Job], int]) -> None:
-    """Every metric equals a plain loop over its formula, also where jobs start between the events."""
+def test_metrics_equal_their_formulas(drawn: tuple[list[Job], int]) -> None:
+    """Every metric equals a plain loop over its formula, even if jobs start between events."""
     jobs, nodes = drawn
     assert_same(metrics_of(jobs, nodes), slow_metrics(jobs, nodes))
 
 
 @given(schedules(), st.data())
-def test_selected_jobs_are_judged_among_all(drawn: tuple[list[Job], int], data: st.DataObject) -> None:
-    """A selection averages over its own jobs, while queue, span and node time are those of the whole schedule."""
+def test_selections_share_the_span_of_the_whole_schedule(drawn: tuple[list[Job], int], data: st.DataObject) -> None:
+    """A selection averages over its own jobs; queue, span and node time are those of the whole schedule."""
     jobs, nodes = drawn
     chosen = data.draw(st.lists(st.booleans(), min_size=len(jobs), max_size=len(jobs)))
     metrics = compute_metrics(*columns(jobs), nodes, select=chosen)
@@ -192,7 +192,7 @@ def test_selected_jobs_are_judged_among_all(drawn: tuple[list[Job], int], data: 
 
 @given(schedules(), st.integers(1, 5))
 def test_idle_time_is_added_up_in_blocks(drawn: tuple[list[Job], int], rows: int) -> None:
-    """Where one block of instants ends and the next begins, no time is lost or counted twice."""
+    """At the borders of blocks no time is lost or counted twice."""
     jobs, nodes = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "_ROWS_AT_ONCE", rows)
@@ -201,14 +201,14 @@ def test_idle_time_is_added_up_in_blocks(drawn: tuple[list[Job], int], rows: int
 
 @given(schedules(timers=False))
 def test_loss_of_capacity_is_equation_3_7(drawn: tuple[list[Job], int]) -> None:
-    """Where jobs start at submissions and completions alone, the integral is the sum over the 2m events."""
+    """If jobs start only at submissions and completions, the integral is the sum over the 2m events."""
     jobs, nodes = drawn
     assert metrics_of(jobs, nodes).loss_of_capacity == pytest.approx(float(loss_by_events(jobs, nodes)), rel=1e-12)
 
 
 @given(schedules(), st.data())
-def test_order_of_rows_is_without_effect(drawn: tuple[list[Job], int], data: st.DataObject) -> None:
-    """Rows may stand in any order, as long as jobs of one submit time keep theirs, and a selection follows them."""
+def test_metrics_do_not_depend_on_the_order_of_rows(drawn: tuple[list[Job], int], data: st.DataObject) -> None:
+    """Jobs with equal submit times must keep their order; a selection follows the rows."""
     jobs, nodes = drawn
     jobs = [job for row, job in enumerate(jobs) if job[0] not in {other[0] for other in jobs[:row]}]
     shuffled = data.draw(st.permutations(jobs))
@@ -221,7 +221,7 @@ def test_order_of_rows_is_without_effect(drawn: tuple[list[Job], int], data: st.
 
 @given(schedules(), st.integers(0, 9))
 def test_classes_are_selections(drawn: tuple[list[Job], int], border: int) -> None:
-    """The metrics of a class are those of its jobs selected; an empty class has none."""
+    """An empty class has no metrics."""
     jobs, nodes = drawn
     arrays = columns(jobs)
     parts = compute_by_class(*arrays, nodes, classes_by_width(arrays[3], narrow_up_to=border))
@@ -232,8 +232,8 @@ def test_classes_are_selections(drawn: tuple[list[Job], int], border: int) -> No
 
 
 @given(schedules())
-def test_classes_recombine(drawn: tuple[list[Job], int]) -> None:
-    """Jobs, area, throughput and utilisation of narrow and wide jobs add up to those of all."""
+def test_metrics_of_classes_add_up(drawn: tuple[list[Job], int]) -> None:
+    """Jobs, area, throughput and utilisation of narrow and wide jobs add up to those of all jobs."""
     jobs, nodes = drawn
     arrays = columns(jobs)
     whole = compute_metrics(*arrays, nodes)
@@ -244,21 +244,20 @@ def test_classes_recombine(drawn: tuple[list[Job], int]) -> None:
 
 
 def test_classes_follow_rows_in_any_order() -> None:
-    """Classes go with the rows as they are given, also where these are not in order of submission."""
+    """Classes follow rows that are not in order of submission."""
     submit, start, end, width = [9, 0, 5], [9, 0, 6], [10, 4, 8], [3, 1, 2]
     parts = compute_by_class(submit, start, end, width, 3, JobClasses(("a", "b", "none"), np.array([0, 1, 0])))
     assert [(name, part.jobs) for name, part in parts.items()] == [("a", 2), ("b", 1), ("none", 0)]
     assert (parts["a"].mean_width, parts["b"].mean_width) == (2.5, 1.0)
 
 
-def test_classes_of_other_jobs_are_refused() -> None:
-    """Classes name a class for each job."""
+def test_classes_need_one_class_per_job() -> None:
     with pytest.raises(InputError, match="the class is int64 of shape"):
         compute_by_class([0], [0], [1], [1], 1, JobClasses(("a",), np.array([0, 0])))
 
 
-def test_hand_computed_schedule() -> None:
-    """Three jobs on four nodes, one of them backfilled, give the values worked out on paper."""
+def test_metrics_of_a_schedule_computed_by_hand() -> None:
+    """Three jobs on four nodes, one of them backfilled."""
     jobs = [(0, 0, 10 * S, 3), (2 * S, 10 * S, 15 * S, 2), (4 * S, 4 * S, 7 * S, 1)]
     metrics = metrics_of(jobs, 4)
     expected = {
@@ -296,7 +295,7 @@ def test_hand_computed_schedule() -> None:
 
 
 def test_slowdowns_of_the_thesis() -> None:
-    """The examples of Streit's section 3.4: ten minutes of waiting before 0.5 s and before 20 s of running."""
+    """The examples of Streit's section 3.4: ten minutes of wait before run times of 0.5 s and 20 s."""
     jobs = [(0, 600 * S, 600 * S + 500, 1), (0, 600 * S, 620 * S, 1)]
     metrics = metrics_of(jobs, 2)
     assert metrics.slowdown == (1201 + 31) / 2
@@ -305,12 +304,12 @@ def test_slowdowns_of_the_thesis() -> None:
 
 
 def test_per_processor_slowdown_divides_by_the_width() -> None:
-    """A job of ten nodes that responds after 1200 s and runs 60 s has 1200 / (10 * 60), and never less than 1."""
+    """Ten nodes, a response time of 1200 s and a run time of 60 s give 1200 / (10 * 60); the minimum is 1."""
     assert metrics_of([(0, 1140 * S, 1200 * S, 10)], 10).pp_slowdown_60s == 2.0
     assert metrics_of([(0, 0, 1 * S, 10)], 10).pp_slowdown_60s == 1.0
 
 
-def test_denominators_of_the_two_losses() -> None:
+def test_loss_of_capacity_and_kappa_have_different_denominators() -> None:
     """Streit divides by the time since the first submission, Zhang by the time since zero."""
     jobs = [(5 * S, 5 * S, 10 * S, 1), (5 * S, 10 * S, 15 * S, 2)]
     metrics = metrics_of(jobs, 2)
@@ -320,14 +319,14 @@ def test_denominators_of_the_two_losses() -> None:
 
 
 def test_artww_and_sldwa_differ_by_a_constant_factor() -> None:
-    """Streit's eq. 3.8: their ratio is the sum of widths over the sum of areas, whatever the schedule."""
+    """Streit's eq. 3.8: the factor is the sum of widths over the sum of areas, for any schedule."""
     jobs = [(0, 3, 10, 3), (1, 20, 50, 2), (4, 11, 12, 1)]
     metrics = metrics_of(jobs, 6)
     assert metrics.sldwa / metrics.artww_ms == pytest.approx(6 / (21 + 60 + 1))
 
 
-def test_no_job_at_all() -> None:
-    """Without a job, counts are zero and everything else is not defined, which JSON shows as null."""
+def test_metrics_without_jobs() -> None:
+    """Counts are zero, and all other metrics are undefined, which JSON shows as null."""
     metrics = metrics_of([], 5)
     plain = metrics.to_dict()
     counts = {name: plain.pop(name) for name in ("jobs", "jobs_waited", "queued_submissions")}
@@ -336,15 +335,15 @@ def test_no_job_at_all() -> None:
     assert b'"awt_ms":null' in msgspec.json.encode(metrics.to_dict())
 
 
-def test_one_job() -> None:
-    """One job that does not wait has slowdown 1, no spread, and meets no queue."""
+def test_metrics_of_one_job() -> None:
+    """A job that does not wait has slowdown 1, no deviation, and meets no queue."""
     metrics = metrics_of([(7, 7, 9, 2)], 4)
     assert (metrics.sldwa, metrics.slowdown_std, metrics.util, metrics.loss_of_capacity) == (1.0, 0.0, 0.5, 0.0)
     assert metrics.queued_submissions == 0
     assert metrics.to_dict()["queue_length_seen"] is None
 
 
-def test_largest_times_and_widths_stay_exact_enough() -> None:
+def test_largest_times_and_widths_do_not_overflow() -> None:
     """Ten million nodes for three thousand years do not overflow."""
     year = 10**14
     metrics = metrics_of([(0, 0, year, 10**7), (0, year, 2 * year, 10**7)], 10**7)
@@ -362,14 +361,13 @@ def test_largest_times_and_widths_stay_exact_enough() -> None:
         ([(0, 0, 9, 3), (1, 8, 12, 2)], "5 nodes are busy at 8 ms; the site has 4"),
     ],
 )
-def test_what_is_no_schedule_is_refused(jobs: list[Job], problem: str) -> None:
-    """Times in the wrong order and more nodes than there are cannot be judged; the message says where."""
+def test_invalid_schedules_are_refused(jobs: list[Job], problem: str) -> None:
+    """Times in the wrong order and more nodes than exist are errors that name the job or the instant."""
     with pytest.raises(InputError, match=problem):
         metrics_of(jobs, 4)
 
 
-def test_nodes_free_at_the_instant_they_are_released() -> None:
-    """A job may start on the nodes of one that ends at this instant."""
+def test_a_job_may_start_when_another_releases_its_nodes() -> None:
     assert metrics_of([(0, 0, 5, 4), (0, 5, 8, 4)], 4).util == 1.0
 
 
@@ -383,22 +381,21 @@ def test_nodes_free_at_the_instant_they_are_released() -> None:
         (([0], [0], [1], [1], 0), "nodes is 0"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(arguments: tuple[object, ...], problem: str) -> None:
-    """Arrays of another shape or kind, and a site without nodes, are an InputError."""
+def test_arrays_of_wrong_shape_or_type_are_refused(arguments: tuple[object, ...], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         compute_metrics(*arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("select", [[1, 0], [True], [[True, False]]])
 def test_selection_is_one_bool_per_job(select: object) -> None:
-    """Row numbers and masks of another length are refused: they would select the wrong jobs silently."""
+    """Row numbers and masks of another length would silently select the wrong jobs."""
     with pytest.raises(InputError, match="one bool per job"):
         compute_metrics([0, 0], [0, 0], [1, 1], [1, 1], 2, select=select)  # type: ignore[arg-type]
 
 
 @given(schedules(), st.integers(1, 5) | st.just(1 << 19))
-def test_steps_hold_what_loops_count(drawn: tuple[list[Job], int], rows: int) -> None:
-    """At each instant of change, busy nodes, waiting jobs and demand are what a count gives, in parts or as a whole."""
+def test_steps_equal_counts_by_loops(drawn: tuple[list[Job], int], rows: int) -> None:
+    """Busy nodes, waiting jobs and demand equal a count at each instant, in parts or as a whole."""
     jobs, _ = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "_ROWS_AT_ONCE", rows)
@@ -411,7 +408,7 @@ def test_steps_hold_what_loops_count(drawn: tuple[list[Job], int], rows: int) ->
 
 
 def test_queue_seen_counts_earlier_rows_after_the_pass() -> None:
-    """A job meets the earlier rows that start after its submission: not itself, nor what starts at that instant."""
+    """A job meets the earlier rows that start after the instant of its submission."""
     submit = np.array([0, 1, 1, 1, 2, 9])
     start = np.array([0, 5, 1, 7, 2, 9])
     assert queue_length_seen(submit, start).tolist() == [0, 0, 1, 1, 2, 0]
@@ -433,8 +430,8 @@ def test_borders_belong_to_the_lower_class() -> None:
     st.integers(-(10**9), 3 * 10**9),
     st.sampled_from(["Europe/Stockholm", "US/Eastern", "Asia/Kolkata", "Pacific/Apia", None]),
 )
-def test_months_are_those_of_the_calendar(submit: list[int], start_unix_s: int, timezone: str | None) -> None:
-    """Each job is in the month that the clock on the wall of its zone shows, and every month has a job."""
+def test_months_follow_the_local_calendar(submit: list[int], start_unix_s: int, timezone: str | None) -> None:
+    """Months follow the local time of the workload's zone, and every month has a job."""
     months = classes_by_month(submit, start_unix_s, timezone)
     assert list(months.names) == sorted(set(months.names))
     assert set(months.of_job.tolist()) == set(range(len(months.names)))
@@ -452,7 +449,6 @@ def test_month_ends_at_local_midnight() -> None:
 
 
 def test_no_jobs_have_no_months() -> None:
-    """Without jobs there are no months, and no error."""
     assert classes_by_month([], 0).names == ()
 
 
@@ -466,6 +462,6 @@ def test_no_jobs_have_no_months() -> None:
     ],
 )
 def test_months_without_a_calendar_are_refused(start_unix_s: int | None, timezone: str, problem: str) -> None:
-    """No start date, no such zone, and dates that no calendar has, are refused with the reason."""
+    """A missing start date, an unknown zone, and dates beyond the calendar are refused with the reason."""
     with pytest.raises(InputError, match=problem):
         classes_by_month([0, 5], start_unix_s, timezone)

@@ -36,8 +36,8 @@ def row(printed: list[str], name: str) -> list[str]:
     return next(line for line in printed if line.startswith(name)).removeprefix(name).split()
 
 
-def test_one_result() -> None:
-    """Values have units and thousands separators, and nothing is best among one."""
+def test_a_single_result_has_no_best_values() -> None:
+    """Values have units and thousands separators, and none is marked as best."""
     printed = lines([make_result("fcfs easy", delay_s=12_345)])
     assert printed[0] == "big on 8 nodes"
     assert row(printed, "jobs ") == ["300"]
@@ -48,7 +48,7 @@ def test_one_result() -> None:
 
 
 def test_best_of_each_row_is_marked() -> None:
-    """The lower AWT and the higher UTIL are marked; a row in which all agree, or that cannot be better, is not."""
+    """The lower AWT and the higher UTIL are marked, but no row of equal values or without a better direction."""
     printed = lines([make_result("late", 100_000), make_result("early", 5), make_result("at once, almost", 5)])
     assert row(printed, "AWT [s]") == ["100,000", "5*", "5*"]
     assert row(printed, "UTIL [%]") == ["31.15", "31.25*", "31.25*"]
@@ -58,13 +58,13 @@ def test_best_of_each_row_is_marked() -> None:
 
 
 def test_results_of_different_workloads_are_not_ranked() -> None:
-    """No result is better than one of another workload; the title names both."""
+    """The title names both workloads."""
     printed = lines([make_result("a", 7), make_result("b", 5, name="other")])
     assert printed[0] == "big on 8 nodes, other on 8 nodes"
     assert not any("*" in line for line in printed)
 
 
-def test_what_is_not_defined_is_a_dash() -> None:
+def test_undefined_metrics_are_dashes() -> None:
     """A result without jobs has dashes and is never best."""
     none = np.zeros(0, np.int64)
     empty = SimulationResult(
@@ -77,7 +77,7 @@ def test_what_is_not_defined_is_a_dash() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9])
 def test_table_fits_into_80_columns(count: int) -> None:
-    """Nothing is cut off at 80 columns, however many results there are."""
+    """Nothing is cut off, for any number of results."""
     results = [make_result(f"ljf queue conservative {number}", 123_456 * number) for number in range(count)]
     printed = lines(results)
     text = "\n".join(printed)
@@ -89,19 +89,17 @@ def test_table_fits_into_80_columns(count: int) -> None:
 
 
 def test_labels_are_not_markup() -> None:
-    """A label with brackets is shown as it is."""
+    """A label with brackets is shown unchanged."""
     assert any("[red]x" in line for line in lines([make_result("[red]x")]))
     assert any("[red]x" in line for line in lines([make_result(f"[red]x{n}") for n in range(6)]))
 
 
-def test_no_result_is_refused() -> None:
-    """A table needs something to show."""
+def test_a_table_needs_a_result() -> None:
     with pytest.raises(InputError, match="give at least one"):
         metrics_table([])
 
 
 def test_killed_and_label_do_not_change_the_metrics() -> None:
-    """Results that differ in name alone have the same columns."""
     first = make_result("a", 5)
     second = dataclasses.replace(first, label="b")
     assert row(lines([first, second]), "ART [s]") == ["100,005", "100,005"]

@@ -71,7 +71,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def test_jobs_csv_has_the_header_and_one_line_per_job(tmp_path: Path) -> None:
-    """The file is exactly what the format says, with -1 and no fragment for a job that was never started."""
+    """Jobs that never started have -1 and no fragments."""
     write_jobs(make_result(), tmp_path / "jobs.csv")
     assert (tmp_path / "jobs.csv").read_bytes().decode() == (
         HEADER_LINE + "\n"
@@ -83,8 +83,8 @@ def test_jobs_csv_has_the_header_and_one_line_per_job(tmp_path: Path) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=8))
-def test_site_names_come_back_from_csv(tmp_path_factory: pytest.TempPathFactory, site: str) -> None:
-    """Whatever the site is called, with commas, quotes, percent signs or ends of line, a CSV reader gives it back."""
+def test_site_names_survive_csv(tmp_path_factory: pytest.TempPathFactory, site: str) -> None:
+    """A CSV reader restores commas, quotes, percent signs and ends of line in site names."""
     path = tmp_path_factory.mktemp("csv") / "jobs.csv"
     write_jobs(make_result(name=site), path)
     rows = read(path)
@@ -93,7 +93,7 @@ def test_site_names_come_back_from_csv(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_jobs_csv_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one block ends and the next begins no line is lost or doubled."""
+    """At the borders of blocks no line is lost or duplicated."""
     write_jobs(make_result(), tmp_path / "whole.csv")
     for rows in (1, 2, 3):
         monkeypatch.setattr(result_files, "ROWS_AT_ONCE", rows)
@@ -101,8 +101,7 @@ def test_jobs_csv_is_written_in_blocks(tmp_path: Path, monkeypatch: pytest.Monke
         assert (tmp_path / "blocks.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
-def test_metrics_leave_out_what_never_ran() -> None:
-    """A refused job is in no metric: they are those of the schedule of the others."""
+def test_metrics_ignore_jobs_that_never_ran() -> None:
     result = make_result()
     assert result.ran.tolist() == [True, True, True, False]
     expected = compute_metrics([0, 2000, 4000], [0, 10_000, 4000], [10_000, 15_000, 7000], [3, 40, 1], 42)
@@ -110,7 +109,7 @@ def test_metrics_leave_out_what_never_ran() -> None:
 
 
 def test_metrics_by_class() -> None:
-    """Classes are those of the jobs that ran; borders can be moved; months follow the calendar of the trace."""
+    """Classes cover the jobs that ran; borders can be changed; months follow the trace's calendar."""
     result = dated(make_result())
     assert {name: part.jobs for name, part in result.metrics_by("width").items()} == {"narrow": 2, "wide": 1}
     assert {name: part.jobs for name, part in result.metrics_by("width", border=1).items()} == {"narrow": 1, "wide": 2}
@@ -120,7 +119,7 @@ def test_metrics_by_class() -> None:
 
 
 def test_unknown_class_and_plot_are_refused() -> None:
-    """What is not known is refused with what is; months need a date; distributions take no window."""
+    """The errors list the known names; months need a date; distributions take no window."""
     result = make_result()
     with pytest.raises(OptionError, match="give one of width, length, month"):
         result.metrics_by("user")
@@ -144,13 +143,11 @@ def test_unknown_class_and_plot_are_refused() -> None:
     ],
 )
 def test_impossible_schedules_are_refused(changes: dict[str, object], problem: str) -> None:
-    """A result with times in the wrong order, or arrays of another length, cannot be built."""
     with pytest.raises(InputError, match=problem):
         make_result(**changes)
 
 
 def test_result_is_frozen_and_short_to_print() -> None:
-    """Nobody changes a result, and its representation is one line without the arrays."""
     result = make_result()
     assert repr(result) == "SimulationResult('fcfs easy': 4 jobs of small on 42 nodes)"
     with pytest.raises(ValueError, match="read-only"):
@@ -161,8 +158,8 @@ def test_result_is_frozen_and_short_to_print() -> None:
         result.nodes = 7  # type: ignore[misc]
 
 
-def test_result_keeps_its_own_arrays() -> None:
-    """The arrays that a result was built from may change afterwards."""
+def test_a_result_copies_its_arrays() -> None:
+    """Changing the original arrays does not change the result."""
     start_ms = np.array([0, 10_000, 4000, -1])
     result = make_result(start_ms=start_ms)
     start_ms[0] = 5
@@ -170,7 +167,7 @@ def test_result_keeps_its_own_arrays() -> None:
 
 
 def test_to_pandas_has_the_columns_of_the_csv(tmp_path: Path) -> None:
-    """The frame holds what jobs.csv holds, and the optional columns of the workload."""
+    """The optional columns of the workload follow."""
     result = make_result(name="north")
     frame = result.to_pandas()
     assert list(frame.columns) == [*JOBS_HEADER, "user"]
@@ -180,15 +177,15 @@ def test_to_pandas_has_the_columns_of_the_csv(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(frame[list(JOBS_HEADER)], from_csv)
 
 
-def test_without_pandas_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing pandas is an UnavailableError that names the extra."""
+def test_missing_pandas_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The UnavailableError names the extra to install."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UnavailableError, match=r"pip install '\.\[pandas\]'"):
         make_result().to_pandas()
 
 
 def test_write_makes_all_files(tmp_path: Path) -> None:
-    """Table, summary and plots are there, and nothing else; a second time gives the same bytes."""
+    """Writing again gives the same bytes."""
     folder = tmp_path / "new" / "out"
     paths = make_result().write(folder)
     assert [path.name for path in paths] == ["jobs.csv", "summary.json", *PLOTS]
@@ -200,7 +197,6 @@ def test_write_makes_all_files(tmp_path: Path) -> None:
 
 
 def test_write_without_plots_leaves_other_files_alone(tmp_path: Path) -> None:
-    """Plots are left out on demand; what else is in the folder stays."""
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "jobs.csv").write_text("old")
     make_result().write(tmp_path, plots=False)
@@ -209,7 +205,7 @@ def test_write_without_plots_leaves_other_files_alone(tmp_path: Path) -> None:
 
 
 def test_summary_holds_options_counts_and_metrics(tmp_path: Path) -> None:
-    """The summary is JSON with sorted keys, and its metrics are those of the result."""
+    """The summary is JSON with sorted keys."""
     result = dated(make_result(options={"order": "fcfs", "slack": np.float64(0.5), "depth": np.int64(3)}))
     result.write(tmp_path, plots=False)
     text = (tmp_path / "summary.json").read_text()
@@ -224,7 +220,7 @@ def test_summary_holds_options_counts_and_metrics(tmp_path: Path) -> None:
 
 
 def test_summary_without_dates_says_why_there_are_no_months() -> None:
-    """A workload without a start date, or of an unknown zone, has no months, and the summary says so."""
+    """The reasons are a missing start date and an unknown zone."""
     summary = make_result().summary()
     assert set(summary["metrics_by"]) == {"width", "length"}
     assert "months need a date" in summary["notes"][0]
@@ -233,7 +229,7 @@ def test_summary_without_dates_says_why_there_are_no_months() -> None:
 
 
 def test_result_without_jobs_can_be_written(tmp_path: Path) -> None:
-    """A result of no job at all has a header, metrics of null, and empty plots."""
+    """It has a header, metrics of null, and empty plots."""
     none = np.zeros(0, np.int64)
     result = SimulationResult(workload=Workload(none, none, none, none, none), nodes=4, start_ms=none, end_ms=none)
     result.write(tmp_path)
@@ -245,10 +241,8 @@ def test_result_without_jobs_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there_before", [False, True])
-def test_an_error_leaves_nothing_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there_before: bool
-) -> None:
-    """If the last plot fails, no file of the result is there, old ones are as they were, and a new folder is gone."""
+def test_an_error_leaves_no_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there_before: bool) -> None:
+    """If the last plot fails, no new file exists, old files are unchanged, and a new folder is removed."""
 
     def fail(result: SimulationResult, **window: int) -> Figure:
         raise RuntimeError("no ink")
@@ -264,8 +258,8 @@ def test_an_error_leaves_nothing_half_written(
     assert left == ({"a", "a/b", "a/b/jobs.csv"} if there_before else set())
 
 
-def test_folder_that_cannot_be_made_is_an_input_error(tmp_path: Path) -> None:
-    """Where a file stands in the way, one line says so."""
+def test_a_folder_that_cannot_be_created_is_an_input_error(tmp_path: Path) -> None:
+    """A file with the folder's name is reported in one line."""
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file: cannot be written: File exists"):
         make_result().write(tmp_path / "file", plots=False)
@@ -275,15 +269,15 @@ def test_folder_that_cannot_be_made_is_an_input_error(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"file", "jobs.csv"}
 
 
-def test_options_are_plain_values(tmp_path: Path) -> None:
-    """An option that JSON cannot take is refused before anything is written."""
+def test_options_must_be_plain_values(tmp_path: Path) -> None:
+    """Options that JSON cannot represent are refused before anything is written."""
     with pytest.raises(InputError, match=r"summary\.json: an option is not a plain value"):
         make_result(options={"policy": object()}).write(tmp_path, plots=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_comparison_puts_results_side_by_side(tmp_path: Path) -> None:
-    """Each result has a folder named by its label; one file and one plot compare them in the given order."""
+    """Each result has a folder named after its label; one file and one plot compare them in the given order."""
     results = [
         make_result(),
         make_result(label="sjf none", start_ms=[0, 10_000, 5000, -1], end_ms=[10_000, 15_000, 8000, -1]),
@@ -302,8 +296,8 @@ def test_comparison_puts_results_side_by_side(tmp_path: Path) -> None:
     assert read(tmp_path / "out" / "sjf-none" / "jobs.csv")[2]["start_ms"] == "5000"
 
 
-def test_comparison_needs_labels_of_their_own(tmp_path: Path) -> None:
-    """Two results for one folder, and no result at all, are refused, and nothing is written."""
+def test_comparison_needs_distinct_labels(tmp_path: Path) -> None:
+    """Two results with one folder, or no result, are refused, and nothing is written."""
     with pytest.raises(InputError, match="two results would be written to the folder 'FCFS-easy'"):
         write_comparison([make_result(), make_result(label="FCFS/easy")], tmp_path / "out")
     with pytest.raises(InputError, match="give at least one"):
@@ -313,15 +307,14 @@ def test_comparison_needs_labels_of_their_own(tmp_path: Path) -> None:
 
 @given(st.text(max_size=12))
 def test_folder_names_stay_inside(label: str) -> None:
-    """Whatever the label is, its folder is one visible name without a separator."""
+    """Any label gives one visible folder name without a separator."""
     name = folder_name(label)
     assert name
     assert not name.startswith(".")
     assert Path(name).name == name
 
 
-def test_plots_are_figures_of_their_own() -> None:
-    """Each kind gives a figure that belongs to no pyplot window."""
+def test_plots_do_not_use_pyplot() -> None:
     result = make_result()
     figures = [result.plot(kind) for kind in ("utilisation", "waits", "schedule")]
     assert all(isinstance(figure, Figure) for figure in figures)

@@ -64,7 +64,7 @@ def write(path: Path, submit_s: list[int], width: int, start_unix_s: int | None)
 def test_each_site_has_a_trace_of_its_own_users(
     tmp_path: Path, south_unix_s: int | None, submit_s: list[int], homes: list[int]
 ) -> None:
-    """Its jobs are at home there, numbered anew; the run says where traces are not of the same time."""
+    """The jobs are at home at the trace's site and renumbered; a remark reports traces without a common period."""
     write(tmp_path / "north.swf", [0, 100], 3, 1_000_000)
     write(tmp_path / "south.swf", [0, 10], 2, south_unix_s)
     (tmp_path / "two.toml").write_text(TWO)
@@ -85,8 +85,7 @@ def test_each_site_has_a_trace_of_its_own_users(
     (TWO.replace("south.swf", "nowhere/x.swf"), "there is no such file"),
     (TWO.partition("north = ")[0] + "[grid]\nmode = 'local'\n", "workload.traces: "),
 ])  # fmt: skip
-def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, said: str) -> None:
-    """One line, with where it stands."""
+def test_problems_are_reported_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     write(tmp_path / "north.swf", [0, 100], 3, None)
     write(tmp_path / "south.swf", [0, 100], 2, None)
     (tmp_path / "two.toml").write_text(text)
@@ -97,8 +96,8 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, said: str)
 
 
 @pytest.mark.slow
-def test_the_table_of_the_page() -> None:
-    """Every figure of it is that of a run."""
+def test_the_figures_in_the_docs_are_those_of_runs() -> None:
+    """Every figure in the table of docs/join-clusters.md is that of a run."""
     printed = [
         [int(cell) for cell in line.split("|")[2:6]]
         for line in PAGE.read_text(encoding="utf-8").splitlines()
@@ -130,8 +129,8 @@ def cancelling_traces(tmp_path: Path) -> Path:
     {"grid.control": "limited", "network.look_ms": 1000},
     {"grid.control": "limited", "network.look_ms": 1000, "workload.to_grid": 0},
 ])  # fmt: skip
-def test_jobs_that_were_cancelled_while_they_waited_leave_the_queue(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """However the scenario is played, and whoever has the job; without the key they are left out."""
+def test_jobs_cancelled_while_waiting_leave_the_queue(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Every level of control does this; without the key the jobs are left out."""
     path = cancelling_traces(tmp_path)
     result = run_scenario(path, overrides=changes)
     assert result.workload.columns["cancel_ms"].tolist() == [-1, -1, 60_000, -1, -1]

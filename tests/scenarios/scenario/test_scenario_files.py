@@ -104,7 +104,7 @@ def documents(draw: st.DrawFn) -> str:
 
 @given(documents())
 def test_every_key_is_located(text: str) -> None:
-    """Whatever the layout, every key of a valid document is found, on a line where it is written."""
+    """Every key of a valid document is found on a line where it is written, in any layout."""
     located = locate_keys(text)
     paths = paths_of(tomllib.loads(text))
     assert set(located) == set(paths)
@@ -115,7 +115,7 @@ def test_every_key_is_located(text: str) -> None:
 
 
 def test_elements_of_arrays_are_located() -> None:
-    """An element of an array stands on the line where it begins, an element of an array of tables at its header."""
+    """An array element is on the line where it begins, an element of an array of tables at its header."""
     located = locate_keys("a = [\n 1,\n [2,\n  3]]\n[[b]]\nx=1\n[b.c]\ny=2\n[[b]]\nx=3\n")
     assert [located["a", n] for n in (0, 1)] == [2, 3]
     assert located["a", 1, 1] == 4
@@ -125,8 +125,8 @@ def test_elements_of_arrays_are_located() -> None:
 # -- reading
 
 
-def test_a_good_file_is_read(good: Path) -> None:
-    """What is written comes out typed, what is left out has its default, and the name is that of the file."""
+def test_a_valid_file_is_read(good: Path) -> None:
+    """Values are typed, missing keys have defaults, and the name is the file's."""
     scenario = read_scenario(good)
     assert (scenario.header.name, scenario.header.seed) == ("good", 7)
     assert [(site.name, site.nodes, site.discipline) for site in scenario.sites] == [
@@ -136,15 +136,15 @@ def test_a_good_file_is_read(good: Path) -> None:
     assert (scenario.grid.mode, scenario.grid.overhead, scenario.grid.max_fragments) == ("adaptive", 0.2, "unlimited")
 
 
-def test_a_scenario_that_stands_is_read_like_its_file(good: Path) -> None:
-    """A struct in the place of a file gives the same scenario, and takes overrides."""
+def test_a_scenario_object_is_read_like_its_file(good: Path) -> None:
+    """Overrides apply to it too."""
     scenario = read_scenario(good)
     assert read_scenario(scenario) == scenario
     assert read_scenario(scenario, {"grid.overhead": 1.5}).grid.overhead == 1.5
 
 
 def test_all_problems_come_at_once(tmp_path: Path) -> None:
-    """Problems of every kind and in every table are named in one go, each with its line and field."""
+    """Problems of every kind and table are reported together, each with its line and field."""
     text = """\
 [scenario]
 seeds = 3
@@ -217,14 +217,16 @@ metrics = ["util", "joy"]
         ("[workload]", "[workload]\nnote = 1979-05-27", [(10, "workload.note")]),
     ],
 )
-def test_each_fault_has_its_place(tmp_path: Path, old: str, new: str, expected: list[tuple[int, str]]) -> None:
-    """One fault in a good file is one problem, with the line and the field where it is."""
+def test_each_problem_has_its_line_and_field(
+    tmp_path: Path, old: str, new: str, expected: list[tuple[int, str]]
+) -> None:
+    """One mistake in a valid file is one problem, with its line and field."""
     text = GOOD.replace(old, new, 1).replace("overhead", "mode = 'sharing'\noverhead") if "430" in new else ""
     assert problems(tmp_path / "bad.toml", text or GOOD.replace(old, new, 1)) == expected
 
 
 def test_no_sites_and_no_workload(tmp_path: Path) -> None:
-    """A file without sites, with an empty list of them, or of a wrong type says so, and the rest is judged as well."""
+    """Missing, empty or mistyped sites are reported, and the rest is checked."""
     bad = tmp_path / "bad.toml"
     assert problems(bad, "") == [(None, "sites"), (None, "workload")]
     text = "sites = []\n" + GOOD[GOOD.index("[workload]") :].replace("0.2", "-1")
@@ -233,8 +235,8 @@ def test_no_sites_and_no_workload(tmp_path: Path) -> None:
     assert problems(bad, text.replace("[]", '"m3"', 1)) == [(1, "sites"), (7, "grid.overhead")]
 
 
-def test_wide_jobs_are_named(good: Path) -> None:
-    """Jobs that can never run are a problem: how many, the widest, and what to do; beside other problems."""
+def test_jobs_that_can_never_run_are_reported(good: Path) -> None:
+    """The problem has their number, the widest job, and the remedies, next to other problems."""
     with pytest.raises(ScenarioError) as caught:
         build_scenario(good, ["workload.nodes=430", "workload.jobs=1000", "grid.mode=sharing", "grid.overhead=-1"])
     first, second = map(str, caught.value.problems)
@@ -243,8 +245,8 @@ def test_wide_jobs_are_named(good: Path) -> None:
     assert second.startswith("--set grid.overhead: ")
 
 
-def test_no_valid_toml(tmp_path: Path) -> None:
-    """A syntax error has its line; text that is not UTF-8, a folder and a missing file are refused in one line."""
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    """A syntax error has its line; text that is not UTF-8, folders and missing files give one line."""
     bad = tmp_path / "bad.toml"
     assert problems(bad, "a = 1\nb = = 2\n") == [(2, "")]
     assert problems(bad, "a = 1\nb = '''x\n") == [(2, "")]
@@ -262,7 +264,7 @@ def test_no_valid_toml(tmp_path: Path) -> None:
     lambda size: GOOD[:size].encode()
 ))  # fmt: skip
 def test_garbage_is_refused_and_never_crashes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    """Any bytes either make a scenario or are refused with an error of the project."""
+    """Any bytes give either a scenario or an error of gridweave."""
     path = tmp_path_factory.getbasetemp() / "garbage.toml"
     path.write_bytes(data)
     try:
@@ -277,7 +279,7 @@ def test_garbage_is_refused_and_never_crashes(tmp_path_factory: pytest.TempPathF
 
 
 def test_overrides_reach_every_key(good: Path) -> None:
-    """Dotted keys reach tables, sites by name, transformations by name; bare words are texts; the last one wins."""
+    """Dotted keys address tables, sites and transformations by name; bare words are texts; the last override wins."""
     scenario = read_scenario(
         good,
         [
@@ -297,8 +299,8 @@ def test_overrides_reach_every_key(good: Path) -> None:
     assert (scenario.output.metrics, scenario.workload.home) == (["util"], {"alpha": 1.0, "beta": 2.0})
 
 
-def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
-    """A trace in the place of the file's generator needs no key to be taken out, and the reverse."""
+def test_an_overridden_source_replaces_the_other(good: Path) -> None:
+    """Overriding the trace removes the file's generator, and the other way round."""
     table = read_scenario(good, {"workload.trace": __file__}).workload
     assert (table.trace, table.generator, table.jobs) == (__file__, None, None)
 
@@ -324,7 +326,7 @@ def test_an_overridden_source_takes_the_other_back(good: Path) -> None:
     ],
 )
 def test_wrong_overrides(good: Path, text: str, message: str) -> None:
-    """A wrong override is refused under the key that was typed, with what would be right."""
+    """A wrong override is reported under the typed key, with what would be right."""
     with pytest.raises(ScenarioError) as caught:
         read_scenario(good, [text])
     (problem,) = caught.value.problems
@@ -347,7 +349,7 @@ def test_the_schema_names_every_key() -> None:
 
 
 def test_the_machines_are_those_of_table_7_1() -> None:
-    """Every configuration has 512 nodes, and the largest machine that its name says."""
+    """Every configuration has 512 nodes, and the largest machine is the one in its name."""
     machines = machine_configurations()
     assert list(machines) == ["m64", "m64-8", "m128", "m256", "m256-5", "m384", "m512"]
     for name, one in machines.items():
@@ -358,7 +360,7 @@ def test_the_machines_are_those_of_table_7_1() -> None:
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_shipped_scenarios_are_valid(name: str) -> None:
-    """Every shipped scenario is read, is called as its file, and says what it is."""
+    """Each has the name of its file and a description."""
     scenario = read_scenario(name)
     assert scenario.header.name == name
     assert scenario.header.description.endswith(".")
@@ -366,8 +368,7 @@ def test_shipped_scenarios_are_valid(name: str) -> None:
     assert msgspec.convert(text | {"sites": msgspec.to_builtins(scenario.sites)}, Scenario) == scenario
 
 
-def test_an_unknown_name_is_told_the_catalogue() -> None:
-    """A name that is neither a file nor shipped is refused with the names that are."""
+def test_an_unknown_name_lists_the_catalogue() -> None:
     with pytest.raises(InputError, match="the catalogue has control-levels, data-grid, european-grid"):
         read_scenario("no-such-scenario")
     with pytest.raises(InputError, match="two-sites"):
@@ -375,7 +376,7 @@ def test_an_unknown_name_is_told_the_catalogue() -> None:
 
 
 def test_the_file_in_the_documentation_is_valid(tmp_path: Path) -> None:
-    """The scenario that docs/scenarios.md explains can be run."""
+    """The example in docs/scenarios.md can be run."""
     page = (Path(__file__).parents[3] / "docs" / "scenarios.md").read_text(encoding="utf-8")
     path = tmp_path / "page.toml"
     path.write_text(page.partition("```toml\n")[2].partition("```")[0])
@@ -384,15 +385,15 @@ def test_the_file_in_the_documentation_is_valid(tmp_path: Path) -> None:
     assert len(built.workload) >= 4000
 
 
-def test_an_unknown_discipline_is_told_though_there_are_jobs() -> None:
-    """A slip in its name is a problem with the site, whatever is built of the workload before all are told."""
+def test_an_unknown_discipline_is_reported() -> None:
+    """The misspelt name is a problem of the site, and other problems are reported too."""
     changes = {"workload.jobs": 20, "workload.transform": [], "sites.north.discipline": "gangs"}
     with pytest.raises(ScenarioError, match=r"sites\.north\.discipline: 'gangs' is not known; one of dynp, fractional"):
         build_scenario("two-sites", changes)
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
-    """As some editors put it before a text; the lines of problems are those of the file."""
+    """The lines of problems are those of the file."""
     text = '[[sites]]\nname = "north"\nnodes = 8\n[workload]\ngenerator = "ctc-sp2"\njobs = 5\n'
     path = tmp_path / "s.toml"
     path.write_text(text, encoding="utf-8-sig")

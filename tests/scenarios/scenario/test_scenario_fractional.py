@@ -40,8 +40,8 @@ def scenario(needs: str = 'needs = "lublin"', algorithm: str = "MCB8*/per/OPT=MI
     return TEXT.format(needs=needs, algorithm=algorithm, mode=mode)
 
 
-def test_a_fractional_site_of_a_scenario_plays_its_jobs(tmp_path: Path) -> None:
-    """Its metrics are there under its name, and its columns."""
+def test_a_fractional_site_runs_the_jobs_of_a_scenario(tmp_path: Path) -> None:
+    """The result has its columns, and its metrics under the site's name."""
     result = run_built(build_scenario(written(tmp_path, scenario())))
     assert (result.end_ms > 0).all()
     assert result.own_metrics["north.need_max_stretch"] >= 1
@@ -55,8 +55,8 @@ def test_a_fractional_site_of_a_scenario_plays_its_jobs(tmp_path: Path) -> None:
         (scenario(needs='needs = "vm"'), "lublin"),
     ],
 )
-def test_what_cannot_be_is_told(tmp_path: Path, text: str, problem: str) -> None:
-    """The key and what would be right."""
+def test_invalid_keys_are_reported(tmp_path: Path, text: str, problem: str) -> None:
+    """The error has the key and what would be right."""
     with pytest.raises(ScenarioError) as caught:
         build_scenario(written(tmp_path, text))
     assert problem in str(caught.value)

@@ -39,16 +39,16 @@ def written(folder: Path, mode: str = "local", nodes: str = "4-7") -> Path:
     return path
 
 
-def test_a_site_of_machines_that_differ_plays_the_jobs_of_a_scenario(tmp_path: Path) -> None:
-    """Its metrics are there under its name, and the columns of each job."""
+def test_a_heterogeneous_site_runs_the_jobs_of_a_scenario(tmp_path: Path) -> None:
+    """The result has its columns, and its metrics under the site's name."""
     result = run_built(build_scenario(written(tmp_path)))
     assert (result.end_ms > 0).all()
     assert result.own_metrics["north.job_time_ms"] > 0
     assert set(result.columns) == {"level", "machines", "team", "evictions"}
 
 
-def test_jobs_that_stand_still_beside_others_are_measured(tmp_path: Path) -> None:
-    """Two jobs are on one machine then, so that more nodes are in use than there are: metrics allow for that."""
+def test_metrics_accept_paused_jobs_on_busy_machines(tmp_path: Path) -> None:
+    """With two jobs on one machine more nodes are in use than exist, which the metrics accept."""
     path = written(tmp_path)
     levels = "levels = [{ name = 'wide', priority = 1, evicts = ['low'] }, { name = 'low', priority = 0 }]"
     text = path.read_text().replace("[grid]", f"evicted = 'pause'\n{levels}\n\n[grid]")
@@ -61,8 +61,8 @@ def test_jobs_that_stand_still_beside_others_are_measured(tmp_path: Path) -> Non
     assert result.metrics().awt_ms >= 0
 
 
-def test_a_grid_over_machines_that_differ_is_played_in_the_world(tmp_path: Path) -> None:
-    """There jobs of the grid are as fast as the machines that they are given."""
+def test_a_grid_with_heterogeneous_sites_runs_in_the_world(tmp_path: Path) -> None:
+    """Jobs of the grid are as fast as their machines."""
     built = build_scenario(written(tmp_path, mode="sharing"))
     assert built.needs_world
     result = run_built(built)
@@ -77,14 +77,13 @@ def test_a_grid_over_machines_that_differ_is_played_in_the_world(tmp_path: Path)
         ({"nodes": "4-8"}, "cluster 'b' names machine 8; the site has machines 0 to 7"),
     ],
 )
-def test_what_cannot_be_is_told(tmp_path: Path, wrong: dict[str, str], problem: str) -> None:
-    """A cluster of machines that are not there, in one line."""
+def test_unknown_machines_are_reported(tmp_path: Path, wrong: dict[str, str], problem: str) -> None:
     with pytest.raises(ScenarioError, match=problem):
         build_scenario(written(tmp_path, **wrong))
 
 
 def test_jobs_of_a_trace_run_in_the_forms_of_their_class(tmp_path: Path) -> None:
-    """A scenario reads the classes of a trace (SWF field 15), and draws run times from what is known of them."""
+    """The classes come from SWF field 15, and run times are drawn from the experience of each class."""
     jobs = [f"{n} {100 * n} -1 50 1 -1 -1 1 90 -1 1 5 -1 -1 {1 + n % 2} -1 -1 -1" for n in range(1, 21)]
     (tmp_path / "jobs.swf").write_text("\n".join(["; MaxNodes: 8", *jobs]) + "\n")
     (tmp_path / "known.toml").write_text("[[experience]]\njob_class = 1\nruns = 3\nmean_ms = 20_000\n")
@@ -102,8 +101,8 @@ def test_jobs_of_a_trace_run_in_the_forms_of_their_class(tmp_path: Path) -> None
     assert set(result.workload.run_ms[kinds == 2]) == {50_000}
 
 
-def test_a_file_of_experience_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """In one line, at the key that names it."""
+def test_a_missing_file_of_experience_is_reported(tmp_path: Path) -> None:
+    """The error names the key."""
     path = written(tmp_path)
     path.write_text(path.read_text().replace("jobs = 20", 'jobs = 20\nrun_times = "experience:nowhere.toml"'))
     with pytest.raises(ScenarioError, match=r"workload\.run_times.*nowhere\.toml"):

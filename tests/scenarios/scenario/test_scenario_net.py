@@ -74,8 +74,8 @@ def changed(*pairs: tuple[str, str]) -> str:
 # -- what is read
 
 
-def test_the_tables_are_read(tmp_path: Path) -> None:
-    """The network, what is said of it in [grid], and what jobs send come out typed."""
+def test_network_tables_are_read(tmp_path: Path) -> None:
+    """The network, its keys in [grid], and the communication of jobs are typed."""
     path = tmp_path / "x.toml"
     path.write_text(GOOD)
     scenario = read_scenario(path)
@@ -87,8 +87,8 @@ def test_the_tables_are_read(tmp_path: Path) -> None:
     assert scenario.workload.communication.fraction == 0.1
 
 
-def test_how_many_placements_are_looked_at_can_be_said(tmp_path: Path) -> None:
-    """The grid of a scenario searches as far as the file says; 2,000 placements, if it says nothing."""
+def test_the_number_of_placements_can_be_set(tmp_path: Path) -> None:
+    """The default is 2,000 placements."""
     path = tmp_path / "x.toml"
     for text, exact_up_to in ((GOOD, 2_000), (changed(('"static"', '"static"\nexact_up_to = 50')), 50)):
         path.write_text(text)
@@ -97,16 +97,15 @@ def test_how_many_placements_are_looked_at_can_be_said(tmp_path: Path) -> None:
         assert net.exact_up_to == exact_up_to
 
 
-def test_a_scenario_that_stands_is_read_like_its_file(tmp_path: Path) -> None:
-    """A struct with a network in the place of a file gives the same scenario."""
+def test_a_scenario_object_is_read_like_its_file(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text(GOOD)
     scenario = read_scenario(path)
     assert read_scenario(scenario) == scenario
 
 
-def test_the_schema_has_the_new_keys() -> None:
-    """Editors are told the keys of the network, with the names that are known."""
+def test_the_schema_has_the_keys_of_networks() -> None:
+    """The schema lists the network's keys and the known names."""
     tables = json_schema()["$defs"]
     assert set(tables["CommunicationTable"]["properties"]) == {"pattern", "fraction", "message_bytes"}
     assert tables["GridTable"]["properties"]["split"]["enum"] == ["fewest", "earliest-end"]
@@ -227,10 +226,8 @@ def test_the_schema_has_the_new_keys() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_where_it_stands(
-    tmp_path: Path, pairs: list[tuple[str, str]], at: str, told: str
-) -> None:
-    """One thing that is wrong is one problem, at its line and field, with what would be right."""
+def test_each_problem_has_its_line_and_field(tmp_path: Path, pairs: list[tuple[str, str]], at: str, told: str) -> None:
+    """Each problem has its line and field, and what would be right."""
     text = changed(*pairs)
     found = problems(tmp_path, text)
     assert len(found) == 1, found
@@ -250,8 +247,8 @@ def test_what_is_wrong_is_told_where_it_stands(
         ('"static"', '"static"\nat = "beta"'),
     ],
 )
-def test_a_network_goes_with_all_that_the_world_plays(tmp_path: Path, pair: tuple[str, str]) -> None:
-    """Less control, messages, faults, own users and owners are played with a network, whose links messages cross."""
+def test_a_network_works_with_all_features_of_the_world(tmp_path: Path, pair: tuple[str, str]) -> None:
+    """Less control, messages, faults, own users and owners run with a network, whose links messages cross."""
     path = tmp_path / "x.toml"
     path.write_text(changed(pair).replace("nodes = 60", "nodes = 30\ndrop_wide = true"))
     built = build_scenario(path)
@@ -260,8 +257,8 @@ def test_a_network_goes_with_all_that_the_world_plays(tmp_path: Path, pair: tupl
     assert built.grid_node == (1 if "at" in pair[1].split() else 0)
 
 
-def test_without_messages_there_are_none_to_cross_the_links(tmp_path: Path) -> None:
-    """A scenario that the batch driver runs has no place for the grid."""
+def test_batch_scenarios_have_no_node_of_the_grid(tmp_path: Path) -> None:
+    """A scenario for the batch driver has no node of the grid."""
     path = tmp_path / "x.toml"
     path.write_text(GOOD)
     built = build_scenario(path)
@@ -269,8 +266,7 @@ def test_without_messages_there_are_none_to_cross_the_links(tmp_path: Path) -> N
     assert built.grid_node is None
 
 
-def test_a_grid_is_at_no_place_without_a_network(tmp_path: Path) -> None:
-    """grid.at needs a network, and a grid."""
+def test_grid_at_needs_a_network_and_a_grid(tmp_path: Path) -> None:
     text = changed(('at = "a"\n', "")).partition("[workload.communication]")[0] + '[grid]\nat = "a"\n'
     found = problems(tmp_path, text)
     assert len(found) == 1
@@ -279,8 +275,8 @@ def test_a_grid_is_at_no_place_without_a_network(tmp_path: Path) -> None:
     assert any("grid.at: is 'a', but mode local has no grid" in problem for problem in found)
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    """Wrong links, sites, patterns and keys of the grid are found in one go, in the order of their lines."""
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    """Problems of links, sites, patterns and keys of the grid are reported together, in the order of their lines."""
     text = changed(
         ('at = "a"', 'at = "x"'),
         ('"ring"', '"gossip"'),
@@ -310,8 +306,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         ("[workload.data]\ninput_bytes = 1", "workload.data: needs a network"),
     ],
 )
-def test_what_is_for_a_network_needs_one(tmp_path: Path, piece: str, told: str) -> None:
-    """Keys that only a network gives a meaning are refused without it."""
+def test_network_keys_need_a_network(tmp_path: Path, piece: str, told: str) -> None:
     text = changed(('at = "a"\n', "")).partition("[workload.communication]")[0] + piece + "\n"
     found = problems(tmp_path, text)
     assert len(found) == 1, found
@@ -320,8 +315,8 @@ def test_what_is_for_a_network_needs_one(tmp_path: Path, piece: str, told: str) 
     assert any("sites.at: is given, but there is no network" in problem for problem in problems(tmp_path, with_at))
 
 
-def test_a_mode_from_outside_leaves_an_idle_network_out(tmp_path: Path) -> None:
-    """One file serves to compare modes: if the mode is set from outside, a network that nothing crosses is dropped."""
+def test_an_overridden_mode_drops_an_idle_network(tmp_path: Path) -> None:
+    """So one file can compare modes: an overridden mode drops a network that nothing uses."""
     path = tmp_path / "x.toml"
     path.write_text(GOOD)
     for mode in ("sharing", "local"):
@@ -334,8 +329,8 @@ def test_a_mode_from_outside_leaves_an_idle_network_out(tmp_path: Path) -> None:
     assert read_draft(path, ["grid.mode=multi-site"]).scenario.net is not None
 
 
-def test_a_network_has_messages_of_a_queue_that_is_tuned(tmp_path: Path) -> None:
-    """The order of the grid's queue is tuned in the simulated world, where messages cross the links: it is not idle."""
+def test_a_network_with_a_tuned_queue_is_in_use(tmp_path: Path) -> None:
+    """A tuned queue runs in the simulated world, where messages cross the links, so the network is in use."""
     path = tmp_path / "x.toml"
     path.write_text(GOOD)
     draft = read_draft(path, ["grid.mode=sharing", "grid.tuning={policies='fcfs+sjf'}"])
@@ -344,8 +339,8 @@ def test_a_network_has_messages_of_a_queue_that_is_tuned(tmp_path: Path) -> None
     assert build_scenario(draft.scenario).grid_node == 0
 
 
-def test_data_has_a_network_under_sharing_too(tmp_path: Path) -> None:
-    """Where data is moved the network is kept though no job is split; under local it is refused, with the reason."""
+def test_data_keeps_the_network_under_sharing(tmp_path: Path) -> None:
+    """If data is moved the network is kept although no job is split; mode local refuses data."""
     text = changed(("[grid]", "[workload.data]\ninput_bytes = 1e9\ninput_site = 'beta'\n[grid]\ndata = 'blocking'"))
     (tmp_path / "data.toml").write_text(text)
     draft = read_draft(tmp_path / "data.toml", ["grid.mode=sharing"])
@@ -357,8 +352,7 @@ def test_data_has_a_network_under_sharing_too(tmp_path: Path) -> None:
     assert any("grid.data: is 'blocking', which does not support reserved starts" in problem for problem in told)
 
 
-def test_a_wrong_network_is_told_though_it_would_be_left_out(tmp_path: Path) -> None:
-    """A network that cannot be read is a problem under every mode."""
+def test_an_invalid_network_is_reported_in_every_mode(tmp_path: Path) -> None:
     found = problems(tmp_path, changed(('from = "a"', 'form = "a"')), "grid.mode=sharing")
     assert any("net.links" in problem for problem in found)
 
@@ -383,8 +377,8 @@ FROM_FILE = changed(
 )
 
 
-def test_a_file_is_found_beside_the_scenario_then_by_its_name(folders: Path, tmp_path: Path) -> None:
-    """What lies beside the scenario goes before the folder of topologies, and that before what ships."""
+def test_topologies_are_searched_for_in_order(folders: Path, tmp_path: Path) -> None:
+    """The scenario's folder precedes the folder of topologies, which precedes shipped files."""
     (folders / "small.gml").write_text(GML)
     assert find_topology("small.gml", tmp_path) == folders / "small.gml"
     (tmp_path / "small.gml").write_text(GML)
@@ -395,8 +389,8 @@ def test_a_file_is_found_beside_the_scenario_then_by_its_name(folders: Path, tmp
     assert shipped_topologies() == ["europe.toml"]
 
 
-def test_a_file_that_is_missing_is_told_with_where_to_get_it(folders: Path, tmp_path: Path) -> None:
-    """A known topology is told with its source, any other with the folders and what ships."""
+def test_a_missing_topology_is_reported_with_its_source(folders: Path, tmp_path: Path) -> None:
+    """A known topology is reported with its source, other names with the folders and shipped files."""
     with pytest.raises(
         InputError, match=r"not on this machine; get it from http://www.topology-zoo.org/files/Geant2012.gml"
     ):
@@ -414,8 +408,8 @@ def test_a_file_that_is_missing_is_told_with_where_to_get_it(folders: Path, tmp_
     assert "small.gml: there is no such file" in found[0]
 
 
-def test_a_file_in_toml_is_checked_like_any(folders: Path, tmp_path: Path) -> None:
-    """What is wrong within a file is told at the key that names it, with the name of the file."""
+def test_topologies_in_toml_are_checked(folders: Path, tmp_path: Path) -> None:
+    """Problems of the file are reported at the key that names it, with the file's name."""
     text = FROM_FILE.replace("small.gml", "small.toml")
     file = tmp_path / "small.toml"
     for content, told in (
@@ -434,8 +428,8 @@ def test_a_file_in_toml_is_checked_like_any(folders: Path, tmp_path: Path) -> No
         assert told in found[0], found
 
 
-def test_an_override_of_the_source_takes_the_other_back(folders: Path, tmp_path: Path) -> None:
-    """--set net.file puts a file in the place of what is written out."""
+def test_an_overridden_source_replaces_the_other(folders: Path, tmp_path: Path) -> None:
+    """--set net.file replaces links in the scenario."""
     (folders / "small.gml").write_text(GML)
     (tmp_path / "x.toml").write_text(GOOD)
     scenario = read_scenario(tmp_path / "x.toml", ["net.file=small.gml"])
@@ -443,8 +437,8 @@ def test_an_override_of_the_source_takes_the_other_back(folders: Path, tmp_path:
     assert (scenario.net.file, scenario.net.nodes, scenario.net.links) == ("small.gml", [], [])
 
 
-def test_two_runs_on_different_files_of_one_name_are_different(folders: Path, tmp_path: Path) -> None:
-    """The identity of a run is what the file holds, and not its name or place."""
+def test_runs_on_different_files_have_different_keys(folders: Path, tmp_path: Path) -> None:
+    """The key of a run depends on the file's content, not on its name or path."""
     path = tmp_path / "x.toml"
     path.write_text(FROM_FILE)
     keys = []

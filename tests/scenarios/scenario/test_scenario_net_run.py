@@ -62,8 +62,8 @@ def run_of(path: Path, *overrides: str) -> SimulationResult:
     return run_scenario(path, overrides=overrides)
 
 
-def test_split_jobs_take_what_the_model_says(path: Path) -> None:
-    """Every split job takes its run time by the factor of its placement, all others their run time."""
+def test_run_times_of_split_jobs_follow_the_model(path: Path) -> None:
+    """Split jobs take their run time times the factor of their placement, other jobs their run time."""
     result, net = run_of(path), build_scenario(path).net
     assert net is not None
     assert result.multi_site.any()
@@ -80,8 +80,8 @@ def test_split_jobs_take_what_the_model_says(path: Path) -> None:
     assert overheads_of(result) == pytest.approx(columns["factor"][result.multi_site] - 1, abs=2e-3)
 
 
-def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
-    """Means are of the multi-site jobs, weights are width x run time, and without a network there is nothing to say."""
+def test_network_use_covers_multi_site_jobs(path: Path) -> None:
+    """Means cover multi-site jobs, weighted by width x run time; without a network there is no report."""
     narrow = 'net.links=[{from="a", to="b", latency_ms=5, bandwidth="200 Mbps"}]'
     crowd = "workload.communication.pattern=all-to-all"
     run = run_of(path, "grid.contention=dynamic", "grid.data=blocking", narrow, crowd)
@@ -104,8 +104,8 @@ def test_what_is_said_of_the_network_is_of_its_jobs(path: Path) -> None:
     assert not set(COLUMNS) & set(plain.columns)
 
 
-def test_the_label_tells_how_the_network_is_used(path: Path) -> None:
-    """A label names no p, and what is not usual."""
+def test_the_label_describes_the_network(path: Path) -> None:
+    """The label has no overhead p, and names settings that are not the default."""
     usual = ["grid.split=earliest-end", "grid.max_split_factor=2"]
     built = build_scenario(path, [*usual, "grid.contention=static", "grid.data=prefetch"])
     assert built.label == "multi-site over the network static contention prefetch data"
@@ -113,8 +113,8 @@ def test_the_label_tells_how_the_network_is_used(path: Path) -> None:
     assert policy_label(built.policy, None) == "multi-site p=0%"
 
 
-def test_files_have_what_the_network_did(path: Path, tmp_path: Path) -> None:
-    """jobs.csv has the factor of every job, summary.json the use of the network; without one both are as before."""
+def test_files_report_the_network(path: Path, tmp_path: Path) -> None:
+    """jobs.csv has each job's factor, summary.json the use of the network; without a network neither has them."""
     run = run_of(path, "grid.data=blocking")
     run.write(tmp_path / "out", plots=False)
     with (tmp_path / "out" / "jobs.csv").open() as file:
@@ -132,15 +132,15 @@ def test_files_have_what_the_network_did(path: Path, tmp_path: Path) -> None:
 
 
 def test_the_table_is_printed(path: Path) -> None:
-    """The command prints the topology, the mean factor, the slowdown, and the time in transfers if there is data."""
+    """The table has the topology, the mean factor, the slowdown, and with data the time in transfers."""
     printed = CliRunner().invoke(app, ["run", str(path), "--set", "grid.data=blocking"]).output
     for text in ("net: 2 nodes, 1 links", "factor of multi-site jobs", "slowdown by contention (none)", "in transfers"):
         assert text in printed
     assert "in transfers" not in CliRunner().invoke(app, ["run", str(path)]).output
 
 
-def test_links_by_chance_come_from_a_stream_of_their_own(path: Path) -> None:
-    """The same seed fails the same links at the same instants, another seed others; the jobs stay as they are."""
+def test_failures_of_links_have_their_own_random_stream(path: Path) -> None:
+    """The same seed gives the same failures of links, another seed others; the jobs stay the same."""
     fails = "net.failures={mean_up_ms=3e7, mean_down_ms=1e6, factor=0.1}"
     one, again, other = (build_scenario(path, [fails, f"scenario.seed={seed}"]) for seed in (1, 1, 2))
     instants = []
@@ -155,8 +155,8 @@ def test_links_by_chance_come_from_a_stream_of_their_own(path: Path) -> None:
     assert all(result.start_ms.min() >= 0 for result in [run_built(one)])
 
 
-def test_a_slow_link_makes_later_splits_dearer(path: Path) -> None:
-    """From the instant on at which the link slows, splits have the factors of the slow link."""
+def test_a_slow_link_makes_later_splits_longer(path: Path) -> None:
+    """After a link slows, splits have the factors of the slow link."""
     middle_ms = int(np.median(build_scenario(path).workload.submit_ms))
     run = run_of(path, f'net.changes=[{{at_ms={middle_ms}, action="slow", link=["a", "b"], factor=0.01}}]')
     result = run
@@ -165,16 +165,16 @@ def test_a_slow_link_makes_later_splits_dearer(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in scenario_names() if not name.startswith(("streit", "geant"))])
-def test_the_catalogue_is_whole(name: str) -> None:
-    """Every scenario that needs no file from elsewhere can be built; with a network all its sites are on it."""
+def test_shipped_scenarios_can_be_built(name: str) -> None:
+    """Every scenario without external files can be built; with a network all its sites are on it."""
     built = build_scenario(name, ["workload.jobs=40"])
     if built.net is not None:
         assert built.net.model.topology.sites == built.site_names
         assert np.isfinite(built.net.model.paths.latency_ms).all()
 
 
-def test_the_geant_scenario_runs_on_the_network_that_ships() -> None:
-    """The changes that its file names put it on the topology of our own."""
+def test_the_geant_scenario_runs_on_the_shipped_topology() -> None:
+    """The overrides in the scenario's description select the shipped topology."""
     places = dict(zip(("n128-1", "n128-2", "n128-3", "n128-4"), ("London", "Geneva", "Milan", "Athens"), strict=True))
     changes = {f"net.attach.{site}": node for site, node in places.items()}
     built = build_scenario("geant", {"net.file": "europe.toml", "workload.jobs": 40} | changes)
@@ -183,7 +183,7 @@ def test_the_geant_scenario_runs_on_the_network_that_ships() -> None:
 
 
 def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
-    """Under limited control, with messages over the links, jobs are split by the same model, and all is reported."""
+    """Under limited control, with messages over the links, jobs are split by the same model."""
     run = run_of(path, "grid.control=limited", "grid.contention=dynamic", "grid.at=b")
     result = run
     assert result.world is not None
@@ -204,8 +204,8 @@ def test_less_control_runs_over_the_network(path: Path, tmp_path: Path) -> None:
     assert "factor of multi-site jobs" in printed.output
 
 
-def test_both_drivers_give_one_schedule(path: Path) -> None:
-    """A scenario with a network that both drivers can run has the same starts, ends and factors in both."""
+def test_both_drivers_give_the_same_schedule(path: Path) -> None:
+    """Starts, ends and factors agree."""
     built = build_scenario(path, ["grid.contention=dynamic", "grid.data=prefetch", "workload.jobs=150"])
     assert not built.needs_world
     batch, world = run_built(built), run_world(built, check=True)
@@ -215,8 +215,8 @@ def test_both_drivers_give_one_schedule(path: Path) -> None:
         assert world.columns[name].tolist() == batch.columns[name].tolist()
 
 
-def test_where_the_grid_is_decides_how_late_jobs_start(path: Path) -> None:
-    """With grid.at a scenario of full control has messages: jobs start later the farther their site is from there."""
+def test_jobs_start_later_farther_from_the_grid(path: Path) -> None:
+    """With grid.at, jobs start later the farther their site is from the grid."""
     slow = 'net.links=[{from="a", to="b", latency_ms=40, bandwidth="1 Gbps"}]'
     sharing = "grid.mode=sharing", "workload.drop_wide=true", "workload.jobs=60", "workload.load=0.1", slow
     delays = {}
@@ -230,8 +230,8 @@ def test_where_the_grid_is_decides_how_late_jobs_start(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["european-grid", "link-cut", "data-grid"])
-def test_the_catalogue_is_searched(name: str) -> None:
-    """Every scenario with a network that ships can be played with all that fails, and holds."""
+def test_shipped_networks_show_no_violation(name: str) -> None:
+    """No shipped scenario with a network shows a violation under faults."""
     found = fuzz(world_of(build_scenario(name, ["workload.jobs=300"]), jobs=60), 2, 1)
     assert found.violation is None
     assert found.tried.jobs == 120

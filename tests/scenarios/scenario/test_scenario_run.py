@@ -54,7 +54,7 @@ def scenario_of(widths: Sequence[int], folder: Path, sites: dict[str, int], **ta
 
 @pytest.mark.parametrize("after_s", [0, 300])
 def test_a_job_wider_than_every_site_waits_no_longer_than_its_bound(tmp_path: Path, after_s: int) -> None:
-    """Single nodes come and go all the while; when the bound is reached only what runs has to end."""
+    """Single nodes become free all the time; after the bound only running jobs have to end."""
     submit_s = np.array([*range(0, 3000, 50), 120])
     width = np.where(submit_s == 120, 12, 1)
     run_ms = np.where(width == 12, 300_000, 100_000)
@@ -73,15 +73,15 @@ def test_a_job_wider_than_every_site_waits_no_longer_than_its_bound(tmp_path: Pa
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    """A run repeats to the last bit, and another seed gives another."""
+    """Another seed gives another run."""
     first, again, other = (run_scenario("two-sites", overrides=[*SMALL, f"scenario.seed={seed}"]) for seed in (1, 1, 2))
     assert first.start_ms.tolist() == again.start_ms.tolist()
     assert first.sites_of_jobs() == again.sites_of_jobs()
     assert first.workload.width.tolist() != other.workload.width.tolist()
 
 
-def test_streams_do_not_shift_each_other() -> None:
-    """Estimates that are drawn change neither the jobs nor their homes."""
+def test_random_streams_do_not_shift_each_other() -> None:
+    """Random estimates change neither the jobs nor their homes."""
     kept, drawn = (build_scenario("two-sites", [*SMALL, f"workload.estimates={name}"]) for name in ("keep", "omega:3"))
     for name in ("submit_ms", "width", "run_ms"):
         assert getattr(kept.workload, name).tolist() == getattr(drawn.workload, name).tolist()
@@ -89,8 +89,8 @@ def test_streams_do_not_shift_each_other() -> None:
     assert kept.workload.estimate_ms.tolist() != drawn.workload.estimate_ms.tolist()
 
 
-def test_run_times_are_drawn_from_a_stream_of_their_own() -> None:
-    """What is drawn of them changes neither estimates nor homes; the same seed draws the same."""
+def test_run_times_have_their_own_random_stream() -> None:
+    """They change neither estimates nor homes, and the same seed gives the same run times."""
     overrides = [*SMALL, "workload.run_times=lognormal:0.5"]
     kept, drawn, again = (build_scenario("two-sites", each) for each in (SMALL, overrides, overrides))
     for name in ("submit_ms", "width", "estimate_ms"):
@@ -102,7 +102,7 @@ def test_run_times_are_drawn_from_a_stream_of_their_own() -> None:
 
 
 def test_jobs_of_a_scenario_get_priorities() -> None:
-    """Drawn from a stream of their own; a wrong text, and a column that the jobs do not have, are told at the key."""
+    """Priorities have their own random stream; invalid texts and unknown columns are reported at the key."""
     overrides = [*SMALL, "workload.priorities=shares:5=1,0=1"]
     kept, drawn = (build_scenario("two-sites", each) for each in (SMALL, overrides))
     assert kept.home.tolist() == drawn.home.tolist()
@@ -115,8 +115,8 @@ def test_jobs_of_a_scenario_get_priorities() -> None:
             build_scenario("two-sites", [*SMALL, f"workload.priorities={wrong}"])
 
 
-def test_the_generator_is_the_first_stream() -> None:
-    """The jobs are those that the model gives for default_rng([seed, 1]), on all nodes if the file gives none."""
+def test_the_generator_uses_the_first_random_stream() -> None:
+    """The jobs are the model's for default_rng([seed, 1]), by default on all nodes."""
     built = build_scenario("two-sites", {"workload.jobs": 100, "workload.transform": []})
     rng = np.random.default_rng([1, 1])
     expected = generate(load_model("ctc-sp2"), 100, rng, nodes=384, load=0.8)
@@ -126,8 +126,8 @@ def test_the_generator_is_the_first_stream() -> None:
 
 @pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
 @pytest.mark.parametrize("selection", ["best-fit", "random"])
-def test_a_run_is_the_grid_simulator(mode: str, selection: str) -> None:
-    """What a scenario gives is what simulate gives for the same jobs, nodes and policy."""
+def test_a_run_equals_the_grid_simulator(mode: str, selection: str) -> None:
+    """A scenario gives the result of `simulate` for the same jobs, nodes and policy."""
     changes = [*SMALL, f"grid.mode={mode}", f"grid.selection={selection}", "grid.max_fragments=limited"]
     run = run_scenario("two-sites", overrides=changes)
     policy = GridPolicy(mode=mode, selection=selection, overhead=0.25, max_fragments=LIMITED_FRAGMENTS)
@@ -137,8 +137,8 @@ def test_a_run_is_the_grid_simulator(mode: str, selection: str) -> None:
     assert run.fragments.tolist() == expected.fragments.tolist()
 
 
-def test_local_runs_are_the_local_mode_of_the_grid_simulator() -> None:
-    """Without disciplines of their own, sites under mode local do what simulate does."""
+def test_local_runs_equal_the_grid_simulator() -> None:
+    """The sites use the discipline of the grid."""
     run = run_scenario("two-sites", overrides=[*SMALL, "grid.mode=local", "grid.order=sjf"])
     policy = GridPolicy(mode="local", order="sjf")
     expected = simulate(run.workload, [256, 128], policy, home=run.home)
@@ -147,8 +147,8 @@ def test_local_runs_are_the_local_mode_of_the_grid_simulator() -> None:
     assert [run.fragments_of(row) for row in range(20)] == [expected.fragments_of(row) for row in range(20)]
 
 
-def test_local_sites_have_disciplines_of_their_own() -> None:
-    """Under mode local each site schedules as it says, and as the grid says where it says nothing."""
+def test_local_sites_have_their_own_disciplines() -> None:
+    """The discipline of the grid is the default."""
     changes = ["grid.mode=local", "grid.backfill=none", "sites.north.discipline=planning", "sites.north.order=sjf"]
     run = run_scenario("two-sites", overrides=[*SMALL, "sites.south.backfill=conservative", *changes])
     for site, nodes, options in (
@@ -167,7 +167,7 @@ def test_round_robin_homes() -> None:
 
 
 def test_homes_by_partition() -> None:
-    """The partitions of a trace, by their numbers, are the sites in their order."""
+    """The partitions of a trace, by number, are the sites in order."""
     jobs = workload_of([1] * 5, partition=[9, 2, 5, 2, 9])
     homed = assign_homes(jobs, "partition", ["a", "b", "c"], np.random.default_rng(0))
     assert home_of(homed).tolist() == [2, 0, 1, 0, 2]
@@ -181,15 +181,15 @@ def test_homes_by_partition() -> None:
         ({"partition": [1, 2, 3]}, "there are 2 sites"),
     ],
 )
-def test_partitions_that_are_no_homes(columns: dict[str, list[int]], message: str) -> None:
-    """A workload without partitions, with jobs of none, or with more than there are sites is refused."""
+def test_partitions_must_match_the_sites(columns: dict[str, list[int]], message: str) -> None:
+    """Workloads without partitions, jobs without one, and more partitions than sites are refused."""
     with pytest.raises(InputError, match=message):
         assign_homes(workload_of([1, 1, 1], **columns), "partition", ["a", "b"], np.random.default_rng(0))
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=5).filter(lambda shares: sum(shares) > 0.1), st.integers(0, 99))
 def test_homes_by_share(shares: list[float], seed: int) -> None:
-    """Jobs are at sites in proportion to the shares, and none is at a site whose share is zero."""
+    """Jobs follow the shares, and a site with share zero gets none."""
     names = [f"s{number}" for number in range(len(shares))]
     home = dict(zip(names, shares, strict=True))
     homes = home_of(assign_homes(workload_of([1] * 4000), home, names, np.random.default_rng(seed)))
@@ -217,8 +217,8 @@ def test_splitting_at_home(widths: list[int], nodes: list[int]) -> None:
     assert np.bincount(owner).tolist() == fewest
 
 
-def test_homes_are_given_before_the_first_split(tmp_path: Path) -> None:
-    """Round robin counts the jobs that a cut left, before they are split; the parts stay together."""
+def test_homes_are_assigned_before_the_first_split(tmp_path: Path) -> None:
+    """Round robin counts the jobs after a cut and before a split; parts stay together."""
     transform = [{"cut": {"first": 2}}, {"split": 3}, {"shrink": 0.5}]
     scenario = scenario_of([9, 5, 1, 7], tmp_path, {"a": 8, "b": 8})
     built = build_scenario(scenario, {"workload.transform": transform})
@@ -236,7 +236,7 @@ def test_modifications_of_the_thesis(tmp_path: Path, split: str | int, expected:
 
 
 def test_jobs_that_are_too_wide(tmp_path: Path) -> None:
-    """Too wide is what the mode cannot place: the home, the largest site, the grid, or what the bounds allow."""
+    """The limit is the home, the largest site, the grid, or the bounds, depending on the mode."""
     scenario = scenario_of([3, 7, 12, 13], tmp_path, {"a": 8, "b": 4})
     kept = {"local": [3], "sharing": [3, 7], "multi-site": [3, 7, 12], "adaptive": [3, 7, 12]}
     for mode, widths in kept.items():
@@ -250,15 +250,14 @@ def test_jobs_that_are_too_wide(tmp_path: Path) -> None:
     assert bounded.workload.width.tolist() == [3, 7]
 
 
-def test_no_job_left_is_a_problem(tmp_path: Path) -> None:
-    """A scenario whose jobs are all left out cannot be run."""
+def test_a_scenario_without_jobs_is_refused(tmp_path: Path) -> None:
     scenario = scenario_of([9, 9], tmp_path, {"a": 8})
     with pytest.raises(ScenarioError, match="no job is left"):
         build_scenario(scenario, {"workload.drop_wide": True})
 
 
-def test_a_trace_beside_the_scenario_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative trace is looked for in the folder of the scenario file, whatever the working directory."""
+def test_traces_are_found_in_the_folder_of_the_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths start from the scenario's folder, not from the working directory."""
     save_workload(workload_of([1, 2]).replace(nodes=4), tmp_path / "jobs.swf")
     (tmp_path / "s.toml").write_text('sites = "m512"\n[workload]\ntrace = "jobs.swf"\n')
     monkeypatch.chdir("/")
@@ -268,7 +267,7 @@ def test_a_trace_beside_the_scenario_is_found(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("name", ["two-sites", "national-grid", "one-big-many-small"])
 @pytest.mark.parametrize("mode", ["local", "sharing", "multi-site", "adaptive"])
 def test_shipped_scenarios_run_offline_in_every_mode(name: str, mode: str) -> None:
-    """The scenarios for newcomers run without a trace, in every mode, on the same jobs, and every job ends."""
+    """They need no trace, have the same jobs in every mode, and every job ends."""
     run = run_scenario(name, overrides=["workload.jobs=200", f"grid.mode={mode}"])
     adaptive = build_scenario(name, ["workload.jobs=200"])
     assert run.workload.job_id.tolist() == adaptive.workload.job_id.tolist()
@@ -276,8 +275,8 @@ def test_shipped_scenarios_run_offline_in_every_mode(name: str, mode: str) -> No
     assert (run.start_ms >= run.workload.submit_ms).all()
 
 
-def test_what_a_site_refuses_its_own_users_is_told(tmp_path: Path) -> None:
-    """In mode local, too: jobs of a level that their users may not use do not run, and the result says why."""
+def test_refusals_of_own_users_are_reported(tmp_path: Path) -> None:
+    """In mode local, jobs of a level that their users may not use do not run, and the result has the reason."""
     levels = "levels = { levels = [{ name = 'high', priority = 2, users = [4] }, { name = 'low', priority = 0 }] }"
     text = f"[[sites]]\nname = 'a'\nnodes = 64\ndiscipline = 'levels'\n{levels}\n[[sites]]\nname = 'b'\nnodes = 64\n"
     text += "[workload]\ngenerator = 'ctc-sp2'\njobs = 30\nnodes = 64\npriorities = 'shares:2=1,0=1'\n"
@@ -291,8 +290,8 @@ def test_what_a_site_refuses_its_own_users_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("discipline", ["gang", "fractional"])
-def test_a_split_that_needs_a_site_without_parts_can_never_run(discipline: str) -> None:
-    """A site whose jobs pause takes no part of a job: what is too wide for the others together is told, or left out."""
+def test_a_split_over_sites_that_pause_jobs_can_never_run(discipline: str) -> None:
+    """Sites that pause jobs accept no fragments, so a job too wide for the others is reported or left out."""
     changes = {"sites.alpha.discipline": discipline}
     if discipline == "fractional":
         changes["workload.needs"] = "whole"
@@ -305,7 +304,7 @@ def test_a_split_that_needs_a_site_without_parts_can_never_run(discipline: str) 
 @settings(max_examples=15)
 @given(st.sampled_from(["m64", "m128", "m384"]), st.sampled_from(["local", "sharing"]), st.integers(0, 9))
 def test_chapter_7_local_and_sharing(machines: str, mode: str, seed: int) -> None:
-    """Modification 1 makes the generated workload of chapter 7 fit every configuration, in mode local too."""
+    """Modification 1 makes the generated workload of chapter 7 fit every configuration, even in mode local."""
     split = "workload.transform.split=site"
     changes = [f"sites={machines}", f"grid.mode={mode}", split, "workload.jobs=100", f"scenario.seed={seed}"]
     run = run_scenario("streit-7-syn", overrides=changes)
@@ -326,8 +325,8 @@ def test_extracts_of_chapter_7(trace_path: TracePath) -> None:
 
 @pytest.mark.parametrize("mode", ["local", "sharing", "adaptive"])
 @pytest.mark.parametrize("place", ["sites.0.discipline", "sites.0.order", "sites.0.backfill", "sites.0.grid_share"])
-def test_a_site_that_makes_no_sense_is_told(tmp_path: Path, place: str, mode: str) -> None:
-    """As a problem of the scenario, with its line, though its workload can be built."""
+def test_an_invalid_site_is_reported(tmp_path: Path, place: str, mode: str) -> None:
+    """The problem has its line, although the workload can be built."""
     key = place.rpartition(".")[2]
     value = "7.5" if key == "grid_share" else '"nonsense"'
     text = f'[[sites]]\nname = "north"\nnodes = 300\n{key} = {value}\n[workload]\ngenerator = "ctc-sp2"\njobs = 5\n'

@@ -26,8 +26,8 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_figures_on_the_page_are_those_of_its_scenario(scenario: Path) -> None:
-    """Each selection is compared, and waits, response times and messages are as the page says; SJS has the best."""
+def test_the_figures_in_the_docs_are_those_of_the_scenario(scenario: Path) -> None:
+    """Waits, response times and messages of each selection are as in the docs; SJS has the best."""
     art_ms: dict[str, float] = {}
     for names, *figures in ROWS:
         for name in re.findall(r"[a-z-]+", names):
@@ -41,8 +41,8 @@ def test_the_figures_on_the_page_are_those_of_its_scenario(scenario: Path) -> No
     assert art_ms["pjs"] == art_ms["sjs"] == min(art_ms.values())
 
 
-def test_such_a_selection_under_another_control_is_told_at_its_place(scenario: Path) -> None:
-    """The file and its line, what was wrong, and what would be right; another fault is told beside it."""
+def test_a_selection_that_needs_other_control_is_reported(scenario: Path) -> None:
+    """The problem has its file, line and remedy; another problem is reported too."""
     with pytest.raises(ScenarioError) as caught:
         build_scenario(scenario, ["grid.control=full", "grid.overhead=-1"])
     told = str(caught.value)

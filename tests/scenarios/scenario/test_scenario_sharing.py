@@ -19,7 +19,7 @@ SMALL = ["workload.jobs=150"]
 
 
 def test_one_site_shares_and_the_others_do_not() -> None:
-    """The table of a site becomes its policy, and the simulated world plays it."""
+    """A site's table becomes its policy, which the simulated world uses."""
     built = build_scenario(NAME, [*SMALL, "sites.north.sharing.threads=4", "sites.north.sharing.max_slowdown=1.4"])
     shared, *others = built.site_policies
     assert isinstance(shared, SharedNodes)
@@ -31,14 +31,14 @@ def test_one_site_shares_and_the_others_do_not() -> None:
 
 
 def test_the_resources_of_a_seed_do_not_depend_on_the_sites() -> None:
-    """What is drawn for the jobs is the same whichever variant a site runs."""
+    """Every variant of a site's discipline gets the same random resources."""
     one, other = (build_scenario(NAME, [*SMALL, f"sites.north.sharing.variant={name}"]) for name in ("PSS", "AC"))
     assert np.array_equal(one.workload.columns["cpu_fraction"], other.workload.columns["cpu_fraction"])
 
 
 @pytest.mark.parametrize("change", ["grid.control=full", "grid.control=none", "grid.mode=local", "grid.mode=sharing"])
-def test_every_way_to_run_a_grid_takes_such_a_site(change: str, tmp_path: Path) -> None:
-    """All jobs run under every level of control and by themselves, and the files are written but for the schedule."""
+def test_sites_with_shared_nodes_run_under_every_control(change: str, tmp_path: Path) -> None:
+    """All jobs run in mode local and under every level of control, and all files but the schedule plot are written."""
     run = run_scenario(NAME, overrides=[*SMALL, change, "workload.drop_wide=true"])
     assert (run.end_ms > run.start_ms).all()
     assert (run.world is not None) is (change != "grid.mode=local")
@@ -48,20 +48,20 @@ def test_every_way_to_run_a_grid_takes_such_a_site(change: str, tmp_path: Path) 
         run.plot("schedule")
 
 
-def test_what_has_no_effect_is_said() -> None:
-    """That full control leaves nothing to share but own users' nodes is remarked upon."""
+def test_settings_without_effect_are_remarked() -> None:
+    """A remark says that under full control only own users share nodes."""
     remarks = build_scenario(NAME, [*SMALL, "grid.control=full"]).remarks
     assert any("only jobs of a site's own users share" in remark for remark in remarks)
 
 
-def test_sharing_belongs_to_its_discipline() -> None:
+def test_sharing_needs_its_discipline() -> None:
     """A table of shared nodes at a site with another discipline is refused."""
     with pytest.raises(ScenarioError, match=r"sites\.sharing: is for the discipline lomarc, .* has 'queue'"):
         build_scenario(NAME, [*SMALL, "sites.north.discipline=queue"])
 
 
 def test_resources_can_come_from_a_file(tmp_path: Path) -> None:
-    """A file beside the scenario, or anywhere, gives every job its resources; a wrong one is named with its line."""
+    """The file may be in the scenario's folder or elsewhere; an invalid file is reported with its line."""
     built = build_scenario(NAME, SMALL)
     path = tmp_path / "resources.csv"
     write_resources(built.workload, path)
@@ -88,7 +88,7 @@ def test_resources_can_come_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_tables_are_refused(change: str, want: str) -> None:
-    """What is wrong is named with its key, and what would be right."""
+    """The error has the key and what would be right."""
     with pytest.raises(ScenarioError, match=r".") as caught:
         build_scenario(NAME, [*SMALL, change])
     assert want in str(caught.value)
@@ -96,8 +96,8 @@ def test_wrong_tables_are_refused(change: str, want: str) -> None:
     assert key.rpartition(".")[2] in str(caught.value)
 
 
-def test_shared_nodes_may_be_asked_for_twice() -> None:
-    """Where nodes are shared, more can be busy than there are: nothing of them is idle then."""
+def test_metrics_accept_more_busy_nodes_than_exist() -> None:
+    """With shared nodes more can be busy than exist; then none is idle."""
     schedule = ([0, 0], [0, 0], [10, 10], [4, 3])
     metrics = compute_metrics(*schedule, 4, shared=True)
     assert metrics.util == 7 / 4

@@ -33,14 +33,14 @@ def problems_of(*arguments: object, **options: object) -> list[str]:
 
 @given(PLAIN)
 def test_values_are_written_as_toml(value: object) -> None:
-    """A plain value, written down, is read by a TOML parser as the same value."""
+    """A TOML parser reads the text of a plain value as the same value."""
     read = tomllib.loads(f"value = {toml_text(value)}\n")["value"]
     assert read == value
     assert type(read) is type(value)
 
 
 def test_typed_values() -> None:
-    """Commas in brackets and quotes part no values; what is not TOML is a text; short names stand for their keys."""
+    """Commas in brackets and quotes separate no values; values that are not TOML are texts; aliases work."""
     problems: list[str] = []
     typed = ["p=0, 0.3", "config=m128,m256", "grid.max_fragments=limited,[[64, 1], [512, 8]]", 'a="x,y",{n = 1, s = 2}']
     axes = read_axes(typed, problems)
@@ -55,16 +55,16 @@ def test_typed_values() -> None:
 @pytest.mark.parametrize(
     "typed", ["p", "=1", "p=", "p=1,,2", "p=[1", "p=1,1", "p=1,1.0", "scenario.seed=1,2", "workload.trace='a"]
 )
-def test_what_cannot_be_varied(typed: str) -> None:
-    """What is no list of different values of a key is refused in one line that names the option."""
+def test_invalid_varied_keys_are_refused(typed: str) -> None:
+    """The error is one line that names the option."""
     problems: list[str] = []
     assert read_axes([typed], problems) == ()
     assert len(problems) == 1
     assert problems[0].startswith("--vary")
 
 
-def test_values_from_python_are_those_typed() -> None:
-    """Numbers of numpy, single values and texts make the same runs as what is typed."""
+def test_values_from_python_equal_typed_values() -> None:
+    """NumPy numbers, single values and texts give the same runs as typed values."""
     vary = {"grid.overhead": np.array([0.0, 0.25]), "config": ("m128", "m256"), "grid.mode": "adaptive"}
     from_python = make_plan("streit-7-syn", vary, overrides={"workload.jobs": 50, "workload.transform": []})
     sets = ["workload.jobs=50", "workload.transform=[]"]
@@ -73,7 +73,7 @@ def test_values_from_python_are_those_typed() -> None:
 
 
 def test_every_combination_with_every_seed() -> None:
-    """Runs are all combinations, the last key fastest, each with all seeds, and each is what `run` would read."""
+    """The last key varies fastest, and each run's scenario is the one that `run` would read."""
     plan = make_plan(
         "two-sites", ["p=0,0.3", "grid.mode=sharing,adaptive"], seeds=[5, 7], overrides=["workload.jobs=9"]
     )
@@ -89,7 +89,7 @@ def test_every_combination_with_every_seed() -> None:
     assert len({run.key for run in plan.runs}) == 8
 
 
-def test_a_configuration_goes_before_the_keys_of_its_sites() -> None:
+def test_a_configuration_is_applied_before_keys_of_its_sites() -> None:
     """A configuration and the nodes of one of its sites can be varied together, in either order."""
     vary = {"sites.n128-1.nodes": [128, 64], "config": ["m128"]}
     plan = make_plan("streit-7-syn", vary)
@@ -98,7 +98,7 @@ def test_a_configuration_goes_before_the_keys_of_its_sites() -> None:
 
 @given(st.integers(0, 2**63 - 1), st.integers(1, 20), st.integers(0, 20))
 def test_derived_seeds(seed: int, count: int, more: int) -> None:
-    """Derived seeds differ, are exact in a float, come from the scenario's alone, and more of them begin the same."""
+    """Derived seeds are distinct and exact in a float, and a longer list starts with the same seeds."""
     seeds = derive_seeds(seed, count)
     assert len(set(seeds)) == count
     assert all(0 <= one < 2**53 for one in seeds)
@@ -106,7 +106,7 @@ def test_derived_seeds(seed: int, count: int, more: int) -> None:
 
 
 def test_seeds_of_a_plan() -> None:
-    """Without seeds the scenario's own is used; a number derives them from it, or from the one that is set."""
+    """The scenario's seed is the default, and the base of derived seeds unless another one is set."""
     assert make_plan("two-sites").seeds == (read_scenario("two-sites").header.seed,)
     assert make_plan("two-sites", seeds=3, overrides=["scenario.seed=9"]).seeds == derive_seeds(9, 3)
     assert make_plan("two-sites", seeds=(4, 2)).seeds == (4, 2)
@@ -114,15 +114,14 @@ def test_seeds_of_a_plan() -> None:
 
 @pytest.mark.parametrize(("typed", "seeds"), [("3", 3), ("1,2,3", (1, 2, 3)), ("7,", (7,)), (" 1 , 2", (1, 2))])
 def test_typed_seeds(typed: str, seeds: object) -> None:
-    """A number is how many, a list is which, and a comma makes a list of one."""
+    """A number is a count, a list gives the seeds, and a comma makes a list of one."""
     problems: list[str] = []
     assert parse_seeds(typed, problems) == seeds
     assert problems == []
 
 
 @pytest.mark.parametrize("typed", ["", "0", "x", "1,x", "-1", "1,1", "1.5", "9" * 19 + ",", "100001", ","])
-def test_seeds_that_cannot_be_used(typed: str) -> None:
-    """What is no seed, none, too many or twice the same is refused in one line."""
+def test_invalid_seeds_are_refused(typed: str) -> None:
     problems: list[str] = []
     assert parse_seeds(typed, problems) is None
     assert len(problems) == 1
@@ -130,7 +129,7 @@ def test_seeds_that_cannot_be_used(typed: str) -> None:
 
 
 def test_all_problems_at_once() -> None:
-    """Problems of options, of combinations and of single values are told together, each once and where it applies."""
+    """Problems of options, combinations and values are reported once each, with the combinations that have them."""
     told = problems_of(
         "streit-7-syn",
         ["grid.modd=1", "p=0,-1,x", "config=m128,m3", "grid.mode="],
@@ -147,27 +146,27 @@ def test_all_problems_at_once() -> None:
 
 
 def test_too_many_runs_are_refused() -> None:
-    """Combinations and runs beyond the limit are refused before they are counted out."""
+    """The limit is checked before combinations are enumerated."""
     many = list(range(1, 1001))
     assert "100,000" in problems_of("two-sites", {"workload.jobs": many, "grid.lower_bound": many})[0]
     assert "100,000" in problems_of("two-sites", {"workload.jobs": many}, seeds=1000)[0]
 
 
 def test_a_key_is_varied_or_set() -> None:
-    """A key that is varied and set, or a seed that is set beside a list of seeds, is refused."""
+    """A key that is both varied and set is refused, and so is a set seed with a list of seeds."""
     assert len(problems_of("two-sites", ["p=0,1"], overrides={"grid.overhead": 0.3})) == 1
     assert len(problems_of("two-sites", ["p=0,1", "grid.overhead=2"])) == 1
     assert len(problems_of("two-sites", seeds=[1], overrides=["scenario.seed=3"])) == 1
 
 
-def test_no_such_scenario() -> None:
-    """A scenario that is not there is refused with the names of those that are."""
+def test_unknown_scenarios_are_refused() -> None:
+    """The error lists the known scenarios."""
     with pytest.raises(InputError, match="two-sites"):
         make_plan("nothing", ["p=0"])
 
 
 def test_workloads_are_checked_before_any_run() -> None:
-    """A workload that cannot run is told with the values that make it so."""
+    """The error names the values for which the workload cannot run."""
     plan = make_plan(
         "streit-7-syn", ["grid.mode=local,adaptive", "config=m64,m512"], overrides=["workload.transform=[]"]
     )
@@ -176,8 +175,8 @@ def test_workloads_are_checked_before_any_run() -> None:
     assert len(error.value.problems) == 1
 
 
-def test_names_of_runs(tmp_path: Path) -> None:
-    """The name of a run tells what bears on its result, and not what the scenario is called or where its trace lies."""
+def test_keys_of_runs(tmp_path: Path) -> None:
+    """The key of a run depends only on what affects its result, not on names and paths."""
     numbers = np.arange(1, 9)
     jobs = Workload(numbers, numbers * 10, np.ones(8, np.int64), numbers * 100, numbers * 100, nodes=4)
     text = 'sites = "m512"\n[scenario]\nname = "{}"\n[workload]\ntrace = "{}"\n[grid]\noverhead = {}\n'

@@ -41,8 +41,7 @@ def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_results_are_those_of_run() -> None:
-    """Each run has the metrics that `gridweave run` gives for the same values and seed."""
+def test_results_equal_single_runs() -> None:
     result = gridweave.sweep("two-sites", VARY, seeds=2, overrides=SMALL, workers=1)
     assert len(result.runs) == 8
     for run, values in zip(result.plan.runs, result.values, strict=True):
@@ -58,8 +57,8 @@ def test_results_are_those_of_run() -> None:
 
 
 @pytest.mark.ray
-def test_ray_gives_the_same(ray_cluster: None, tmp_path: Path) -> None:
-    """On Ray, runs give what they give in this process, in the same order of rows."""
+def test_ray_gives_the_same_results(ray_cluster: None, tmp_path: Path) -> None:
+    """Rows are in the same order as in this process."""
     there = gridweave.sweep("two-sites", VARY, seeds=2, overrides=SMALL, out=tmp_path)
     here = gridweave.sweep("two-sites", VARY, seeds=2, overrides=SMALL, workers=1)
     assert there.failures == ()
@@ -70,7 +69,7 @@ def test_ray_gives_the_same(ray_cluster: None, tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_one_run_that_fails_on_ray(ray_cluster: None, tmp_path: Path) -> None:
-    """A run that fails is told with its combination and seed, and the others are kept."""
+    """The failure has its combination and seed, and the other runs are kept."""
     plan = make_plan("two-sites", {"p": [0, 0.5]}, overrides=SMALL, seeds=[1, 2])
     bad = msgspec.structs.replace(plan.runs[2].scenario.workload, generator=None, trace=str(tmp_path / "gone.swf"))
     broken = msgspec.structs.replace(plan.runs[2].scenario, workload=msgspec.structs.replace(bad, jobs=None, load=None))
@@ -89,7 +88,7 @@ def work_with(run: object, scenario: object) -> object:
 
 
 def test_a_second_sweep_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finished runs are not repeated, whatever the scenario is called, and a wider sweep runs what is new."""
+    """Finished runs are not repeated, even if the scenario is renamed; a wider sweep runs only the new ones."""
     done = count_runs(monkeypatch)
     first = gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1)
     assert len(done) == 4
@@ -104,7 +103,7 @@ def test_a_second_sweep_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("damage", ["", "{", "half", "other", "null"])
 def test_a_damaged_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    """A file that is empty, cut off, or not of this run counts for nothing: the run is repeated and the file mended."""
+    """Empty, truncated or foreign files are ignored and replaced."""
     done = count_runs(monkeypatch)
     gridweave.sweep("two-sites", {"p": [0, 1]}, overrides=SMALL, out=tmp_path, workers=1)
     paths = sorted((tmp_path / "runs").iterdir())
@@ -120,7 +119,7 @@ def test_a_damaged_file_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_changed_scenario_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a change of the scenario, of its seed or of gridweave, nothing that was finished before is taken for it."""
+    """After a change of the scenario, its seed or gridweave, no earlier run is reused."""
     done = count_runs(monkeypatch)
     for overrides in (SMALL, {"workload.jobs": 61}, SMALL | {"scenario.seed": 2}):
         gridweave.sweep("two-sites", overrides=overrides, out=tmp_path, workers=1)
@@ -131,8 +130,8 @@ def test_a_changed_scenario_is_another_run(tmp_path: Path, monkeypatch: pytest.M
     assert result.found == 0
 
 
-def test_a_sweep_replaces_no_other_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused before anything runs; the same one, also with another gridweave, and a wider one go on."""
+def test_a_sweep_does_not_replace_another_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check comes before any run. The same sweep, even with another gridweave, and a wider one may continue."""
     gridweave.sweep("two-sites", {"p": [0, 1]}, overrides=SMALL, out=tmp_path, workers=1)
     before = (tmp_path / "summary.csv").read_bytes()
     done = count_runs(monkeypatch)
@@ -150,8 +149,8 @@ def test_a_sweep_replaces_no_other_in_its_folder(tmp_path: Path, monkeypatch: py
     assert len(wider.runs) == 3
 
 
-def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C what is finished is kept, and the same call runs the rest alone."""
+def test_an_interrupted_sweep_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C the finished runs are kept, and the same call carries out the rest."""
     done = count_runs(monkeypatch)
     counted = runner.perform
 
@@ -169,8 +168,8 @@ def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (result.found, len(done), len(result.runs)) == (2, 4, 4)
 
 
-def test_a_failing_run_loses_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that ends with an error of any kind is one of the failures, and is run again the next time."""
+def test_a_failing_run_does_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any error makes a run a failure, which is repeated the next time."""
     whole = work.run_built
 
     def failing(built: object) -> object:
@@ -190,8 +189,8 @@ def test_a_failing_run_loses_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
     assert gridweave.sweep("two-sites", VARY, overrides=SMALL, out=tmp_path, workers=1).found == 2
 
 
-def test_files_are_equal(tmp_path: Path) -> None:
-    """CSV and Parquet hold the same tables as the result, and the plots are there."""
+def test_files_equal_the_result(tmp_path: Path) -> None:
+    """CSV and Parquet have the tables of the result, and the plots exist."""
     vary = VARY | {"grid.max_fragments": ["limited", [[512, 2]]]}
     result = gridweave.sweep("two-sites", vary, seeds=2, overrides=SMALL | {"workload.drop_wide": True}, workers=1)
     files = {path.name for path in result.write(tmp_path, metrics=["util"])}
@@ -207,7 +206,6 @@ def test_files_are_equal(tmp_path: Path) -> None:
 
 
 def test_a_single_seed_has_no_interval() -> None:
-    """With one seed the ends of the intervals are empty, in the table and in JSON."""
     result = gridweave.sweep("two-sites", {"grid.mode": ["local", "adaptive"]}, overrides=SMALL, workers=1)
     assert result.summary["util_low"].isna().all()
     assert result.summary["util_mean"].tolist() == result.runs["util"].tolist()
@@ -224,8 +222,7 @@ def _replayed(folder: Path, more: str = "") -> Path:
     return folder / "s.toml"
 
 
-def test_a_seed_that_draws_nothing_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is drawn only the first seed is run, and the result says so; elsewhere all are."""
+def test_combinations_without_randomness_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = count_runs(monkeypatch)
     scenario = _replayed(tmp_path)
     result = gridweave.sweep(scenario, {"grid.order": ["fcfs", "sjf"]}, seeds=3, workers=1)
@@ -237,8 +234,8 @@ def test_a_seed_that_draws_nothing_is_run_once(tmp_path: Path, monkeypatch: pyte
     assert some.remarks[0].startswith("nothing is random in 1 of 2 combinations")
 
 
-def test_seeds_that_gave_the_same_are_told(tmp_path: Path) -> None:
-    """What is drawn may bear on nothing: all intervals are then without width."""
+def test_seeds_with_equal_results_are_remarked(tmp_path: Path) -> None:
+    """Random values may affect no result: all intervals then have no width."""
     scenario = _replayed(tmp_path, 'estimates = "perfect"\n')
     result = gridweave.sweep(scenario, {"grid.order": ["fcfs", "sjf"]}, seeds=3, workers=1)
     assert result.same_for_all_seeds == (0, 1)
@@ -257,8 +254,8 @@ def test_seeds_that_gave_the_same_are_told(tmp_path: Path) -> None:
         ("[faults]\ncrash_every_ms = 50.0\n", True),
     ],
 )
-def test_whether_a_seed_matters_is_known_before(tmp_path: Path, more: str, may_differ: bool) -> None:
-    """Where it is said that nothing is drawn, two seeds give the same schedule."""
+def test_runs_without_randomness_do_not_depend_on_the_seed(tmp_path: Path, more: str, may_differ: bool) -> None:
+    """If the plan says that nothing is random, two seeds give the same schedule."""
     path = _replayed(tmp_path, more)
     one, other = (run_scenario(path, overrides={"scenario.seed": seed}) for seed in (1, 2))
     same = np.array_equal(one.start_ms, other.start_ms) and np.array_equal(one.end_ms, other.end_ms)
@@ -266,8 +263,7 @@ def test_whether_a_seed_matters_is_known_before(tmp_path: Path, more: str, may_d
     assert same or may_differ
 
 
-def test_a_key_without_effect_is_told(tmp_path: Path) -> None:
-    """All rows alike is not left for the reader to find."""
+def test_a_key_without_effect_is_remarked(tmp_path: Path) -> None:
     scenario = _replayed(tmp_path)
     result = gridweave.sweep(scenario, {"p": [0, 0.3], "grid.order": ["fcfs", "sjf"]}, workers=1)
     assert "p has no effect here: all of its values gave the same results" in result.remarks
@@ -275,7 +271,7 @@ def test_a_key_without_effect_is_told(tmp_path: Path) -> None:
 
 
 def test_problems_come_before_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A combination that cannot run is told before any other runs, and nothing is written."""
+    """An invalid combination is reported before any run, and nothing is written."""
     done = count_runs(monkeypatch)
     vary = {"grid.mode": ["adaptive", "local"], "workload.transform": [[]]}
     with pytest.raises(ScenarioError, match="can never run"):
@@ -284,8 +280,8 @@ def test_problems_come_before_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_changed_or_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker takes the trace of the plan: its own if it is the same, or else a copy that is sent."""
+def test_changed_or_missing_files_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker uses its own file if it is the same, or else fetches a copy."""
     ones = np.ones(5, np.int64)
     jobs = Workload(np.arange(1, 6), np.arange(5), ones, ones * 100, ones * 90, nodes=4)
     save_workload(jobs, tmp_path / "jobs.swf")
@@ -306,15 +302,14 @@ def test_a_file_that_changed_or_is_elsewhere(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_worker_with_other_code_refuses() -> None:
-    """A worker whose gridweave is not that of the plan runs nothing."""
     run = make_plan("two-sites", overrides=SMALL).runs[0]
     outcome = perform(run, "0.0.1-other")
     assert outcome.metrics is None
     assert "0.0.1-other" in outcome.problem
 
 
-def test_where_to_run_is_checked(tmp_path: Path) -> None:
-    """No workers, no address, and an address at which nothing listens are told in one line; a folder must be one."""
+def test_invalid_workers_addresses_and_folders_are_refused(tmp_path: Path) -> None:
+    """Zero workers, an empty or silent address, and a file as folder are reported in one line each."""
     plan = make_plan("two-sites", overrides=SMALL)
     with pytest.raises(OptionError, match="at least 1"):
         list(carry_out(plan.runs, workers=0))
@@ -332,7 +327,7 @@ def test_where_to_run_is_checked(tmp_path: Path) -> None:
 @pytest.mark.trace
 @pytest.mark.slow
 def test_extracts_of_chapter_7(trace_path: object) -> None:
-    """A sweep over the overhead shows that the response time of multi-site jobs grows with it (Streit, Figure 7.1)."""
+    """The response time of multi-site jobs grows with the overhead (Streit, Figure 7.1)."""
     trace_path("CTC-SP2-1996-3.1-cln")  # type: ignore[operator]
     result = gridweave.sweep("streit-7-10-20k", {"p": [0, 0.3, 0.6], "config": ["m128", "m512"]}, workers=1)
     table = result.runs.set_index(["config", "p"])["awrt_width_ms"]

@@ -31,7 +31,7 @@ def made(vary: dict[str, list[object]] | None = None, seeds: int = 3, rng_seed: 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30).filter(lambda sample: np.ptp(sample) > 1e-3))
 def test_confidence_intervals(sample: list[float]) -> None:
-    """The interval of a mean is Student's, as scipy computes it."""
+    """Intervals are Student's, as computed by scipy."""
     mean, low, high = mean_interval(sample)
     standard_error = scipy.stats.sem(sample)
     expected = scipy.stats.t.interval(0.95, len(sample) - 1, loc=np.mean(sample), scale=standard_error)
@@ -40,7 +40,7 @@ def test_confidence_intervals(sample: list[float]) -> None:
 
 
 def test_intervals_that_are_empty() -> None:
-    """One value has a mean and no interval; a value that is not defined makes all undefined."""
+    """One value has a mean and no interval; an undefined value makes all undefined."""
     mean, low, high = mean_interval([3.0])
     assert mean == 3.0
     assert math.isnan(low)
@@ -49,8 +49,8 @@ def test_intervals_that_are_empty() -> None:
     assert all(map(math.isnan, mean_interval([])))
 
 
-def test_summary_is_of_the_runs() -> None:
-    """Each row of the summary has the mean, the interval and the number of the finished runs of its combination."""
+def test_summary_rows_equal_the_runs() -> None:
+    """Each row has the mean, the interval and the number of the combination's finished runs."""
     whole = made()
     values = list(whole.values)
     values[1] = None
@@ -69,8 +69,8 @@ def test_summary_is_of_the_runs() -> None:
             assert row[f"{metric}_mean"] - row[f"{metric}_low"] == pytest.approx(half)
 
 
-def test_seeds_that_change_nothing_are_told() -> None:
-    """Combinations whose seeds all gave the same result are counted, and people are told so."""
+def test_seeds_with_equal_results_are_remarked() -> None:
+    """Combinations whose seeds gave equal results are counted in a remark."""
     result = made()
     assert result.remarks == ()
     values = [
@@ -83,7 +83,7 @@ def test_seeds_that_change_nothing_are_told() -> None:
 
 
 def test_lines_over_a_number() -> None:
-    """Over a numeric key each combination of the others is a line of its means in ascending order, with its band."""
+    """Over a numeric key, each combination of the others is a line of means, in ascending order, with its band."""
     result = made()
     axes = result.plot("awt_ms").axes[0]
     table = result.summary.sort_values("p")
@@ -96,7 +96,7 @@ def test_lines_over_a_number() -> None:
 
 
 def test_bars_over_names() -> None:
-    """Without a numeric key, or over a key that is asked for, each value has a group of bars, as high as the means."""
+    """Without a numeric key, or over a chosen key, each value has a group of bars as high as the means."""
     result = made({"grid.mode": ["multi-site", "adaptive"], "p": [0, 0.3, 0.6]})
     axes = result.plot("util", over="grid.mode").axes[0]
     bars = [container for container in axes.containers if hasattr(container, "patches")]
@@ -120,7 +120,7 @@ def test_bars_over_names() -> None:
     ],
 )
 def test_layouts(vary: dict[str, list[object]], panels: int, lines: int) -> None:
-    """What is too much for one panel is spread over several; the key with the most numbers goes along the axis."""
+    """Too many lines are spread over panels; the numeric key with the most values is on the x axis."""
     figure = made(vary, seeds=2).plot("util")
     seen = [axes for axes in figure.axes if axes.get_visible()]
     assert len(seen) == panels
@@ -128,8 +128,8 @@ def test_layouts(vary: dict[str, list[object]], panels: int, lines: int) -> None
     figure.canvas.draw()
 
 
-def test_plots_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown metric or key is refused, and so is a plot of nothing, or of more lines than can be told apart."""
+def test_invalid_plots_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown metrics and keys, plots without data, and plots with too many lines are refused."""
     result = made()
     with pytest.raises(OptionError, match="is not a metric"):
         result.plot("utilisation")
@@ -143,8 +143,8 @@ def test_plots_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_every_metric_has_a_name_for_people() -> None:
-    """All metrics have names of their own, and times are shown in seconds."""
+def test_every_metric_has_a_distinct_label() -> None:
+    """Names are distinct, and times are shown in seconds."""
     names = [naming_of(metric).heading for metric in METRICS]
     assert len(set(names)) == len(METRICS)
     assert naming_of("awt_ms").write(61_500.0, 60_500.0, 62_500.0) == "62 ± 1"

@@ -103,7 +103,7 @@ def of_widths(folder: Path, widths: list[int], sites: list[Site], **table: objec
 
 
 def test_all_tables_are_built(good: Path) -> None:
-    """What the file says of control, owners, sites, network and faults is what the simulation is given."""
+    """Control, owners, sites, network and faults of the file reach the simulation."""
     built = build_scenario(good)
     assert (built.policy.mode, built.policy.control) == ("sharing", "limited")
     assert built.owners == (OwnerPolicy(grid_share=0.25), OwnerPolicy(own_users_first=True))
@@ -114,8 +114,7 @@ def test_all_tables_are_built(good: Path) -> None:
     assert 0.65 < built.to_grid.mean() < 0.85
 
 
-def test_what_is_left_out_is_harmless(good: Path) -> None:
-    """Without the new keys control is full, all jobs come to the grid, owners give all, and nothing goes wrong."""
+def test_defaults_are_full_control_and_no_faults(good: Path) -> None:
     text = GOOD.partition("[network]")[0]
     for line in ("grid_share = 0.25\n", "own_users_first = true\n", "to_grid = 0.75\n", 'control = "limited"\n'):
         text = text.replace(line, "")
@@ -128,7 +127,7 @@ def test_what_is_left_out_is_harmless(good: Path) -> None:
 
 
 def test_all_wrong_values_are_named_at_once(tmp_path: Path) -> None:
-    """Each wrong value of the new keys and tables is a problem of its own, with line and field."""
+    """Each wrong value is reported as a separate problem, with line and field."""
     text = """\
 [[sites]]
 name = "alpha"
@@ -172,8 +171,8 @@ cut_every_ms = "often"
     ]
 
 
-def test_keys_are_set_from_outside() -> None:
-    """Control, owners and tables that the file has not can be set, and a wrong value is refused as it was typed."""
+def test_overrides_set_missing_keys() -> None:
+    """Overrides may set tables that the file lacks; a wrong value is reported as it was typed."""
     changes = [
         "grid.control=limited",
         "sites.north.grid_share=0.5",
@@ -192,8 +191,8 @@ def test_keys_are_set_from_outside() -> None:
         build_scenario("two-sites", [*SMALL, "network.lost=0.1"])
 
 
-def test_the_schema_has_the_new_keys() -> None:
-    """An editor is told every new table and key, with a description, and the levels of control."""
+def test_the_schema_describes_every_key() -> None:
+    """Every table and key is in the schema, with a description, and so are the levels of control."""
     tables = json_schema()["$defs"]
     assert {"network", "faults", "live"} <= set(tables["Scenario"]["properties"])
     assert tables["GridTable"]["properties"]["control"]["enum"] == ["full", "limited", "none"]
@@ -213,8 +212,7 @@ def test_the_schema_has_the_new_keys() -> None:
 # -- which jobs can run
 
 
-def test_a_job_handed_to_its_own_site_must_fit_there(tmp_path: Path) -> None:
-    """Own users' jobs are judged by their home, whatever the grid could do with them."""
+def test_a_job_submitted_to_its_own_site_must_fit_there(tmp_path: Path) -> None:
     sites = [Site(name="a", nodes=8), Site(name="b", nodes=4)]
     scenario = of_widths(tmp_path, [3, 3, 5, 6], sites, to_grid=0.0)
     with pytest.raises(ScenarioError) as caught:
@@ -226,8 +224,8 @@ def test_a_job_handed_to_its_own_site_must_fit_there(tmp_path: Path) -> None:
     assert (kept.workload.width.tolist(), kept.home.tolist(), len(kept.to_grid)) == ([3, 3, 5], [0, 1, 0], 3)
 
 
-def test_a_job_handed_to_the_grid_must_fit_what_owners_give(tmp_path: Path) -> None:
-    """The grid's jobs are judged by its share of the sites; own users have all of theirs."""
+def test_a_job_submitted_to_the_grid_must_fit_the_granted_nodes(tmp_path: Path) -> None:
+    """Own users may use all nodes of their sites."""
     sites = [Site(name="a", nodes=8, grid_share=0.5), Site(name="b", nodes=8, grid_share=0.7)]
     scenario = of_widths(tmp_path, [5, 6, 8], sites)
     with pytest.raises(ScenarioError, match=r"2 jobs can never run; the widest, job 3: .* the largest site has 5, and"):
@@ -237,23 +235,23 @@ def test_a_job_handed_to_the_grid_must_fit_what_owners_give(tmp_path: Path) -> N
 
 
 def test_no_control_splits_nothing(tmp_path: Path) -> None:
-    """Under control none a job wider than the largest site makes the scenario invalid, in a mode that splits too."""
+    """Under control none a job wider than the largest site is invalid, even in a mode that splits."""
     scenario = of_widths(tmp_path, [5], [Site(name="a", nodes=4), Site(name="b", nodes=4)])
     assert len(build_scenario(scenario, {"grid.mode": "adaptive"}).workload) == 1
     with pytest.raises(ScenarioError, match="control none splits no job"):
         build_scenario(scenario, {"grid.mode": "adaptive", "grid.control": "none"})
 
 
-def test_jobs_that_are_left_out_shift_no_draw(tmp_path: Path) -> None:
-    """Whether a job is handed to the grid depends on its place in the workload, not on what else is left out."""
+def test_dropped_jobs_do_not_shift_random_draws(tmp_path: Path) -> None:
+    """Whether a job is submitted to the grid depends only on its position in the workload."""
     sites = [Site(name="a", nodes=8)]
     narrow = build_scenario(of_widths(tmp_path, [1] * 40, sites, to_grid=0.5))
     wide = build_scenario(of_widths(tmp_path, [9, *[1] * 39], sites, to_grid=0.5, drop_wide=True))
     assert wide.to_grid.tolist() == narrow.to_grid.tolist()[1:]
 
 
-def test_reserved_starts_go_with_a_network(good: Path) -> None:
-    """Conservative backfilling is the grid's own under full control, and that of the sites under limited control."""
+def test_conservative_backfilling_works_with_a_network(good: Path) -> None:
+    """Conservative backfilling belongs to the grid under full control, and to the sites under limited control."""
     changes = ["grid.backfill=conservative", "grid.control=full"]
     built = build_scenario(good, changes)
     assert (built.needs_world, built.policy.backfill) == (True, "conservative")
@@ -281,16 +279,15 @@ def test_reserved_starts_go_with_a_network(good: Path) -> None:
         ("sites.south.own_users_first=true", True),
     ],
 )
-def test_the_world_is_simulated_where_it_must_be(change: str, needs_world: bool) -> None:
-    """The batch driver runs what it knows, the simulated world the rest; mode local needs no grid at all."""
+def test_the_world_is_simulated_only_if_needed(change: str, needs_world: bool) -> None:
+    """The batch driver runs the scenarios that it supports; mode local needs no grid."""
     changes = ["workload.jobs=40", "grid.mode=sharing", "workload.transform.split=64", change]
     assert (run_scenario("two-sites", overrides=changes).world is not None) is needs_world
     local = run_scenario("two-sites", overrides=[*changes, "grid.mode=local"])
     assert not (local.world is not None)
 
 
-def test_without_delay_and_fault_the_world_is_the_batch_driver() -> None:
-    """The same scenario gives the same starts and places in both drivers, job by job."""
+def test_without_delays_and_faults_the_world_equals_the_batch_driver() -> None:
     built = build_scenario("two-sites", SMALL)
     batch = simulate(built.workload, [256, 128], GridPolicy(overhead=0.25))
     world = run_world(built, check=True)
@@ -310,7 +307,7 @@ def runs_at_home(built: Built, result: SimulationResult) -> None:
 @pytest.mark.parametrize("name", ["control-levels", "flaky-network"])
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
 def test_shipped_scenarios_run_at_every_level(name: str, control: str) -> None:
-    """Under every level each job runs, own users' jobs at home, and the same seed gives the same run."""
+    """Every job runs, own users' jobs at home, and the same seed gives the same run."""
     built = build_scenario(name, [*SMALL, f"grid.control={control}"])
     result = run_world(built, check=True)
     runs_at_home(built, result)
@@ -321,7 +318,6 @@ def test_shipped_scenarios_run_at_every_level(name: str, control: str) -> None:
 
 @pytest.mark.parametrize("name", ["control-levels", "flaky-network"])
 def test_shipped_scenarios_run_the_same_jobs_without_a_grid(name: str) -> None:
-    """Mode local runs the jobs that every level runs, so that they can be compared."""
     run = run_scenario(name, overrides=[*SMALL, "grid.mode=local"])
     assert run.workload.job_id.tolist() == build_scenario(name, SMALL).workload.job_id.tolist()
     assert (run.end_ms > run.start_ms).all()
@@ -330,8 +326,8 @@ def test_shipped_scenarios_run_the_same_jobs_without_a_grid(name: str) -> None:
 # -- what comes out
 
 
-def test_a_run_says_what_it_took(good: Path, tmp_path: Path) -> None:
-    """The table has the messages and the jobs begun anew, summary.json has them too, and all that the file says."""
+def test_a_run_reports_messages_and_restarts(good: Path, tmp_path: Path) -> None:
+    """The table and summary.json have the messages and the restarted jobs."""
     result = invoke("run", good, "--out", tmp_path / "out", "--no-plots")
     assert result.exception is None, result.output
     lines = {" ".join(line.split()[:-1]): line.split()[-1] for line in result.stdout.splitlines() if line.strip()}
@@ -345,8 +341,7 @@ def test_a_run_says_what_it_took(good: Path, tmp_path: Path) -> None:
     assert scenario["network"] == {"latency_ms": 20, "jitter_ms": 5, "loss": 0.01, "duplicate": 0.02}
 
 
-def test_a_run_in_the_batch_driver_speaks_of_no_messages(tmp_path: Path) -> None:
-    """What no message was needed for has none in its table, and none in summary.json."""
+def test_a_batch_run_reports_no_messages(tmp_path: Path) -> None:
     result = invoke("run", "two-sites", "--set", "workload.jobs=50", "--out", tmp_path / "out", "--no-plots")
     assert result.exception is None, result.output
     assert "messages" not in result.stdout

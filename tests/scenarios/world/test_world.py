@@ -63,8 +63,7 @@ def assert_same(world: SimulationResult, batch: SimulationResult, what: str) -> 
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_without_delay_and_fault_the_world_is_the_batch_driver(part: int) -> None:
-    """With no delay and no fault every job starts and ends as in the batch driver, on the same sites."""
+def test_without_delays_and_faults_the_world_equals_the_batch_driver(part: int) -> None:
     for seed in range(part * 150, (part + 1) * 150):
         workload, nodes, sensitivity = random_grid(np.random.default_rng(seed))
         policy = random_policy(np.random.default_rng(seed + 10**6))
@@ -96,8 +95,8 @@ def play_badly(seed: int, control: str) -> SimulationResult:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_nothing_that_must_never_happen_does(part: int) -> None:
-    """Whatever is lost, late, doubled, cut or crashed: no job is lost, or runs twice or in part."""
+def test_no_invariant_is_violated_under_faults(part: int) -> None:
+    """Messages are lost, late and duplicated, connections cut and sites crash."""
     crashes = cuts = lost = restarts = split = 0
     for seed in range(part * 50, (part + 1) * 50):
         result = play_badly(seed, "full")
@@ -107,14 +106,13 @@ def test_nothing_that_must_never_happen_does(part: int) -> None:
 
 
 @pytest.mark.parametrize("control", ["limited", "none"])
-def test_no_level_of_control_breaks_the_rules(control: str) -> None:
-    """The same holds where the sites have their own queues."""
+def test_no_level_of_control_violates_an_invariant(control: str) -> None:
     for seed in range(100):
         play_badly(seed, control)
 
 
 def test_own_users_never_wait_for_the_grid() -> None:
-    """With the connection cut for the whole time the site's own users get their jobs run."""
+    """A site runs its own users' jobs while its connection is cut."""
     workload = Workload(job_id=[1, 2], submit_ms=[5000, 5001], width=[2, 2], estimate_ms=[100, 100], run_ms=[100, 100])
     result = simulate_world(
         workload,
@@ -127,8 +125,7 @@ def test_own_users_never_wait_for_the_grid() -> None:
     assert result.start_ms.tolist() == [5000, 5100]
 
 
-def test_a_crash_costs_time_and_no_job() -> None:
-    """Jobs that run on a site when it fails are begun anew, and end."""
+def test_jobs_lost_in_a_crash_run_again() -> None:
     count = 40
     workload = Workload(
         job_id=np.arange(count) + 1,
@@ -144,8 +141,8 @@ def test_a_crash_costs_time_and_no_job() -> None:
     assert (result.end_ms - result.start_ms == 15_000).all()
 
 
-def test_messages_take_their_time() -> None:
-    """A job starts when its site hears of it; one on two sites when all have been asked, answered, and were told."""
+def test_messages_delay_starts() -> None:
+    """A job starts when its site receives the message; a split job starts after request, answer and commitment."""
     workload = Workload(job_id=[1, 2], submit_ms=[0, 10], width=[2, 6], estimate_ms=[10, 10], run_ms=[10, 10])
     result = simulate_world(workload, [4, 4], GridPolicy(mode="multi-site"), network=Network(latency_ms=7))
     assert result.start_ms[0] == 7
@@ -154,15 +151,13 @@ def test_messages_take_their_time() -> None:
 
 
 def test_the_same_seed_gives_the_same_world() -> None:
-    """A world is its inputs and its seed: repeated, it is the same to the millisecond."""
     first, again, other = play_badly(3, "full"), play_badly(3, "full"), play_badly(4, "full")
     assert first.start_ms.tolist() == again.start_ms.tolist()
     assert (first.world.messages, first.world.lost) == (again.world.messages, again.world.lost)
     assert first.world.messages != other.world.messages
 
 
-def test_the_selection_does_not_depend_on_the_network() -> None:
-    """What the selection random draws is the same whatever the network draws."""
+def test_random_selection_does_not_depend_on_the_network() -> None:
     rng = np.random.default_rng(5)
     workload, nodes, _ = random_grid(rng)
     policy = GridPolicy(mode="sharing", selection="random")
@@ -172,7 +167,6 @@ def test_the_selection_does_not_depend_on_the_network() -> None:
 
 
 def test_jobs_that_can_never_run_are_refused() -> None:
-    """A job that is too wide for the grid, or for its own site, has no start, and a reason."""
     workload = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[9, 5], estimate_ms=[9, 9], run_ms=[9, 9])
     result = simulate_world(workload, [4, 4], GridPolicy(), to_grid=[True, False])
     assert result.start_ms.tolist() == [NEVER, NEVER]
@@ -190,7 +184,6 @@ def test_jobs_that_can_never_run_are_refused() -> None:
     ],
 )
 def test_arrays_of_the_wrong_length_are_refused(wrong: dict[str, Any], option: str) -> None:
-    """What is given by job, or by site, has an entry for each, and names sites that there are."""
     workload = Workload(job_id=[1, 2], submit_ms=[0, 0], width=[1, 1], estimate_ms=[9, 9], run_ms=[9, 9])
     with pytest.raises(OptionError, match=option):
         simulate_world(workload, [4, 4], GridPolicy(), **wrong)
@@ -207,8 +200,7 @@ def test_arrays_of_the_wrong_length_are_refused(wrong: dict[str, Any], option: s
         (Faults, {"cut_lasts_ms": float("nan")}),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(kind: Any, wrong: dict[str, float]) -> None:
-    """A network or a fault with an impossible number is refused by the number's name."""
+def test_numbers_out_of_range_are_refused(kind: Any, wrong: dict[str, float]) -> None:
     with pytest.raises(OptionError, match=next(iter(wrong))):
         kind(**wrong)
 
@@ -217,7 +209,7 @@ def test_numbers_that_make_no_sense_are_refused(kind: Any, wrong: dict[str, floa
 
 
 def test_jobs_hold_their_nodes_while_processes_start_and_end() -> None:
-    """With the times of a live grid, jobs on one site run as jobs that are so much longer do, up to their limits."""
+    """The times of a live grid have the effect of longer run times, up to the limit."""
     rng = np.random.default_rng(31)
     for control in ("full", "limited", "none"):
         jobs, nodes, _ = random_grid(rng)
@@ -230,7 +222,7 @@ def test_jobs_hold_their_nodes_while_processes_start_and_end() -> None:
 
 
 def test_a_start_on_several_sites_is_agreed_ahead() -> None:
-    """A split job begins a margin after it is placed, and what others may use of its nodes meanwhile is nothing."""
+    """A split job begins a margin after its placement; its nodes stay reserved until then."""
     jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[6, 1], estimate_ms=[100, 50], run_ms=[100, 50])
     live = LiveTimes(start_ms=3, end_ms=4, margin_ms=20)
     result = simulate_world(jobs, [4, 2], GridPolicy(mode="multi-site"), live=live)
@@ -241,14 +233,13 @@ def test_a_start_on_several_sites_is_agreed_ahead() -> None:
 
 
 @pytest.mark.parametrize("times", [{"start_ms": -1}, {"end_ms": 10**9}])
-def test_times_of_a_live_grid_that_make_no_sense(times: dict[str, int]) -> None:
-    """They are from 0 to a day."""
+def test_live_times_are_limited_to_a_day(times: dict[str, int]) -> None:
     with pytest.raises(OptionError, match="expected milliseconds from 0 to 86400000"):
         LiveTimes(**times)
 
 
-def test_what_becomes_of_jobs_is_heard_at_the_next_look() -> None:
-    """A site that is looked at every 3 s is told at once; that its nodes are free again the grid hears at a look."""
+def test_answers_of_polled_sites_wait_for_the_next_poll() -> None:
+    """A site that is polled every 3 s receives messages at once; the grid learns of free nodes at a poll."""
     jobs = Workload(job_id=[1, 2], submit_ms=[500, 600], width=[2, 2], estimate_ms=[4000, 10], run_ms=[4000, 10])
     started = simulate_world(jobs, [2], GridPolicy(), network=Network(look_ms=3000)).start_ms.tolist()
     assert started == [500, 6000]
@@ -257,8 +248,7 @@ def test_what_becomes_of_jobs_is_heard_at_the_next_look() -> None:
 
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
-def test_looks_break_no_rule(control: str) -> None:
-    """Starts on several sites are agreed on early enough, and nothing is lost or runs twice, with other trouble too."""
+def test_polling_violates_no_invariant(control: str) -> None:
     split = 0
     for seed in range(40):
         rng = np.random.default_rng([seed, 79])
@@ -270,7 +260,6 @@ def test_looks_break_no_rule(control: str) -> None:
     assert split > (5 if control != "none" else -1)
 
 
-def test_looks_have_a_length() -> None:
-    """One line says what would be right."""
+def test_a_negative_polling_interval_is_refused() -> None:
     with pytest.raises(OptionError, match="look_ms: is -1; expected milliseconds from 0 to 3600000"):
         Network(look_ms=-1)

@@ -31,8 +31,8 @@ def cancels_of(workload: Workload) -> Any:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_a_grid_without_delay_is_the_batch_driver(part: int) -> None:
-    """The same jobs leave the queue of the grid, and all others start and end as they do there."""
+def test_a_grid_without_delays_equals_the_batch_driver(part: int) -> None:
+    """Cancelled jobs leave the grid's queue, and all others start and end as in the batch driver."""
     cancelled = 0
     for seed in range(part * 60, (part + 1) * 60):
         rng = np.random.default_rng(seed)
@@ -48,8 +48,7 @@ def test_a_grid_without_delay_is_the_batch_driver(part: int) -> None:
     assert cancelled > 100
 
 
-def test_own_users_have_the_schedule_of_their_site() -> None:
-    """Where nobody hands a job to the grid each site does with cancelled jobs what it would do by itself."""
+def test_sites_without_grid_jobs_follow_their_own_schedule() -> None:
     for seed in range(40):
         rng = np.random.default_rng([seed, 1])
         workload, nodes = drawn(rng)
@@ -64,8 +63,8 @@ def test_own_users_have_the_schedule_of_their_site() -> None:
 
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
-def test_whatever_goes_wrong_a_job_that_is_taken_back_is_gone(control: str) -> None:
-    """Under loss, delay and crashes each job runs, is refused, or is gone; none begins at a site that knows of that."""
+def test_cancelled_jobs_never_start_under_faults(control: str) -> None:
+    """Every job runs, is refused or is cancelled, and no site starts a job that it knows as cancelled."""
     cancelled = crashes = 0
     for seed in range(60):
         rng = np.random.default_rng([seed, 78])
@@ -88,8 +87,7 @@ def test_whatever_goes_wrong_a_job_that_is_taken_back_is_gone(control: str) -> N
     assert min(cancelled, crashes) > 50
 
 
-def test_a_job_cannot_be_taken_back_before_it_comes() -> None:
-    """One line says which job, and when; a column by which nobody cancels changes nothing."""
+def test_a_cancellation_before_the_submission_is_refused() -> None:
     times = {"job_id": [1, 2], "submit_ms": [0, 1], "width": [1, 2], "estimate_ms": [9, 9], "run_ms": [9, 9]}
     with pytest.raises(InputError, match="job 2: cancel_ms 1 is not after its submission at 1 ms"):
         simulate_world(Workload(**times, columns={"cancel_ms": [-1, 1]}), [2, 2], GridPolicy())

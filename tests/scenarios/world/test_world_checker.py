@@ -76,14 +76,14 @@ def assert_found(
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("network", "faults"), [(GOOD, None), (BAD, None), (BAD, CRASHES), (BAD, CUTS)])
-def test_what_is_not_broken_passes(seed: int, network: Network, faults: Faults | None) -> None:
-    """The very worlds in which broken cores are found out show nothing of sound ones."""
+def test_sound_cores_show_no_violation(seed: int, network: Network, faults: Faults | None) -> None:
+    """Sound cores show no violation in the worlds in which broken cores do."""
     result = play(seed, network, faults, check=True)
     assert (result.end_ms > result.start_ms).all()
 
 
-def test_a_commitment_without_all_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that commits when the first site has granted its part is found out."""
+def test_a_commitment_without_all_reservations_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid commits when the first site has reserved nodes."""
 
     def held(self: CoAllocator, now_ms: int, site: int, attempt: coallocation.Attempt) -> list[ToSite]:
         if attempt.state == COMMITTED:
@@ -96,8 +96,8 @@ def test_a_commitment_without_all_holds_is_found(monkeypatch: pytest.MonkeyPatch
     assert_found("is committed but site", GOOD)
 
 
-def test_a_hold_that_starts_uncommitted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that starts what it holds whether it was committed or not is found out."""
+def test_a_start_without_commitment_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site starts reserved fragments without a commitment."""
 
     def commit_all(self: ContractCore) -> Any:
         for part in self._parts.values():
@@ -115,7 +115,7 @@ def test_a_hold_that_starts_uncommitted_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_start_at_another_time_than_agreed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that starts a committed fragment before the agreed instant is found out."""
+    """A site starts a committed fragment before the agreed instant."""
 
     def start_all(self: ContractCore) -> None:
         for part in self._parts.values():
@@ -130,7 +130,7 @@ def test_a_start_at_another_time_than_agreed_is_found(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("check", [False, True])
 def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
-    """A site that holds nodes on when their lease is over is found out, at once where leases are checked."""
+    """A site keeps nodes reserved past their lease; with checks this is found at once."""
     monkeypatch.setattr(ContractCore, "_end_leases", lambda self: [])
     monkeypatch.setattr(CoAllocator, "_give_up", keep_holds)
     assert_found("lease ended" if check else None, BAD, CUTS, check=check)
@@ -144,8 +144,8 @@ def keep_holds(self: CoAllocator, attempt: coallocation.Attempt, but: int | None
     return []
 
 
-def test_a_hold_that_is_given_up_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that lets a lease run on for ten seconds is found out even where leases are not checked all the time."""
+def test_a_lease_that_ends_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site keeps a lease for ten seconds too long, without checks of leases."""
 
     def due_ms(self: ContractCore, part: Any) -> int:
         due: int = due_of(self, part)
@@ -177,19 +177,19 @@ def without(answer: type, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_lost_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that forgets to tell an end leaves a job unreported for ever, and its nodes taken in the grid's books."""
+    """A site does not report the end of a job, which stays unreported forever."""
     without(Ended, monkeypatch)
     assert_found("accepted jobs are lost", GOOD)
 
 
-def test_an_end_of_a_hold_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that forgets to say that a hold has ended looks as if it still held the nodes."""
+def test_an_unreported_end_of_a_reservation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site does not report that a reservation has ended."""
     without(LeaseEnded, monkeypatch)
     assert_found(None, BAD, CUTS)
 
 
 def test_a_job_that_is_requeued_while_it_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that takes a start for a failure has the job run a second time, and is found out."""
+    """The grid treats a start as a failure and runs the job a second time."""
 
     def impatient(self: FullControl, now_ms: int, change: coallocation.AttemptChange) -> list[Any]:
         job_id = change.attempt.job.job_id
@@ -205,15 +205,15 @@ def test_a_job_that_is_requeued_while_it_runs_is_found(monkeypatch: pytest.Monke
     assert_found("works", GOOD)
 
 
-def test_nodes_that_are_handed_out_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that hands out its first nodes whoever has them is found out."""
+def test_nodes_allocated_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site always allocates its first nodes."""
     monkeypatch.setattr(NodePool, "take", lambda self, width: (((0, width),), 0))
     monkeypatch.setattr(NodePool, "give_back", lambda self, taken: None)
     assert_found("that another job occupies", GOOD)
 
 
-def test_fewer_nodes_than_asked_for_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that gives a wide job a node too few is found out."""
+def test_fewer_nodes_than_requested_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site allocates one node too few to a wide job."""
 
     def stingy(self: NodePool, width: int) -> Any:
         intervals, taken = take(self, width)
@@ -224,8 +224,8 @@ def test_fewer_nodes_than_asked_for_are_found(monkeypatch: pytest.MonkeyPatch) -
     assert_found("; it requested ", GOOD)
 
 
-def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that reports a lost job as cancelled, which nobody wanted, is found out."""
+def test_a_cancellation_without_request_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid reports a lost job as cancelled."""
 
     def resigned(self: FullControl, now_ms: int, change: coallocation.AttemptChange) -> list[Any]:
         change.attempt.cancelled = change.attempt.cancelled or "lost" in change.attempt.ended.values()
@@ -236,8 +236,8 @@ def test_a_job_that_is_given_up_unasked_is_found(monkeypatch: pytest.MonkeyPatch
     assert_found("nobody cancelled it", BAD, CRASHES)
 
 
-def test_a_report_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that reports a job as finished when it starts late is found out."""
+def test_an_early_report_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid reports a job as finished when it starts late."""
 
     def hasty(self: FullControl, now_ms: int, change: coallocation.AttemptChange) -> list[Any]:
         said = take_note(self, now_ms, change)
@@ -248,8 +248,8 @@ def test_a_report_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch)
     assert_found("has not finished", GOOD)
 
 
-def test_a_job_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that forgets a job which a site has lost is found out at the end."""
+def test_a_forgotten_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid forgets a job that a site has lost."""
 
     def forget(self: GridQueue, now_ms: int, job_id: int) -> None:
         self._leave(now_ms, job_id)
@@ -258,8 +258,8 @@ def test_a_job_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert_found("accepted jobs are lost", BAD, CRASHES)
 
 
-def test_fragments_that_wait_for_ever_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that never ends a fragment whose partners did not come leaves it on its nodes, and is found out."""
+def test_fragments_that_wait_forever_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site never ends a fragment whose partners did not start."""
 
     def kill(self: ContractCore, job_id: int, part: Any, outcome: str) -> None:
         self._timed.discard(job_id)
@@ -268,14 +268,14 @@ def test_fragments_that_wait_for_ever_are_found(monkeypatch: pytest.MonkeyPatch)
     assert_found("has been alone on site", BAD, LONG_CUTS, long=True)
 
 
-def test_a_grid_that_never_gets_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that refuses the grid for ever makes a world that would never end, which is said instead of waited for."""
+def test_a_run_without_progress_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site always refuses the grid, so that the world would never end."""
     monkeypatch.setattr(GridShare, "why_not", lambda self, width: "not today")
     assert_found("the run never ends", GOOD)
 
 
 def test_an_instant_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that answers every refusal with the same request, where messages take no time, is found out."""
+    """The grid answers every refusal with the same request, and messages take no time."""
     monkeypatch.setattr(GridShare, "why_not", lambda self, width: "not today")
     monkeypatch.setattr(FullControl, "_close", lambda self, now_ms, site, refusal: None)
     assert_found("keep answering each other", Network())
@@ -296,7 +296,6 @@ def finished(history: History, job_id: int = 1, site: int = 0) -> None:
 
 
 def test_a_sound_history_is_complete() -> None:
-    """A job that starts, works, ends and is reported, a refusal and a cancellation leave nothing to say."""
     history = History([4, 4])
     started(history)
     finished(history)
@@ -312,8 +311,7 @@ def test_a_sound_history_is_complete() -> None:
     assert history.restarts == 0
 
 
-def test_a_failed_site_leaves_nothing_behind() -> None:
-    """What ran or was held on a failed site is gone, and its nodes can be had again."""
+def test_a_failed_site_frees_its_nodes_and_leases() -> None:
     history = History([4])
     started(history)
     history.reserved(0, 7, 1, 50)
@@ -389,16 +387,13 @@ def after(*steps: Callable[[History], None]) -> History:
         (after(lambda h: h.reserved(0, 1, 1, 20)), lambda h: h.check_complete(9), "still has nodes reserved for job 1"),
     ],
 )
-def test_each_violation_is_told_from_the_others(
-    history: History, wrong: Callable[[History], None], message: str
-) -> None:
-    """Each thing that must never happen is refused as it is noted, with what it was."""
+def test_each_violation_has_its_own_message(history: History, wrong: Callable[[History], None], message: str) -> None:
     with pytest.raises(ViolationError, match=message):
         wrong(history)
 
 
-def test_the_watchdog_is_patient_with_long_jobs() -> None:
-    """While a long job works nothing need get on; when it should have ended long ago, something is wrong."""
+def test_the_watchdog_waits_for_long_jobs() -> None:
+    """A run without progress is an error only after the longest job must have ended."""
     dog = Watchdog(lambda: 10**12)
     for now_ms in (0, PATIENCE_MS + 1, 10**12):
         dog.look(now_ms, 1, open_jobs=1, works=True)
@@ -406,8 +401,8 @@ def test_the_watchdog_is_patient_with_long_jobs() -> None:
         dog.look(10**12 + PATIENCE_MS + 1, 1, open_jobs=1, works=True)
 
 
-def test_the_watchdog_sees_a_storm() -> None:
-    """Messages about nothing, while no job works, are found out by their number; progress starts the count anew."""
+def test_the_watchdog_limits_messages_without_progress() -> None:
+    """Too many messages while no job works are an error; progress resets the count."""
     dog = Watchdog(lambda: 10**12)
     looks = PATIENCE_INSTANTS // LOOK_EVERY
     for look in range(looks):
@@ -418,8 +413,8 @@ def test_the_watchdog_sees_a_storm() -> None:
         dog.look(2 * looks + 1, "b", open_jobs=1, works=False)
 
 
-def test_a_release_that_is_never_sent_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases end by themselves: without a single release no node is reserved past its lease."""
+def test_lost_releases_violate_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases expire: without any release no node stays reserved past its lease."""
     monkeypatch.setattr(CoAllocator, "_give_up", keep_holds)
     for seed in range(3):
         play(seed, BAD, CUTS, check=True)

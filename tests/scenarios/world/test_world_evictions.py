@@ -64,8 +64,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize("evicted", ["restart", "checkpoint", "pause"])
-def test_own_users_in_the_world_have_the_schedule_of_their_site(evicted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody hands a job to the grid, a site that evicts does what it would do by itself."""
+def test_sites_without_grid_jobs_follow_their_own_schedule(evicted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, workload, policy = counted(monkeypatch), drawn(3), evicting(evicted)
     alone = simulate(workload, NODES, policy)
     world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
@@ -78,10 +77,9 @@ def test_own_users_in_the_world_have_the_schedule_of_their_site(evicted: str, mo
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
 @pytest.mark.parametrize("evicted", ["restart", "checkpoint", "pause"])
-def test_nothing_that_must_never_happen_does_where_jobs_are_evicted(
+def test_no_invariant_is_violated_with_evictions_and_faults(
     control: str, evicted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With losses, crashes and cuts no machine has two jobs, no job is lost, and none works twice at once."""
     seen = counted(monkeypatch)
     for seed in range(6):
         play_troubled(

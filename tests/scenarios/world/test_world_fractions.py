@@ -32,8 +32,7 @@ def drawn(seed: int, jobs: int = 100) -> Workload:
 
 
 @pytest.mark.parametrize("policy", [GREEDY, PACKED], ids=["GreedyPM", "MCB8"])
-def test_own_users_in_the_world_have_the_schedule_of_their_site(policy: FractionalPolicy) -> None:
-    """Where nobody hands a job to the grid, a fractional site does what it would do by itself."""
+def test_sites_without_grid_jobs_follow_their_own_schedule(policy: FractionalPolicy) -> None:
     workload = drawn(5)
     alone = simulate(workload, NODES, policy)
     world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
@@ -45,8 +44,7 @@ def test_own_users_in_the_world_have_the_schedule_of_their_site(policy: Fraction
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_that_must_never_happen_does_where_nodes_are_parted(seed: int, control: str) -> None:
-    """With losses, crashes and cuts no node gives more than it has, no job is lost, and none runs twice."""
+def test_no_invariant_is_violated_with_parts_of_nodes_and_faults(seed: int, control: str) -> None:
     play_troubled(drawn(seed, jobs=60), [NODES, 8, NODES], [GREEDY, SitePolicy(), PACKED], seed, control)
 
 
@@ -66,7 +64,7 @@ def starts_at(policies: list[FractionalPolicy | SitePolicy], need: float, memory
 
 
 def test_the_grid_weighs_a_slow_start_against_a_wait() -> None:
-    """A job starts at once at two thirds of its speed if it ends sooner so than after a wait, and not else."""
+    """A job starts at once at two thirds of its speed only if it ends earlier than after a wait."""
     sites = [FractionalPolicy(algorithm="Greedy*/OPT=MIN"), SitePolicy()]
     assert starts_at(sites, need=0.5, memory=0.5) == [0, 1, 1_000], "75 s slowly, or 50 s after a wait of 29 s"
     assert starts_at(sites, need=1.0, memory=0.5) == [0, 1, 30_001], "100 s slowly"
@@ -75,7 +73,7 @@ def test_the_grid_weighs_a_slow_start_against_a_wait() -> None:
 
 @pytest.mark.parametrize(("overhead", "fragments"), [(0.2, [(1, 2), (2, 2)]), (1.5, [(0, 4)])])
 def test_the_grid_weighs_a_slow_start_against_a_split(overhead: float, fragments: list[tuple[int, int]]) -> None:
-    """A job that would take twice as long beside another is split if that costs less."""
+    """A job that would take twice as long on shared nodes is split if that costs less."""
     workload = Workload(
         job_id=[1, 2],
         submit_ms=[0, 1_000],
@@ -91,14 +89,14 @@ def test_the_grid_weighs_a_slow_start_against_a_split(overhead: float, fragments
     assert result.fragments_of(1) == fragments
 
 
-def test_fractional_sites_ask_for_needs() -> None:
-    """A workload that does not tell what tasks need is refused as by a site alone."""
+def test_fractional_sites_require_needs() -> None:
+    """A workload without the needs of tasks is refused."""
     with pytest.raises(InputError, match="has no column cpu_need"):
         simulate_world(drawn(1).replace(columns={}), [NODES], GridPolicy(control="limited"), site_policies=[GREEDY])
 
 
-def test_a_job_that_works_on_while_it_is_paused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that tells nobody to go slower gives more than it has, and the history says so."""
+def test_a_paused_job_that_keeps_working_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that does not slow its jobs gives more than it has."""
     decided = Fractional.run_pass
     monkeypatch.setattr(Fractional, "run_pass", lambda self, now_ms: decided(self, now_ms)._replace(rates=()))
     with pytest.raises(ViolationError, match=r"site 0 gives \d+\.\d+% of its CPU|works on site 0 without a node"):
@@ -106,7 +104,7 @@ def test_a_job_that_works_on_while_it_is_paused_is_found(monkeypatch: pytest.Mon
 
 
 def test_the_history_counts_every_task_on_a_node() -> None:
-    """Two tasks of a job on one node take its memory and its CPU twice, and a paused job takes nothing."""
+    """Two tasks of a job on one node use its memory and its CPU twice; a paused job uses nothing."""
     history = History([4], fractions=[True])
     half = Resources(cpu_need=0.5, memory=0.5)
     history.occupied(0, 0, 1, 1, ((0, 2), (0, 1)), 3, needs=half)
@@ -130,7 +128,7 @@ def test_the_history_counts_every_task_on_a_node() -> None:
 
 
 def test_the_history_knows_which_task_is_on_which_node() -> None:
-    """Nodes are told group by group: two small tasks have room beside a root, another root has not."""
+    """Nodes are listed group by group: two small tasks fit next to a root task, another root task does not."""
     history = History([2], fractions=[True])
     rooted = needs_of_groups(
         [TaskGroup(tasks=1, cpu_need=0.5, memory=0.7), TaskGroup(tasks=2, cpu_need=0.25, memory=0.1)]

@@ -73,8 +73,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FullControl, "_take_note", forgetful)
 
 
-def test_nodes_reserved_ahead_survive_trouble(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With lost messages and crashes no node is reserved past its lease, and no part runs alone."""
+def test_nodes_reserved_ahead_survive_faults(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under lost messages and crashes no lease is exceeded, and no fragment runs alone."""
     begun: list[int] = []
     begin = CoAllocator.begin_ahead
 
@@ -91,7 +91,7 @@ def test_nodes_reserved_ahead_survive_trouble(file: Path, monkeypatch: pytest.Mo
 
 
 def test_a_sound_grid_shows_no_violation(inputs: WorldInputs) -> None:
-    """A search that finds nothing tells what it has tried, and that there was trouble enough."""
+    """The search reports what it has tried, including faults."""
     told: list[tuple[int, int]] = []
     found = fuzz(inputs, 12, 3, progress=lambda done, total, what: told.append((done, total)))
     assert found.violation is None
@@ -102,21 +102,20 @@ def test_a_sound_grid_shows_no_violation(inputs: WorldInputs) -> None:
 
 
 def test_the_same_seed_searches_the_same_worlds(inputs: WorldInputs) -> None:
-    """A search is repeated by its seed, and its runs differ from those of another."""
     assert fuzz(inputs, 3, 5) == fuzz(inputs, 3, 5)
     assert fuzz(inputs, 3, 5).tried != fuzz(inputs, 3, 6).tried
 
 
-def test_every_run_has_a_seed_of_its_own() -> None:
-    """The first run has the seed of the search; no two runs share one."""
+def test_every_run_has_its_own_seed() -> None:
+    """The first run has the seed of the search."""
     seeds = [seed_of(9, run) for run in range(1000)]
     assert seeds[0] == 9
     assert len(set(seeds)) == 1000
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_broken_grid_is_found_and_the_find_repeated(inputs: WorldInputs) -> None:
-    """The search stops at the violation, and a search of one run with the seed that it names shows the very same."""
+def test_a_violation_is_found_and_reproduced(inputs: WorldInputs) -> None:
+    """The search stops at the violation; a search of one run with the reported seed finds it again."""
     found = fuzz(inputs, 50, 1)
     assert found.violation is not None
     assert found.tried.runs == found.violation.run < 50
@@ -127,7 +126,7 @@ def test_a_broken_grid_is_found_and_the_find_repeated(inputs: WorldInputs) -> No
 
 
 def test_the_command_prints_what_was_tried(file: Path) -> None:
-    """Without a violation the command ends well, with a table of runs, messages and faults, or with JSON."""
+    """Without a violation the command exits with 0 and prints runs, messages and faults, as a table or as JSON."""
     result = invoke(file, "--runs", 3, "--seed", 4, "--jobs", 40)
     assert result.exit_code == 0, result.output
     rows = dict(line.rsplit(None, 1) for line in result.stdout.splitlines() if line.strip())
@@ -140,7 +139,7 @@ def test_the_command_prints_what_was_tried(file: Path) -> None:
 
 @pytest.mark.usefixtures("broken")
 def test_the_command_prints_how_to_repeat_a_violation(file: Path) -> None:
-    """A violation ends the command with 1, and the command that it prints shows the same violation again."""
+    """The command exits with 1, and the printed command finds the violation again."""
     result = invoke(file, "--runs", 50, "--jobs", 60, "--set", "grid.mode=adaptive")
     assert result.exit_code == 1
     problem = next(line for line in result.stdout.splitlines() if line.startswith("violation in run"))
@@ -159,14 +158,13 @@ def test_the_command_prints_how_to_repeat_a_violation(file: Path) -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--runs", 0), ("--seed", -1), ("--jobs", 0)])
 def test_wrong_numbers_are_refused(file: Path, option: str, value: int) -> None:
-    """No runs, no jobs or a negative seed is refused by the option's name."""
     result = invoke(file, option, value)
     assert isinstance(result.exception, OptionError)
     assert result.exception.option == option
 
 
-def test_what_is_wrong_with_a_scenario_is_told(tmp_path: Path) -> None:
-    """A scenario that cannot be used is refused as `scenario check` refuses it."""
+def test_problems_of_the_scenario_are_reported(tmp_path: Path) -> None:
+    """The problems are those of `scenario check`."""
     path = tmp_path / "bad.toml"
     path.write_text(FILE.replace("nodes = 8", "nodes = 0"), encoding="utf-8")
     result = invoke(path)
@@ -195,8 +193,8 @@ changes = [
 
 
 @pytest.mark.parametrize("control", ["full", "limited"])
-def test_links_are_searched_too(file: Path, control: str) -> None:
-    """With a network links fail by chance beside what the scenario says, and jobs are split over them."""
+def test_the_search_includes_failures_of_links(file: Path, control: str) -> None:
+    """With a network, links fail at random, and jobs are split over them."""
     file.write_text(FILE + NET, encoding="utf-8")
     inputs = world_of(build_scenario(file, [f"grid.control={control}", "grid.contention=dynamic"]), jobs=25)
     assert inputs.net is not None
@@ -207,8 +205,7 @@ def test_links_are_searched_too(file: Path, control: str) -> None:
     assert fuzz(inputs, 1, 3) == fuzz(inputs, 1, 3)
 
 
-def test_a_network_that_ends_in_pieces_is_not_searched(file: Path) -> None:
-    """Links that cut a site off for ever are told in one line, as a search would only find that."""
+def test_a_network_that_stays_disconnected_is_refused(file: Path) -> None:
     file.write_text(FILE + NET.replace('{at_ms = 900_000, action = "heal", nodes = ["x"]},', ""), encoding="utf-8")
     result = invoke(file, "--runs", 2)
     assert result.exit_code != 0
@@ -216,8 +213,8 @@ def test_a_network_that_ends_in_pieces_is_not_searched(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_violation_tells_how_links_failed(file: Path) -> None:
-    """What is printed of a violation names the failures of links, and its seed shows it again."""
+def test_a_violation_reports_failures_of_links(file: Path) -> None:
+    """The report names the failures of links, and its seed reproduces them."""
     file.write_text(FILE + NET, encoding="utf-8")
     result = invoke(file, "--runs", 20, "--jobs", 60)
     assert result.exit_code == 1

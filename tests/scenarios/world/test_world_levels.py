@@ -39,8 +39,7 @@ def drawn(seed: int, jobs: int = 60) -> Workload:
 
 
 @pytest.mark.parametrize("evicted", ["restart", "checkpoint"])
-def test_own_users_in_the_world_have_the_schedule_of_their_queue(evicted: str) -> None:
-    """Where nobody hands a job to the grid, a queue that evicts does what the compiled loop says."""
+def test_queues_without_grid_jobs_follow_the_compiled_loop(evicted: str) -> None:
     workload, policy = drawn(3), LevelsPolicy(levels=LEVELS, evicted=evicted)
     alone = simulate(workload, NODES, policy)
     world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
@@ -53,7 +52,7 @@ def test_own_users_in_the_world_have_the_schedule_of_their_queue(evicted: str) -
 def test_a_job_of_the_grid_is_evicted_no_more_often_than_raises_its_level(
     control: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many high jobs come to the sites, with raise_after 1 each low job of the grid is evicted once at most."""
+    """With raise_after 1 each low job of the grid is evicted at most once."""
     seen: list[int] = []
     evict = Works.evict
 
@@ -84,15 +83,14 @@ def test_a_job_of_the_grid_is_evicted_no_more_often_than_raises_its_level(
 
 
 @pytest.mark.parametrize("control", ["full", "limited"])
-def test_nothing_that_must_never_happen_does(control: str) -> None:
-    """With losses, crashes and cuts no node has two jobs, no job is lost, and none works twice at once."""
+def test_no_invariant_is_violated_with_levels_and_faults(control: str) -> None:
     site = LevelsPolicy(under=SitePolicy(order="sjf"), levels=LEVELS, evicted="checkpoint", raise_after=2)
     for seed in range(2):
         play_troubled(drawn(seed), [NODES, 8, NODES], [site, SitePolicy(), site], seed, control)
 
 
 def test_high_jobs_do_not_wait_at_sites_that_evict_for_them() -> None:
-    """Under limited control high jobs start at once where low ones have all nodes, as the quotes tell so."""
+    """Under limited control high jobs start at once on nodes of low jobs, as the quotes promise."""
     levels = (Level(name="high", priority=1, evicts=("low",)), Level(name="low", priority=0))
     low, high = 8, 4
     count = low + high

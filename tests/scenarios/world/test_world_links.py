@@ -48,8 +48,8 @@ def jobs(*rows: tuple[int, int, int], **columns: Any) -> Workload:
     return Workload(numbers, submit_ms, width, run_ms, run_ms, columns={k: np.array(v) for k, v in columns.items()})
 
 
-def test_messages_take_the_path() -> None:
-    """A job starts when its site hears of it: after the latencies of the path and the size over the narrowest link."""
+def test_message_times_follow_the_path() -> None:
+    """A message takes the latencies of its path and its size over the narrowest link."""
     net = row_net()
     only = [OwnerPolicy(grid_share=share) for share in (0.0, 0.0, 1.0)]
     # 500 bytes take 4 ms at 1 Mbit/s.
@@ -63,7 +63,6 @@ def test_messages_take_the_path() -> None:
 
 
 def test_each_direction_has_its_own_latency() -> None:
-    """What a site says takes the way to the grid, what it is told the way back."""
     routes = Routes(Network(), np.random.default_rng(0), row_net(), 0)
     assert routes.arrivals_ms(100, 1, SITE_END, 1) == [100 + 20 + 1]
     assert routes.arrivals_ms(100, 1, GRID_END, 1) == [100 + 10 + 1]
@@ -75,7 +74,7 @@ def test_each_direction_has_its_own_latency() -> None:
 
 
 def test_a_large_packet_is_not_overtaken() -> None:
-    """Where latencies do not vary, messages arrive in the order in which they were sent."""
+    """Without jitter, messages arrive in the order in which they were sent."""
     routes = Routes(Network(), np.random.default_rng(0), row_net(), 1)
     (large_ms,) = routes.arrivals_ms(0, 2, GRID_END, 100)
     (small_ms,) = routes.arrivals_ms(1, 2, GRID_END, 1)
@@ -84,7 +83,7 @@ def test_a_large_packet_is_not_overtaken() -> None:
 
 
 def test_jitter_and_loss_of_links_add_to_those_of_the_network() -> None:
-    """A path with jitter varies up to it; its losses and those of the network are independent of each other."""
+    """Losses of the path and of the network are independent."""
     net = row_net(", jitter_ms = 50, loss = 0.2")
     routes = Routes(Network(latency_ms=7, loss=0.5, jitter_ms=30), np.random.default_rng(1), net, 1)
     sent = [routes.arrivals_ms(0, 2, GRID_END, 1) for _ in range(4000)]
@@ -101,8 +100,8 @@ def test_jitter_and_loss_of_links_add_to_those_of_the_network() -> None:
     assert untouched.arrivals_ms(0, 0, GRID_END, 1) == [21]
 
 
-def test_the_grid_is_in_the_middle_if_nothing_is_said() -> None:
-    """The site with the least latencies to and from all others has the grid; a node or a site can be named."""
+def test_the_grid_is_at_the_most_central_site_by_default() -> None:
+    """The grid is at the site with the least sum of latencies; a node or a site can be named instead."""
     net = row_net()
     assert node_of_grid(net, None) == net.model.topology.node_number("b")
     assert node_of_grid(net, "hub") == net.model.topology.node_number("hub")
@@ -110,8 +109,8 @@ def test_the_grid_is_in_the_middle_if_nothing_is_said() -> None:
         node_of_grid(net, "x")
 
 
-def test_a_cut_link_parts_a_site_from_the_grid_and_its_return_joins_them() -> None:
-    """While the link is down nothing gets through, and the site goes on by itself; then all that was said arrives."""
+def test_a_cut_link_separates_a_site_until_it_returns() -> None:
+    """While the link is down the site works alone; afterwards all messages arrive."""
     changes = (CableChange(50, "link", (1,), 0.0), CableChange(90_000, "link", (1,), 1.0))
     net = row_net(changes=changes)
     only = [OwnerPolicy(grid_share=share) for share in (0.0, 0.0, 1.0)]
@@ -136,8 +135,8 @@ def test_a_cut_link_parts_a_site_from_the_grid_and_its_return_joins_them() -> No
     assert result.world.lost > 0
 
 
-def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
-    """Routes follow the links as they are: slower over a slow link, longer around one that is down, back when it is."""
+def test_messages_avoid_a_link_that_is_down() -> None:
+    """Routes follow the current links: slower over a slow link, longer around a link that is down."""
     text = """
     [net]
     nodes = [{name = "a"}, {name = "b"}, {name = "c"}]
@@ -163,8 +162,8 @@ def test_a_slow_link_slows_messages_and_a_way_around_is_taken() -> None:
     assert found == [14, 50, 61, 14]
 
 
-def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
-    """What runs there would never be heard of; and so is one of whose way back alone nothing is left."""
+def test_a_site_that_is_cut_off_forever_is_refused() -> None:
+    """A site of which only the path back is gone is refused too."""
     net = row_net(changes=(CableChange(50, "link", (1,), 0.0),))
     with pytest.raises(InputError, match="site c has no path to or from the grid, at node b, from 50 ms on"):
         check_reach(net, 1)
@@ -173,8 +172,7 @@ def test_a_site_that_is_cut_off_for_ever_is_refused() -> None:
     simulate_world(jobs((0, 1, 10)), [1, 1, 1], GridPolicy(), net=net)
 
 
-def test_of_two_timetables_the_worse_counts() -> None:
-    """Merged, each cable has at every instant the lesser of what the two leave it."""
+def test_merged_timetables_have_the_lower_factors() -> None:
     topology = row_net().model.topology
     one = Timetable.of(topology, [CableChange(10, "link", (0,), 0.5), CableChange(30, "link", (0,), 1.0)])
     other = Timetable.of(topology, [CableChange(20, "x", (0, 1), 0.2), CableChange(30, "x", (1,), 0.0)])
@@ -189,8 +187,8 @@ def ring_jobs(*rows: tuple[int, int, int]) -> Workload:
     return jobs(*rows, pattern=[RING] * count, communication_fraction=[0.5] * count, message_bytes=[10_000_000] * count)
 
 
-def test_a_job_stands_still_while_its_link_is_down() -> None:
-    """Under dynamic contention a split job goes on when its link is back, and is not killed at its limit for that."""
+def test_a_job_pauses_while_its_link_is_down() -> None:
+    """Under dynamic contention a split job continues when its link is back, and its limit does not count the pause."""
     changes = (CableChange(5_000, "link", (0,), 0.0), CableChange(205_000, "link", (0,), 1.0))
     net = row_net(changes=changes, contention="dynamic")
     whole = row_net(contention="dynamic")
@@ -207,14 +205,14 @@ def test_a_job_stands_still_while_its_link_is_down() -> None:
 
 
 def test_a_job_whose_link_never_comes_back_is_named() -> None:
-    """Where a job would stand still for ever the run is refused with its name, as in the batch driver."""
+    """The run is refused as in the batch driver."""
     net = row_net(changes=(CableChange(5_000, "link", (0,), 0.0),), contention="dynamic")
     with pytest.raises(InputError, match="job 1 runs on several sites and has no bandwidth from 5000 ms on"):
         simulate_world(ring_jobs((0, 4, 10_000)), [2, 2, 1], GridPolicy(mode="multi-site"), net=net)
 
 
-def test_a_job_that_the_links_forbid_is_refused_also_when_it_is_tried_again() -> None:
-    """A job that could be split only while the link was there is refused when it is lost with a site after that."""
+def test_a_lost_job_that_links_no_longer_allow_is_refused() -> None:
+    """A job that could be split only while the link was up is refused when a crash loses it later."""
     net = row_net(changes=(CableChange(5_000, "link", (0,), 0.0),))
     policy = GridPolicy(mode="multi-site")
     late = simulate_world(ring_jobs((6_000, 4, 10_000)), [2, 2, 1], policy, net=net)
@@ -232,7 +230,7 @@ def test_a_job_that_the_links_forbid_is_refused_also_when_it_is_tried_again() ->
 
 
 def test_limited_control_sends_a_job_where_its_data_is() -> None:
-    """Of sites that can start it now the nearest to its input is taken, and the input takes its time on the links."""
+    """Of the sites that can start the job now, the nearest to its input is chosen."""
     data = {"input_bytes": [10**6], "input_site": [2], "output_bytes": [0], "output_site": [0]}
     workload = jobs((0, 1, 1_000), **data)
     for control in ("full", "limited"):
@@ -253,14 +251,12 @@ def test_limited_control_sends_a_job_where_its_data_is() -> None:
         assert far.end_ms[0] == 9_005
 
 
-def test_no_control_knows_no_data() -> None:
-    """Under no control the grid knows no links, so data is refused."""
+def test_control_none_refuses_data() -> None:
     with pytest.raises(OptionError, match="data: is not moved under control 'none', which knows no links"):
         simulate_world(jobs((0, 1, 10)), [1, 1, 1], GridPolicy(control="none"), net=row_net(data="blocking"))
 
 
-def test_links_of_one_latency_are_a_network_of_that_latency() -> None:
-    """Where every way takes as long as `Network` says, the run is the same, message by message."""
+def test_links_with_equal_latencies_equal_a_network_with_that_latency() -> None:
     text = "[net]\nnodes = [{name = 'hub'}, {name = 'a'}, {name = 'b'}, {name = 'c'}]\n" + "".join(
         f"[[net.links]]\nfrom = 'hub'\nto = '{site}'\nlatency_ms = 6.5\nbandwidth = '10 Gbps'\n" for site in "abc"
     )

@@ -28,8 +28,8 @@ def jobs(*rows: tuple[int, int, int]) -> Workload:
 
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
-def test_a_job_that_one_site_can_never_run_holds_up_nobody_there(control: str) -> None:
-    """It waits an hour for the other site, while those that come after it start at once on single machines."""
+def test_a_job_that_a_site_can_never_run_blocks_no_other_job(control: str) -> None:
+    """It waits an hour for the other site, while later jobs start at once on single machines."""
     workload = jobs((0, 2, HOUR_MS), (10, 2, 1_000), *[(20 + number, 1, 90_000) for number in range(4)])
     result = simulate_world(
         workload,
@@ -47,7 +47,7 @@ def test_a_job_that_one_site_can_never_run_holds_up_nobody_there(control: str) -
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
 def test_a_job_that_no_site_can_ever_run_is_refused_at_once(control: str) -> None:
-    """With what each has said; the world has an end, as nobody is asked for ever."""
+    """The refusal has the reason of each site."""
     policy = GridPolicy(mode="sharing", control=control)
     result = simulate_world(jobs((0, 2, 1_000), (5, 1, 1_000)), [4, 4], policy, site_policies=[SINGLE, SINGLE])
     ((job_id, reason),) = result.refused
@@ -58,8 +58,8 @@ def test_a_job_that_no_site_can_ever_run_is_refused_at_once(control: str) -> Non
 
 
 @pytest.mark.parametrize("control", ["full", "limited"])
-def test_a_job_that_only_sites_without_parts_could_help_to_run_is_refused_at_once(control: str) -> None:
-    """A site that shares its nodes in time takes none: the job waits for nothing, and the others go on as ever."""
+def test_a_job_that_needs_fragments_on_time_sharing_sites_is_refused_at_once(control: str) -> None:
+    """A site that shares its nodes in time accepts no fragments, so that the job would wait for nothing."""
     workload = jobs((0, 6, 1_000), (5, 3, 1_000), (5, 4, 1_000))
     policy = GridPolicy(mode="multi-site", control=control)
     result = simulate_world(workload, [4, 4], policy, site_policies=[GangPolicy(), SitePolicy()], check=True)

@@ -30,8 +30,8 @@ def drawn(seed: int, jobs: int = 100) -> Workload:
 
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_a_core_step_by_step_is_the_batch_loop(name: str, backfill: str) -> None:
-    """A `SiteCore` that is told every event gives the schedule of the compiled loop, rates and ends included."""
+def test_a_stepped_core_equals_the_batch_loop(name: str, backfill: str) -> None:
+    """A `SiteCore` that receives every event gives the schedule of the compiled loop, including rates and ends."""
     policy = msgspec.structs.replace(VARIANTS[name], backfill=backfill)
     workload = cancelling(np.random.default_rng(7), drawn(7))
     batch = simulate(workload, NODES, policy)
@@ -43,7 +43,6 @@ def test_a_core_step_by_step_is_the_batch_loop(name: str, backfill: str) -> None
 
 @pytest.mark.parametrize("formula", ["printed", "measured"])
 def test_a_core_has_the_slowdowns_of_the_batch_loop(formula: str) -> None:
-    """Whichever way slowdowns are worked out, a `SiteCore` and the compiled loop have the same ones."""
     workload = drawn(3)
     kinds = (NodeKind(count=10), NodeKind(count=6, cores=2))
     batch = simulate(workload, kinds, "L-U1", model=SlowdownModel(formula))
@@ -54,8 +53,7 @@ def test_a_core_has_the_slowdowns_of_the_batch_loop(formula: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_own_users_in_the_world_have_the_schedule_of_their_site(seed: int) -> None:
-    """Where nobody hands a job to the grid, each site of the world does what it would do by itself."""
+def test_sites_without_grid_jobs_follow_their_own_schedule(seed: int) -> None:
     workload = drawn(seed)
     alone = simulate(workload, NODES, "L-U1")
     sites = [SharedNodes(sharing=VARIANTS["L-U1"])]
@@ -68,8 +66,7 @@ def test_own_users_in_the_world_have_the_schedule_of_their_site(seed: int) -> No
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_that_must_never_happen_does_where_nodes_are_shared(seed: int, control: str) -> None:
-    """With losses, crashes and cuts no thread is given twice, no job is lost, and no part of a job works alone."""
+def test_no_invariant_is_violated_with_shared_nodes_and_faults(seed: int, control: str) -> None:
     workload = drawn(seed, jobs=60)
     rng = np.random.default_rng(seed)
     simulate_world(
@@ -101,7 +98,7 @@ def pair(offer: str) -> tuple[Workload, list[SharedNodes]]:
 
 
 def test_the_grid_sends_a_job_where_it_can_share() -> None:
-    """Under limited control a job goes beside another at once if that ends before any wait."""
+    """Under limited control a job starts at once on shared nodes if that ends before any wait."""
     jobs, sites = pair("L-U1")
     policy = GridPolicy(mode="sharing", control="limited")
     shared = simulate_world(jobs, [8, 4], policy, site_policies=sites, check=True)
@@ -113,7 +110,6 @@ def test_the_grid_sends_a_job_where_it_can_share() -> None:
 
 
 def test_a_split_that_ends_earlier_is_preferred_to_a_shared_node() -> None:
-    """Adaptive, a job is split over free nodes only if that ends before it would beside another."""
     jobs, sites = pair("L-U1")
     for overhead, want in ((0.02, 2), (0.05, 1)):
         policy = GridPolicy(mode="adaptive", control="limited", overhead=overhead)

@@ -29,8 +29,7 @@ def drawn(seed: int, jobs: int = 100) -> Workload:
 
 
 @pytest.mark.parametrize("policy", [BGS, MBGS], ids=["BGS", "MBGS"])
-def test_own_users_in_the_world_have_the_schedule_of_their_site(policy: GangPolicy) -> None:
-    """Where nobody hands a job to the grid, a site that slices time does what it would do by itself."""
+def test_sites_without_grid_jobs_follow_their_own_schedule(policy: GangPolicy) -> None:
     workload = drawn(5)
     alone = simulate(workload, NODES, policy)
     world = simulate_world(workload, [NODES], GridPolicy(mode="local"), site_policies=[policy], check=True)
@@ -42,21 +41,20 @@ def test_own_users_in_the_world_have_the_schedule_of_their_site(policy: GangPoli
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_that_must_never_happen_does_where_time_is_shared(seed: int, control: str) -> None:
-    """With losses, crashes and cuts no two jobs work on one node in a slice, no job is lost, and none runs twice."""
+def test_no_invariant_is_violated_with_time_slices_and_faults(seed: int, control: str) -> None:
     play_troubled(drawn(seed, jobs=60), [NODES, 8, NODES], [BGS, SitePolicy(), MBGS], seed, control)
 
 
-def test_a_job_that_goes_on_in_the_slice_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site that tells nobody to stand still has two jobs work on one node, and the history says so."""
+def test_a_job_that_works_in_the_slice_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that does not pause its jobs has two jobs work on one node."""
     decided = GangDiscipline.run_pass
     monkeypatch.setattr(GangDiscipline, "run_pass", lambda self, now_ms: decided(self, now_ms)._replace(rates=()))
     with pytest.raises(ViolationError, match=r"works on nodes of site 0 where another job works"):
         simulate_world(drawn(5), [NODES], GridPolicy(mode="local"), site_policies=[BGS])
 
 
-def test_the_history_follows_who_stands_still_and_who_is_moved() -> None:
-    """Two jobs may have one node if one of them stands still, or is moved away, and not else."""
+def test_the_history_follows_pauses_and_moves() -> None:
+    """Two jobs may have the same node only if one of them is paused or moved away."""
     history = History([4], slices_time=[True])
     for job_id in (1, 2):
         history.occupied(0, 0, job_id, 1, ((0, 3),), 3)
@@ -74,8 +72,7 @@ def test_the_history_follows_who_stands_still_and_who_is_moved() -> None:
     history.check_shares(20)
 
 
-def test_nodes_are_not_moved_where_time_is_not_shared() -> None:
-    """A job that is moved on a site whose jobs have their nodes to their ends is a violation."""
+def test_moving_a_job_is_a_violation_without_time_sharing() -> None:
     history = History([4])
     history.occupied(0, 0, 1, 1, ((0, 2),), 2)
     with pytest.raises(ViolationError, match="is moved on site 0, where it does not run or may not be moved"):
