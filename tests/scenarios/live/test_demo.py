@@ -35,7 +35,7 @@ def span_s(run: SimulationResult, name: str) -> float:
     return float(run.end_ms[ROWS[name]] - run.start_ms[ROWS[name]]) / 1000
 
 
-def test_the_demonstration_is_of_the_grid_that_ships(demo: Demo) -> None:
+def test_the_demonstration_uses_the_shipped_grid(demo: Demo) -> None:
     """Its simulation has the sites, disciplines, links and policy of the default grid."""
     shipped = plan_of(read_grid(None), folder="", namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
     built, settings = demo.built, shipped.settings()
@@ -51,8 +51,8 @@ def test_the_demonstration_is_of_the_grid_that_ships(demo: Demo) -> None:
     assert built.live.margin_ms == settings.margin_ms
 
 
-def test_the_demonstration_shows_what_the_grid_decides(demo: Demo) -> None:
-    """One split is made, and one is not; two jobs share nodes and slow each other; one job is wider than any site."""
+def test_the_demonstration_shows_the_decisions_of_the_grid(demo: Demo) -> None:
+    """One split is made and one is not, two jobs slow each other on shared nodes, and one is wider than any site."""
     run = demo.simulated()
     split, stays, wide = (run.fragments_of(ROWS[name]) for name in (SPLIT, STAYS, WIDE))
     assert len(split) == 2
@@ -81,7 +81,7 @@ def with_sends(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> SimulationRes
 def test_the_grid_starts_a_job_on_shared_nodes_rather_than_wait_or_split(
     demo: Demo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job `sends` waits for a site if it can share no nodes, and is split if that costs it little."""
+    """The job `sends` waits for a site if it cannot share nodes, and is split if that costs little."""
     row = ROWS["sends"]
     assert demo.built.to_grid[row]
     run = demo.simulated()
@@ -93,8 +93,8 @@ def test_the_grid_starts_a_job_on_shared_nodes_rather_than_wait_or_split(
     assert len(with_sends(monkeypatch, communication="light").fragments_of(row)) == 2
 
 
-def test_no_decision_of_the_demonstration_hangs_on_half_a_second(demo: Demo) -> None:
-    """Jobs stay where they are, on one site or several, if any take 0.5 s longer or 0.3 s less, or are late."""
+def test_delays_of_half_a_second_change_no_decision(demo: Demo) -> None:
+    """Placements stay the same if jobs take 0.5 s longer or 0.3 s less, or are late."""
     jobs, rng = demo.built.workload, np.random.default_rng(5)
     where = placed(demo)
     for _ in range(12):

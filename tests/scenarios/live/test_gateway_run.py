@@ -96,8 +96,8 @@ def scheduling(policy: GridPolicy | None = None, *, links: bool = False) -> Sche
 # -- whether the grid is that of the scenario -------------------------------------------------------------------------
 
 
-def test_a_grid_that_fits(tmp_path: Path) -> None:
-    """A grid with the scenario's sites and policy is taken; one that goes by links is remarked upon."""
+def test_a_matching_grid_is_accepted(tmp_path: Path) -> None:
+    """A grid with the scenario's sites and policy is accepted; if it models links, a remark says so."""
     built = small(tmp_path)
     assert check_grid(built, sites(), scheduling()) == []
     assert "a split costs nothing" in check_grid(built, sites(), scheduling(links=True))[0]
@@ -117,14 +117,14 @@ def test_a_grid_that_fits(tmp_path: Path) -> None:
     ],
 )
 def test_other_sites_are_refused(there: list[SiteInfo], says: str, tmp_path: Path) -> None:
-    """A grid with other sites, sizes or shares, or of which some site takes nothing, is refused; it says which."""
+    """Other sites, sizes or shares, and drained or silent sites, are refused by name."""
     with pytest.raises(ScenarioError) as refused:
         check_grid(small(tmp_path), there, scheduling())
     assert says in str(refused.value)
 
 
 def test_other_policies_are_refused_all_at_once(tmp_path: Path) -> None:
-    """All keys in which the grid schedules otherwise are told, each with both values."""
+    """Every differing key is reported with both values."""
     other = GridPolicy(mode="adaptive", order="sjf", overhead=(0.1, 0.2), max_fragments=((4, 2),))
     with pytest.raises(ScenarioError) as refused:
         check_grid(small(tmp_path), sites(), scheduling(other))
@@ -136,8 +136,8 @@ def test_other_policies_are_refused_all_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_policies_count_where_they_matter(tmp_path: Path) -> None:
-    """How sites queue matters only if jobs wait there, what the grid would do only if it gets any."""
+def test_policies_that_affect_no_job_are_ignored(tmp_path: Path) -> None:
+    """Disciplines of sites matter only if jobs queue there, the grid's policy only if it gets jobs."""
     other = sites(policy="sjf none")
     assert check_grid(small(tmp_path), other, scheduling()) == []
     own = small(tmp_path, workload__to_grid=0.5, workload__transform=[{"split": "site"}])
@@ -150,8 +150,8 @@ def test_policies_count_where_they_matter(tmp_path: Path) -> None:
 # -- what is handed in ------------------------------------------------------------------------------------------------
 
 
-def test_times_are_compressed(tmp_path: Path) -> None:
-    """Submissions, work and limits are divided by the speed; the jobs are an array, each with its row."""
+def test_times_are_divided_by_the_speed(tmp_path: Path) -> None:
+    """Submissions, work and limits are divided by the speed; the jobs are an array, indexed by row."""
     built = small(tmp_path)
     jobs = compressed(built, 100.0, "run-7")
     assert [job.submit_ms for job in jobs] == (built.workload.submit_ms // 100).tolist()
@@ -161,8 +161,8 @@ def test_times_are_compressed(tmp_path: Path) -> None:
     assert {job.request.array.name for job in jobs if job.request.array} == {"run-7"}
 
 
-def test_times_are_expanded_again() -> None:
-    """What the grid's clock showed becomes the scenario's time; what has not happened stays so."""
+def test_records_are_converted_to_scenario_time() -> None:
+    """Times of the grid's clock become scenario times; missing times stay missing."""
     request = gridweave.JobRequest(program=gridweave.Program(argv=("true",)), limit_ms=1_000)
     record = JobRecord(
         job_id=1, request=request, submit_ms=1_010, placed_ms=1_190, start_ms=1_200, ran_ms=(1_210, 1_220)
@@ -172,8 +172,8 @@ def test_times_are_expanded_again() -> None:
     assert found.ran_ms == (10_500, 11_000)
 
 
-def test_the_chosen_speed_leaves_jobs_long() -> None:
-    """At the chosen speed starting processes takes at most 1% of the work, and not less than a fifth of that."""
+def test_the_chosen_speed_keeps_starts_short() -> None:
+    """Starting processes takes at most 1% of the work, and at least a fifth of that."""
     rng = np.random.default_rng(5)
     for _ in range(50):
         count = int(rng.integers(1, 30))
@@ -193,8 +193,8 @@ def test_the_chosen_speed_leaves_jobs_long() -> None:
     assert suitable_speed(short) == 1
 
 
-def test_limits_that_are_short_at_a_speed() -> None:
-    """Jobs whose limit leaves less than a second of real time are counted, but for those that overran it anyway."""
+def test_short_limits_are_counted() -> None:
+    """Jobs with less than a second of real time before their limit are counted, except jobs that overran it."""
     jobs = Workload(
         job_id=[1, 2, 3],
         submit_ms=[0, 0, 0],
@@ -210,8 +210,8 @@ def test_limits_that_are_short_at_a_speed() -> None:
 
 
 @pytest.mark.slow
-def test_on_real_sites(tmp_path: Path) -> None:
-    """Jobs run as processes on real sites, a wide one on both; all is read back, and keys are given once."""
+def test_a_run_on_real_sites(tmp_path: Path) -> None:
+    """Jobs run as processes, a wide one on both sites; all records are read, and idempotency keys are used once."""
     told: list[tuple[int, int, str]] = []
     path = scenario_file(tmp_path, run_s=60)
     with GridBehindGateway(tmp_path / "grid", SITES) as grid:
@@ -238,8 +238,8 @@ def test_on_real_sites(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["local", "multi-site"])
-def test_users_take_back_jobs_that_wait(tmp_path: Path, mode: str) -> None:
-    """A job that still waits when its user cancels it never starts; one that has started by then goes on."""
+def test_users_cancel_waiting_jobs(tmp_path: Path, mode: str) -> None:
+    """A cancelled job never starts if it still waits; a job that has started continues."""
     path = scenario_file(tmp_path, jobs=3, run_s=300)
     # Number, submission, wait until it is cancelled, run time, width, limit.
     jobs = ((1, 0, -1, 300, 4, 900), (2, 10, 60, -1, 4, 900), (3, 20, 500, -1, 1, 400), (4, 30, -1, 100, 4, 900))
@@ -262,8 +262,8 @@ def test_users_take_back_jobs_that_wait(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.slow
-def test_own_users_and_others(tmp_path: Path) -> None:
-    """Own users' jobs run at their sites; jobs that others hand in meanwhile, and those there before, are told."""
+def test_jobs_of_own_users_and_of_others(tmp_path: Path) -> None:
+    """Own users' jobs run at their sites; jobs of others before and during the run are reported."""
     path = scenario_file(tmp_path, run_s=30)
     overrides = {"workload.to_grid": 0.5, "workload.transform": [{"split": "site"}]}
     built = build_scenario(path, overrides)
@@ -299,7 +299,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 def test_jobs_that_do_not_end_are_cancelled(
     elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When its patience is over a run fails with one line, and none of its jobs is left."""
+    """After its time limit a run fails with one line, and none of its jobs is left."""
     monkeypatch.setattr(play, "patience_s", lambda simulated, speed: 2.0)
     with pytest.raises(UnavailableError, match="have not ended after 2 s"):
         run_on_gateway(scenario_file(tmp_path), elsewhere.url, speed=100.0)
@@ -308,8 +308,8 @@ def test_jobs_that_do_not_end_are_cancelled(
     assert {record.outcome for record in records} == {"cancelled"}
 
 
-def test_lost_answers_hand_nothing_in_twice(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """Where answers are lost jobs are asked for again by their keys; the grid's clock may be another."""
+def test_lost_answers_submit_nothing_twice(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """Submissions with lost answers are repeated with the same keys; the grid's clock may differ."""
     grid, proxy = elsewhere.grid, elsewhere.gateway.proxy
 
     def at_once(record: JobRecord) -> None:
@@ -329,7 +329,7 @@ def test_lost_answers_hand_nothing_in_twice(elsewhere: Elsewhere, tmp_path: Path
 def test_an_interrupted_run_cancels_its_jobs(
     elsewhere: Elsewhere, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """After Ctrl-C, or TERM, all jobs of the run have been cancelled, and those of others have not."""
+    """After Ctrl-C or TERM all jobs of the run are cancelled, but no other jobs."""
     all_are_there = threading.Event()
     with gridweave.SyncClient(elsewhere.url) as client:
         other = client.submit(["true"])
@@ -349,8 +349,8 @@ def test_an_interrupted_run_cancels_its_jobs(
     assert records[other.id].state == "waiting"
 
 
-def test_a_gateway_that_does_not_say_how_it_schedules(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    """A gateway of an earlier release, or of a site, is told from a grid's."""
+def test_a_gateway_without_scheduling_is_refused(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """Gateways of earlier releases and of sites are recognized."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(routes._BY_PATH, ("", "v1", "scheduling"))
         with pytest.raises(UnavailableError, match="does not report how it schedules"):
@@ -358,8 +358,8 @@ def test_a_gateway_that_does_not_say_how_it_schedules(elsewhere: Elsewhere, tmp_
     assert elsewhere.grid.records_by_id == {}
 
 
-def test_bad_input(tmp_path: Path) -> None:
-    """An address that is none, a speed that makes no sense and an unplayable scenario are told before anything else."""
+def test_invalid_input_is_reported_first(tmp_path: Path) -> None:
+    """Invalid addresses, speeds and scenarios are reported before anything else happens."""
     path = scenario_file(tmp_path)
     with pytest.raises(OptionError, match="url"):
         run_on_gateway(path, "http://")

@@ -74,8 +74,8 @@ def submissions(built: Built) -> list[PlannedJob]:
     return compressed(built, SPEED, "run")
 
 
-def test_jobs_are_handed_in_as_the_scenario_says(tmp_path: Path) -> None:
-    """Every job goes to the grid or to its user's site, in the order of submission, with its width and its limit."""
+def test_jobs_are_submitted_as_in_the_scenario(tmp_path: Path) -> None:
+    """Every job goes to the grid or its user's site, in the order of submission, with its width and limit."""
     built = small(tmp_path, 'mode = "adaptive"', workload__to_grid=0.5)
     jobs = submissions(built)
     assert [job.row for job in jobs] == list(range(20))
@@ -90,7 +90,7 @@ def test_jobs_are_handed_in_as_the_scenario_says(tmp_path: Path) -> None:
 
 
 def test_jobs_that_overran_are_ended_at_their_limit(tmp_path: Path) -> None:
-    """A job that the trace shows to have overrun its estimate has work well beyond its limit."""
+    """A job that overran its estimate in the trace has work far beyond its limit."""
     built = small(tmp_path)
     overran = np.arange(20) == 3
     workload = built.workload.replace(run_ms=np.where(overran, 600_000, built.workload.run_ms), overran=overran)
@@ -100,8 +100,7 @@ def test_jobs_that_overran_are_ended_at_their_limit(tmp_path: Path) -> None:
     assert max(work for row, work in enumerate(works_ms) if row != 3) < 600
 
 
-def test_the_grid_of_a_scenario(tmp_path: Path) -> None:
-    """Sites, nodes, owners and policy are the scenario's."""
+def test_the_plan_has_the_sites_and_the_policy_of_the_scenario(tmp_path: Path) -> None:
     built = small(tmp_path, 'mode = "adaptive"', "overhead = 0.2", sites__south__grid_share=0.5)
     plan = grid_plan(built, folder="f", namespace="n", labelled=True, clock=Clock(speed=100.0))
     assert [(site.name, site.nodes, site.machines, site.virtual) for site in plan.sites] == [
@@ -115,14 +114,14 @@ def test_the_grid_of_a_scenario(tmp_path: Path) -> None:
 
 
 def test_mode_local_has_an_idle_grid(tmp_path: Path) -> None:
-    """Under mode local all jobs are handed to sites, and the grid has a policy all the same."""
+    """All jobs are submitted to sites, but the grid has a policy."""
     built = small(tmp_path, 'mode = "local"')
     assert grid_plan(built, folder="f", namespace="n", labelled=True).policy.mode == "sharing"
     assert {job.site for job in submissions(built)} == {"north", "south"}
 
 
-def test_first_jobs(tmp_path: Path) -> None:
-    """Some jobs of a scenario are its first, with their homes; none are refused."""
+def test_a_run_can_be_limited_to_its_first_jobs(tmp_path: Path) -> None:
+    """The jobs keep their homes; zero jobs are refused."""
     built = small(tmp_path)
     some = first_jobs(built, 5)
     assert some.workload.job_id.tolist() == built.workload.job_id[:5].tolist()
@@ -132,8 +131,8 @@ def test_first_jobs(tmp_path: Path) -> None:
         first_jobs(built, 0)
 
 
-def test_what_cannot_be_played_is_told_at_once(tmp_path: Path) -> None:
-    """What only real traffic does is refused, and on a grid that is up also faults and lost messages, a line each."""
+def test_unsupported_features_are_reported_at_once(tmp_path: Path) -> None:
+    """Features that need real traffic are refused, and on a running grid also faults and lost messages."""
     faulty = small(tmp_path, faults__crash_every_ms=1e6, network__loss=0.1)
     with pytest.raises(ScenarioError) as refused:
         check_playable(faulty, "http://127.0.0.1:8765")
@@ -165,8 +164,8 @@ def test_windows_of_the_week_are_not_played(tmp_path: Path) -> None:
         check_playable(replace(built, site_policies=(windows, *built.site_policies[1:])))
 
 
-def test_what_jobs_send_is_said_to_a_grid_with_links() -> None:
-    """With [net] each job says what it sends; without, that it sends nothing, whatever others are taken to send."""
+def test_jobs_declare_their_traffic() -> None:
+    """With [net] each job declares its traffic; without, each declares none."""
     sends = submissions(build_scenario("european-grid", {"workload.jobs": 50}))
     said = [job.request.traffic for job in sends]
     assert {traffic.pattern for traffic in said if traffic} >= {"ring", "all-to-all"}
@@ -175,8 +174,8 @@ def test_what_jobs_send_is_said_to_a_grid_with_links() -> None:
     assert {job.request.traffic.communication for job in quiet if job.request.traffic} == {"none"}
 
 
-def test_other_bad_input(tmp_path: Path) -> None:
-    """No speed and an address at which nothing listens are told before anything is started."""
+def test_invalid_speeds_and_addresses_are_refused(tmp_path: Path) -> None:
+    """An invalid speed and a silent address are reported before anything starts."""
     path = scenario_file(tmp_path)
     with pytest.raises(OptionError, match="speed"):
         run_on_ray(path, speed=-1)
@@ -202,8 +201,8 @@ def compared(built: Built, *, later_ms: int, longer_ms: int) -> LiveRun:
     )
 
 
-def test_differences_are_told(tmp_path: Path) -> None:
-    """Differences of starts and ends, lateness and the verdict are those of the two schedules."""
+def test_differences_from_the_simulation_are_reported(tmp_path: Path) -> None:
+    """Differences of starts and ends, delays and the verdict are those of the two schedules."""
     done = compared(small(tmp_path, "overhead = 0.5"), later_ms=2_000, longer_ms=1_000)
     assert set(done.start_differences_ms.tolist()) == {2_000}
     assert set(done.end_differences_ms.tolist()) == {3_000}
@@ -218,8 +217,8 @@ def test_differences_are_told(tmp_path: Path) -> None:
     assert dict(done.count_rows())["of these ended at their limit"] == "1"
 
 
-def test_a_machine_that_cannot_keep_up_is_told(tmp_path: Path) -> None:
-    """Jobs that hold their nodes much longer than they work make a warning with a lower speed, and no makespan."""
+def test_a_slow_machine_is_warned_of(tmp_path: Path) -> None:
+    """If jobs hold their nodes much longer than they work, a warning proposes a lower speed."""
     done = compared(small(tmp_path), later_ms=10_000, longer_ms=100_000)
     assert done.behind > 0.2
     assert "such as" in done.warnings()[0]
@@ -229,7 +228,7 @@ def test_a_machine_that_cannot_keep_up_is_told(tmp_path: Path) -> None:
 
 
 def test_files_of_a_run(tmp_path: Path) -> None:
-    """jobs.csv has both schedules, summary.json what was printed."""
+    """jobs.csv has both schedules, summary.json the printed figures."""
     done = compared(small(tmp_path), later_ms=2_000, longer_ms=1_000)
     files = done.write(tmp_path / "out", plots=False)
     assert [file.name for file in files] == ["jobs.csv", "summary.json"]
@@ -272,8 +271,8 @@ def test_a_run_simulated_again_with_its_times_is_the_same(tmp_path: Path, mode: 
     assert [row["replayed_start_ms"] for row in rows] == [row["live_start_ms"] for row in rows]
 
 
-def test_a_decision_of_another_kind_is_counted(tmp_path: Path) -> None:
-    """What the times do not explain remains."""
+def test_decisions_not_due_to_timing_are_counted(tmp_path: Path) -> None:
+    """Decisions that the live times do not explain are counted."""
     built = small(tmp_path)
     result = run_built(built)
     records = records_of(built, result, built.workload.submit_ms)
@@ -284,7 +283,7 @@ def test_a_decision_of_another_kind_is_counted(tmp_path: Path) -> None:
 
 
 def test_jobs_that_ended_at_their_limit_count_as_killed(tmp_path: Path) -> None:
-    """In both schedules: live by their outcome, simulated where a job has no time left beside its work."""
+    """Live jobs count by their outcome, simulated jobs if their work leaves no time before the limit."""
     built = small(tmp_path)
     tight = np.arange(20) < 3
     workload = built.workload.replace(estimate_ms=np.where(tight, built.workload.run_ms, built.workload.estimate_ms))

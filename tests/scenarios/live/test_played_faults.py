@@ -74,7 +74,7 @@ def drawn(seed: int) -> tuple[PlannedFault, ...]:
 
 
 def test_faults_are_drawn_by_a_seed_before_the_last_submission() -> None:
-    """The same seed gives the same faults; at a site none of a kind begins before the last of it has ended."""
+    """The same seed gives the same faults; faults of one kind do not overlap at a site."""
     found = drawn(3)
     assert found == drawn(3) != drawn(4)
     assert {fault.action for fault in found} == {"crash", "cut"}
@@ -85,8 +85,8 @@ def test_faults_are_drawn_by_a_seed_before_the_last_submission() -> None:
             assert all(one.at_ms + one.lasts_ms < other.at_ms for one, other in itertools.pairwise(own))
 
 
-def test_the_simulation_plays_planned_faults_at_their_times(tmp_path: Path) -> None:
-    """What runs at a site when it crashes begins again when it is back; a site that is cut off goes on by itself."""
+def test_the_simulation_has_planned_faults_at_their_times(tmp_path: Path) -> None:
+    """A crash restarts running jobs when the site is back; a site that is cut off keeps working."""
     built = build_scenario(scenario_file(tmp_path))
     assert built.faults.planned == (
         PlannedFault(at_ms=40_000, action="crash", site=1, lasts_ms=20_000),
@@ -100,8 +100,8 @@ def test_the_simulation_plays_planned_faults_at_their_times(tmp_path: Path) -> N
     assert run_world(replace(built, faults=twice), check=True).start_ms.tolist() == [0, 80_000, 200_000]
 
 
-def test_a_planned_fault_without_a_key_is_told(tmp_path: Path) -> None:
-    """The missing key is named, and the other faults are checked all the same."""
+def test_a_planned_fault_with_a_missing_key_is_reported(tmp_path: Path) -> None:
+    """The missing key is named, and the other faults are still checked."""
     more = '\n[[faults.planned]]\nat_ms = 1\naction = "crash"\nsite = "north"\n'
     with pytest.raises(ScenarioError) as told:
         build_scenario(scenario_file(tmp_path, PLANNED.replace('"south"', '"east"') + more))
@@ -111,8 +111,8 @@ def test_a_planned_fault_without_a_key_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_faults_of_unknown_sites_are_told(tmp_path: Path) -> None:
-    """An unknown site, an unknown kind and two faults that overlap are one line each, with what would be right."""
+def test_invalid_planned_faults_are_reported(tmp_path: Path) -> None:
+    """Unknown sites, unknown kinds and overlapping faults give one line each, with what would be right."""
     wrong = PLANNED.replace('"south"', '"east"').replace('"cut"', '"burn"')
     more = "".join(
         f'\n[[faults.planned]]\nat_ms = {at_ms}\naction = "crash"\nsite = "north"\nlasts_ms = 10\n' for at_ms in (5, 9)
@@ -127,7 +127,7 @@ def test_faults_of_unknown_sites_are_told(tmp_path: Path) -> None:
 
 
 def test_a_live_run_has_the_faults_of_its_simulation(tmp_path: Path) -> None:
-    """Random faults become planned ones; under mode local, which has no messages, nothing fails."""
+    """Random faults become planned ones; nothing fails in mode local, which has no messages."""
     often = {"faults.planned": [], "faults.crash_every_ms": 500.0}
     built = with_planned_faults(build_scenario(scenario_file(tmp_path), often))
     assert built.faults.crash_every_ms == 0
@@ -138,8 +138,8 @@ def test_a_live_run_has_the_faults_of_its_simulation(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_packets_are_lost_doubled_and_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site treats packets as its network says, in its next life as well, and carries none while it is cut off."""
+async def test_packets_are_lost_duplicated_and_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults of packets persist when the site restarts, and no packet passes a cut."""
     carried: list[bytes] = []
 
     async def carry(_site: Any, data: bytes) -> None:
@@ -209,8 +209,8 @@ async def test_a_player_waits_for_sites_that_fail_by_plan_or_are_busy(
             await player._despite_faults(call, 7)
 
 
-def test_a_site_that_never_failed_is_up(tmp_path: Path) -> None:
-    """An actor waits for nothing unless a file says so, and not for an instant that has passed."""
+def test_a_site_without_a_crash_does_not_wait(tmp_path: Path) -> None:
+    """An actor waits only if the file has an instant in the future."""
     outage = Downtime(tmp_path)
     outage.wait()
     (tmp_path / "down-until").write_text("0.5")
@@ -219,7 +219,7 @@ def test_a_site_that_never_failed_is_up(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_a_site_crashes_and_another_is_cut_off_on_ray(ray_cluster: None, tmp_path: Path) -> None:
-    """The job at the killed site begins again, the one at the site without a connection goes on; all end well."""
+    """The job at the crashed site starts again, the job at the other continues, and both end."""
     done = run_on_ray(scenario_file(tmp_path), speed=40.0)
     assert set(done.outcomes) == {"finished"}
     assert done.attempts[0] == 1

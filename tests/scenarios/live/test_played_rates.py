@@ -61,7 +61,7 @@ links = [{ from = "a", to = "b", latency_ms = 5, bandwidth_bps = 1e9 }]
 
 
 @pytest.mark.ray
-def test_split_jobs_work_as_much_longer_as_the_links_say(ray_cluster: None, tmp_path: Path) -> None:
+def test_split_jobs_slow_down_by_the_factor_of_the_links(ray_cluster: None, tmp_path: Path) -> None:
     """A job that communicates is slower on two sites by the factor of the links between them."""
     sites = NORTH + 'at = "a"\n' + NORTH.replace("north", "south") + 'at = "b"\n'
     sends = '[workload.communication]\npattern = "ring"\nfraction = 0.02\nmessage_bytes = 1e6\n'
@@ -79,7 +79,7 @@ def test_split_jobs_work_as_much_longer_as_the_links_say(ray_cluster: None, tmp_
 
 @pytest.mark.ray
 def test_jobs_that_share_nodes_slow_each_other(ray_cluster: None, tmp_path: Path) -> None:
-    """On hyperthreaded nodes both jobs take longer than alone, as in the simulation, and run at one time."""
+    """On hyperthreaded nodes both jobs overlap and take longer than alone, as in the simulation."""
     header = "job_id,cpu_fraction,network_fraction,disk_fraction,memory_fraction"
     needs = ("1,0.9,0.05,0.05,0.3", "2,0.05,0.05,0.9,0.3")
     (tmp_path / "jobs.csv").write_text("\n".join([header, *needs]) + "\n")
@@ -94,7 +94,7 @@ def test_jobs_that_share_nodes_slow_each_other(ray_cluster: None, tmp_path: Path
 
 @pytest.mark.ray
 def test_jobs_take_turns(ray_cluster: None, tmp_path: Path) -> None:
-    """Under gang scheduling three jobs of the whole site take turns: each is there while the others work."""
+    """Under gang scheduling three jobs as wide as the site start before any of them ends."""
     done = played(tmp_path, NORTH + 'discipline = "gang"\ngang = { mpl = 3, slice_ms = 40_000 }\n', LOCAL)
     simulated, live = slowdowns(done)
     assert min(simulated[:3]) > 2
@@ -104,7 +104,7 @@ def test_jobs_take_turns(ray_cluster: None, tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_jobs_get_parts_of_nodes(ray_cluster: None, tmp_path: Path) -> None:
-    """Where nodes are given in fractions all jobs run at once, slower than alone, and no control group holds them."""
+    """On a site that gives parts of nodes all jobs run at once and slower than alone, without control groups."""
     rows = [f"{number},{width},0.8,0.3" for number, (_, _, width) in enumerate(JOBS, 1)]
     (tmp_path / "needs.csv").write_text("\n".join(["job_id,tasks,cpu_need,memory_fraction", *rows]) + "\n")
     policy = 'discipline = "fractional"\nfractional = { algorithm = "GreedyP*/OPT=MIN" }\n'
@@ -117,7 +117,7 @@ def test_jobs_get_parts_of_nodes(ray_cluster: None, tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_jobs_are_faster_on_fast_machines(ray_cluster: None, tmp_path: Path) -> None:
-    """A job on a machine of speed 10 takes a tenth of its time there, and no less; on the others all of it."""
+    """A job on a machine of speed 10 takes a tenth of its time."""
     kinds = 'heterogeneous.classes = [{ name = "old", count = 2 }, { name = "new", count = 2, speed = 10.0 }]\n'
     policy = f'discipline = "heterogeneous"\n{kinds}heterogeneous.predict = "estimate"\n'
     jobs = ((0, 20_000, 1), (100, 24_000, 1), (200, 200, 1), (300, 240, 1))
@@ -130,8 +130,8 @@ def test_jobs_are_faster_on_fast_machines(ray_cluster: None, tmp_path: Path) -> 
 
 
 @pytest.mark.ray
-def test_jobs_that_were_evicted_go_on_from_where_they_were(ray_cluster: None, tmp_path: Path) -> None:
-    """A job of low level saves its work for one of high level, and does the rest when that has ended."""
+def test_evicted_jobs_resume_from_their_saved_work(ray_cluster: None, tmp_path: Path) -> None:
+    """A job of low level saves its work for a job of high level, and finishes the rest afterwards."""
     levels = '[{ name = "high", priority = 1, evicts = ["low"] }, { name = "low", priority = 0 }]'
     policy = f'discipline = "levels"\nlevels = {{ evicted = "checkpoint", levels = {levels} }}\n'
     jobs = ((0, 800, 4), (600, 200, 4))

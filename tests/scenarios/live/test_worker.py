@@ -29,7 +29,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 3 * RATE_ONE))
 def test_a_worker_counts_its_work_as_the_simulation_does(
     changes: list[tuple[int, int]], length_ms: int, after_ms: int
 ) -> None:
-    """Given the same rates at the same times, as much is left of its work as of a simulated job's."""
+    """Given the same rates at the same times, its remaining work equals that of a simulated job."""
     import numpy as np
 
     changes = sorted(changes, key=lambda change: change[0])
@@ -47,7 +47,7 @@ def test_a_worker_counts_its_work_as_the_simulation_does(
 
 
 def test_a_worker_ends_when_its_work_is_done(tmp_path: Path) -> None:
-    """As a program of its own it works from the first line on, at each rate in turn, and needs no gridweave."""
+    """As a separate process it works at each rate in turn, and does not need gridweave."""
     program = working(300.0)
     assert program.ranks == "first-node"
     rates, now_ms = tmp_path / "rate", time.time() * 1000
