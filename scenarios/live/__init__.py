@@ -1,1 +1,1 @@
-"""Workloads played on a live grid, and what came of them beside the simulation."""
+"""Live runs of scenarios, and their comparison with the simulation."""

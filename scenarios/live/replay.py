@@ -45,8 +45,8 @@ def replayed(
     Parameters
     ----------
     built : Built
-        The scenario with the times of the live grid. Only the margin of starts on several sites is simulated; the hold
-        times include the others.
+        The scenario with the times of the live grid. Of these only ``margin_ms`` is simulated, because the hold times
+        already contain the time to start and end processes.
     submitted_ms : numpy.ndarray of int64, shape (n,)
         When each job was accepted.
     placed_ms : numpy.ndarray of int64, shape (n,)

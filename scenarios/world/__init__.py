@@ -1,1 +1,1 @@
-"""Driver 2: real cores in virtual time, with messages between them that take time, get lost, and come twice."""
+"""The simulated world: real cores in virtual time, with messages that take time, get lost or arrive twice."""

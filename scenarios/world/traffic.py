@@ -225,7 +225,7 @@ class LinkTraffic:
         return int(grown_ms(np.int64(time_ms), self.factor[row]))
 
     def _begin_work(self, now_ms: int, job_id: int, sender: _Sender) -> JobRate:
-        """Let a job work, at rate 1 for now; return the report for its sites, which matters only if data moves."""
+        """Let a job work, at rate 1 for now; return the report for its sites, which need it only if data moves."""
         sender.works, sender.changed_ms, sender.rate = True, now_ms, RATE_ONE
         self._senders.pop(job_id, None)
         self._begun[job_id] = sender
@@ -326,7 +326,7 @@ class LinkTraffic:
                 job_rate = self._rate_of_data(now_ms, job_id, sender)
                 job_rates += [] if job_rate is None else [job_rate]
                 continue
-            # Static contention fixes the rate at the start; a job stopped by a failed link gets one when it is back.
+            # Static contention fixes the rate at the start, or at the return of a link whose failure stopped the job.
             counts = self._contention == "dynamic" or job_id in first or sender.rate == 0
             if counts and sender.row in owners:
                 slowdown = self._slowdown[sender.row]
@@ -365,7 +365,7 @@ class LinkTraffic:
             self._filling = new_filling(len(self._filling.left), 2 * capacity)
 
     def _ensure_capacity(self, more: int) -> None:
-        """Make room for ``more`` moves."""
+        """Grow the arrays to hold ``more`` further moves."""
         self._ensure_flow_capacity(more)
         capacity = int(self._moves.counts[IN_USE]) + more
         if capacity > len(self._moves.row):

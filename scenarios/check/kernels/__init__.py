@@ -1,1 +1,1 @@
-"""A schedule played as it stands, with the promises that disciplines would have given meanwhile."""
+"""Compiled replay of a schedule, with the promises that disciplines would have made."""
