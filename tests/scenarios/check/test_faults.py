@@ -1,4 +1,4 @@
-"""Each fault of a schedule is found and told, and nothing else."""
+"""Faults of schedules: each kind is found and described, and correct schedules have none."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ JOBS = Workload(
 
 
 def right() -> Schedule:
-    """Return a schedule of `JOBS` without faults, that tells the nodes."""
+    """Return a schedule of `JOBS` without faults that lists the nodes."""
     start_ms = np.array([0, 82_000, 2_000])
     nodes = [frozenset({0, 1}), frozenset(range(4)), frozenset({2, 3})]
     return Schedule("x", "test", JOBS.job_id, JOBS.submit_ms, JOBS.width, start_ms, start_ms + JOBS.run_ms, nodes)
 
 
 def with_value(name: str, line: int, value: int) -> Callable[[Schedule], Schedule]:
-    """Return what changes one number of a schedule."""
+    """Return a function that changes one number of a schedule."""
 
     def change(schedule: Schedule) -> Schedule:
         values = getattr(schedule, name).copy()
@@ -44,7 +44,7 @@ def with_value(name: str, line: int, value: int) -> Callable[[Schedule], Schedul
 
 
 def never(line: int) -> Callable[[Schedule], Schedule]:
-    """Return what takes a job's start and end away."""
+    """Return a function that removes a job's start and end."""
     return lambda schedule: with_value("end_ms", line, NEVER)(with_value("start_ms", line, NEVER)(schedule))
 
 

@@ -1,4 +1,4 @@
-"""What EASY and conservative backfilling promise the jobs of a schedule, and where two schedules differ."""
+"""Promises of EASY and conservative backfilling, and where two schedules differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reference.promises import promises
 
 
 def schedule_of(workload: Workload, start_ms: object, name: str = "one") -> Matched:
-    """Return starts as a schedule that was read, with the ends that belong to them."""
+    """Build a schedule from starts, with the matching ends."""
     starts = np.asarray(start_ms, np.int64)
     columns = (workload.job_id, workload.submit_ms, workload.width, starts, starts + workload.run_ms)
     return match(Schedule(name, "test", *columns), workload)
@@ -28,7 +28,7 @@ def schedule_of(workload: Workload, start_ms: object, name: str = "one") -> Matc
 
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[Case, dict[int, int]]:
-    """Draw jobs, and starts that no policy has chosen: in any order, each as early as it fits or some time later."""
+    """Draw jobs, and random starts: in any order, each as early as it fits or later."""
     case = draw(cases(max_jobs=10, max_nodes=5))
     taken: list[Occupation] = []
     start = {}

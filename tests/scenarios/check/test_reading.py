@@ -1,4 +1,4 @@
-"""Schedules of gridweave, Batsim, Alea, AccaSim and SWF are read; what cannot be read is told in one line."""
+"""Read schedules of gridweave, Batsim, Alea, AccaSim and SWF, and report invalid ones in one line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def jobs_of(schedule: Schedule) -> list[RanJob]:
 
 
 def written(tmp_path: Path, text: str) -> Path:
-    """Return a file with a text."""
+    """Write a text to a file."""
     path = tmp_path / "schedule.csv"
     path.write_text(text, encoding="utf-8")
     return path

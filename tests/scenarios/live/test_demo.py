@@ -20,12 +20,12 @@ ROWS = {job.name: row for row, job in enumerate(JOBS)}
 
 @pytest.fixture
 def demo() -> Demo:
-    """Return the demonstration as on a grid of one machine."""
+    """Return the demonstration with the times of a grid on one machine."""
     return make_demo().on(LIVE)
 
 
 def placed(demo: Demo) -> list[list[tuple[int, int]]]:
-    """Simulate it; return where each job was."""
+    """Simulate the demonstration; return the sites of each job."""
     run = demo.simulated()
     return [run.fragments_of(row) for row in range(len(JOBS))]
 

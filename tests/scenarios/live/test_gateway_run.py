@@ -1,4 +1,4 @@
-"""Scenarios on a grid that is up: which grid fits, what is handed in, and that nothing is left of a run."""
+"""Scenarios on a running grid: which grids are accepted, what is submitted, and that a run leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def small(folder: Path, *grid: str, **overrides: object) -> Built:
 
 
 def sites(**changes: Any) -> list[SiteInfo]:
-    """Return the sites of the small scenario as a gateway tells them, the first one changed."""
+    """Return the sites of the small scenario as a gateway reports them, with changes to the first."""
     north = SiteInfo(name="north", nodes=4, for_grid=4, free=4, policy="fcfs easy")
     south = SiteInfo(name="south", nodes=2, for_grid=2, free=2, policy="fcfs easy")
     return [msgspec.structs.replace(north, **changes), south]
 
 
 def scheduling(policy: GridPolicy | None = None, *, links: bool = False) -> Scheduling:
-    """Return what a grid of this policy says of itself."""
+    """Return the report of a grid with this policy on how it schedules."""
     policy = policy or GridPolicy(mode="multi-site")
     names = ("mode", "control", "order", "backfill", "selection", "lower_bound")
     said: dict[str, Any] = {name: getattr(policy, name) for name in names}
@@ -289,7 +289,7 @@ def test_jobs_of_own_users_and_of_others(tmp_path: Path) -> None:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Elsewhere]:
-    """Yield a gateway before a grid in memory with the sites of the small scenario; it runs nothing by itself."""
+    """Yield a gateway of an idle grid in memory with the sites of the small scenario."""
     here = Elsewhere()
     here.grid.nodes = {"north": 4, "south": 2}
     yield here

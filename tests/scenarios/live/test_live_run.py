@@ -50,7 +50,7 @@ nodes = 12
 
 
 def scenario_file(folder: Path, *grid: str, jobs: int = 20, widest: int = 8, limit_s: int = 600) -> Path:
-    """Write a scenario of so many jobs, two waiting for every one that runs; those of the south's users fit there."""
+    """Write a scenario with a load of three times its nodes; the jobs of south's users fit there."""
     fields = ["-1"] * 18
     lines = ["; MaxNodes: 12"]
     for number in range(1, jobs + 1):
@@ -70,7 +70,7 @@ def small(folder: Path, *grid: str, **overrides: object) -> Built:
 
 
 def submissions(built: Built) -> list[PlannedJob]:
-    """Return the jobs of a scenario as they are handed in."""
+    """Return the jobs of a scenario as they are submitted."""
     return compressed(built, SPEED, "run")
 
 
@@ -184,7 +184,7 @@ def test_invalid_speeds_and_addresses_are_refused(tmp_path: Path) -> None:
 
 
 def compared(built: Built, *, later_ms: int, longer_ms: int) -> LiveRun:
-    """Return a run in which all jobs start so much later, and take so much longer, than in the simulation."""
+    """Return a run in which all jobs start later and take longer than in the simulation by fixed times."""
     simulated = run_built(built)
     moved = replace(simulated, start_ms=simulated.start_ms + later_ms, end_ms=simulated.end_ms + later_ms + longer_ms)
     count = len(built.workload)
@@ -300,7 +300,7 @@ def test_jobs_that_ended_at_their_limit_count_as_killed(tmp_path: Path) -> None:
 
 
 def legal(done: LiveRun) -> None:
-    """Check that every job of a live run ended, on nodes that are there."""
+    """Check that every job of a live run ended, on nodes that exist."""
     result = done.live
     assert set(done.outcomes) <= {"finished", "limit"}
     assert (done.attempts >= 1).all()

@@ -1,4 +1,4 @@
-"""Faults of a scenario, drawn ahead, planned, and played on Ray: sites that crash, connections that are cut."""
+"""Faults of a scenario, drawn in advance and injected on Ray: sites that crash, connections that are cut."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ lasts_ms = 60_000
 
 
 def scenario_file(folder: Path, faults: str = PLANNED) -> Path:
-    """Write a scenario of two jobs, each of which fills a site, and one that waits for either."""
+    """Write a scenario of two jobs that each fill a site, and one that waits for either."""
     lines = ["; MaxNodes: 4"]
     for number, (submit_s, run_s) in enumerate(((0, 200), (1, 200), (2, 100)), 1):
         fields = ["-1"] * 18
@@ -68,7 +68,7 @@ def scenario_file(folder: Path, faults: str = PLANNED) -> Path:
 
 
 def drawn(seed: int) -> tuple[PlannedFault, ...]:
-    """Return faults of two sites within 100 s."""
+    """Draw faults of two sites within 100 s."""
     faults = Faults(crash_every_ms=20_000, crash_lasts_ms=2_000, cut_every_ms=10_000, cut_lasts_ms=1_000)
     return faults.drawn(2, 100_000, np.random.default_rng(seed))
 

@@ -1,4 +1,4 @@
-"""Scenarios on Ray in which jobs work at other rates than 1, change them, or leave their nodes and go on later."""
+"""Scenarios on Ray whose jobs work at rates other than 1, change their rates, or are evicted and resume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ nodes = 8
 """
 
 JOBS = ((0, 200, 4), (1, 240, 4), (2, 320, 4), (3, 200, 2), (4, 280, 2))
-"""When jobs are submitted, how long they work, and how wide they are: seconds and nodes."""
+"""Submit time, run time and width of the jobs, in seconds and nodes."""
 
 NORTH = """
 [[sites]]
@@ -29,7 +29,7 @@ nodes = 4
 
 
 def played(folder: Path, *parts: str, jobs: tuple[tuple[int, int, int], ...] = JOBS) -> LiveRun:
-    """Play jobs, with limits that no busy machine reaches, on the sites and the grid of a scenario."""
+    """Run jobs live on the sites and the grid of a scenario, with limits that no busy machine reaches."""
     lines = ["; MaxNodes: 8"]
     for number, (submit_s, run_s, width) in enumerate(jobs, 1):
         fields = ["-1"] * 18
@@ -44,7 +44,7 @@ def played(folder: Path, *parts: str, jobs: tuple[tuple[int, int, int], ...] = J
 
 
 def slowdowns(done: LiveRun) -> tuple[list[float], list[float]]:
-    """Return how many times as long as at rate 1 each job took, simulated and live; all came to their ends."""
+    """Return each job's slowdown relative to rate 1, simulated and live; check that all jobs ended."""
     assert set(done.outcomes) == {"finished"}
     run_ms = done.live.workload.run_ms
     simulated = (done.simulated.end_ms - done.simulated.start_ms) / run_ms

@@ -1,4 +1,4 @@
-"""The program of a live run's jobs: how much of its work is done, by the rates that its agent has reported."""
+"""The program of a live run's jobs: how its progress follows the reported rates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridweave.site.kernels.work import RATE_ONE, WORK, set_rate, work_of
 
 
 def text_of(changes: list[tuple[int, float]]) -> str:
-    """Return rates as an agent writes them."""
+    """Format rates as an agent writes them."""
     return "".join(f"{at_ms:.3f} {rate:.9g}\n" for at_ms, rate in changes)
 
 

@@ -1,4 +1,4 @@
-"""The best plan of an instant: both solvers against brute force, the repair, the bound, and what is refused."""
+"""The best plan of an instant: both solvers against brute force, the repair, the bound, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ S_MS = 1000
 
 
 def random_instance(rng: np.random.Generator, count: int) -> Instance:
-    """Return an instance with times in full seconds; some nodes are taken at first."""
+    """Return an instance with times in full seconds and some nodes occupied at first."""
     nodes = int(rng.integers(2, 9))
     ends = np.sort(rng.choice(np.arange(1, 30), size=int(rng.integers(0, 4)), replace=False))
     free = np.sort(rng.integers(0, nodes + 1, len(ends)))
@@ -48,7 +48,7 @@ def random_instance(rng: np.random.Generator, count: int) -> Instance:
 
 
 def brute_force(instance: Instance, metric: str) -> float:
-    """Return what the best plan is worth: the best of the lists in every order, which hold an optimum."""
+    """Return the worth of the best list schedule over all orders, one of which is optimal."""
     orders = itertools.permutations(range(len(instance)))
     return min(instance.worth(instance.listed(list(order)), metric) for order in orders)
 

@@ -1,4 +1,4 @@
-"""What the plots draw: heights, shares, rectangles, windows, axes."""
+"""What plots show: heights, shares, rectangles, windows, axes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_result(n: int = 60, nodes: int = 8, seed: int = 1, gap_s: int = 40, **c
 
 
 def drawn(figure: Figure) -> Figure:
-    """Draw a figure to its end, so that an error on the way shows."""
+    """Render a figure, so that errors show."""
     figure.canvas.draw()  # type: ignore[no-untyped-call]
     return figure
 

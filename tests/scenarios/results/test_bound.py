@@ -13,7 +13,7 @@ from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 
 
 def random_workload(rng: np.random.Generator, nodes: int) -> Workload:
-    """Return up to thirty jobs, some shorter than the ten seconds of the bounded stretch."""
+    """Return up to thirty jobs, some shorter than the bounded stretch's ten seconds."""
     count = int(rng.integers(1, 30))
     run_ms = rng.integers(1_000, 200_000, count)
     return Workload(

@@ -1,4 +1,4 @@
-"""What a grid run says of itself: tables, files, plots."""
+"""Results of grids: tables, files, plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics against hand-computed cases and against plain loops straight from the formulas."""
+"""Metrics compared with values computed by hand and with plain loops over their formulas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Job = tuple[int, int, int, int]  # submit, start, end, width
 
 
 def columns(jobs: list[Job]) -> tuple[np.ndarray, ...]:
-    """Return the four arrays of a list of jobs."""
+    """Convert a list of jobs to four arrays."""
     return tuple(np.array(jobs, np.int64).reshape(-1, 4).T)
 
 
@@ -35,7 +35,7 @@ def metrics_of(jobs: list[Job], nodes: int) -> Metrics:
 
 
 def slow_metrics(jobs: list[Job], nodes: int, chosen: list[bool] | None = None) -> dict[str, Fraction | float]:
-    """Compute all metrics of the chosen jobs from the formulas alone, one by one, in fractions."""
+    """Compute all metrics of the chosen jobs from the formulas, one by one, in fractions."""
     every, m = jobs, len(jobs)
     chosen = [True] * m if chosen is None else chosen
     jobs = [job for job, keep in zip(jobs, chosen, strict=True) if keep]
@@ -111,7 +111,7 @@ def slow_metrics(jobs: list[Job], nodes: int, chosen: list[bool] | None = None) 
 
 
 def slow_idle(jobs: list[Job], nodes: int) -> tuple[int, int]:
-    """Add up, between all instants of change, the idle node time with a queue and the demand that was not met."""
+    """Sum the idle node time with a queue, and the unmet demand, between all instants of change."""
     instants = sorted({instant for job in jobs for instant in job[:3]})
     idle_with_queue = unmet = 0
     for now, then in pairwise(instants):
@@ -124,7 +124,7 @@ def slow_idle(jobs: list[Job], nodes: int) -> tuple[int, int]:
 
 
 def loss_by_events(jobs: list[Job], nodes: int) -> Fraction:
-    """Compute the loss of capacity as Streit's eq. 3.7 stands there: over the 2m submissions and completions."""
+    """Compute the loss of capacity by Streit's eq. 3.7: over the 2m submissions and completions."""
     tau = sorted([a for a, *_ in jobs] + [e for _, _, e, _ in jobs])
     lost = 0
     for k in range(len(tau) - 1):
@@ -145,7 +145,7 @@ def quantile(values: list[Fraction], share: Fraction) -> Fraction:
 
 @st.composite
 def schedules(draw: st.DrawFn, *, timers: bool = True, unit: int = 2 * S) -> tuple[list[Job], int]:
-    """Draw jobs and place them first come first served, each as early as it fits, or later where timers are allowed."""
+    """Draw jobs, and place them first come first served as early as they fit, or later if timers are allowed."""
     nodes = draw(st.integers(1, 8))
     drawn = st.tuples(st.integers(0, 3), st.integers(1, nodes), st.integers(1, 20), st.integers(0, 5 if timers else 0))
     jobs: list[Job] = []
@@ -159,7 +159,7 @@ def schedules(draw: st.DrawFn, *, timers: bool = True, unit: int = 2 * S) -> tup
 
 
 def fits(jobs: list[Job], nodes: int, start: int, end: int, width: int) -> bool:
-    """Say whether so many nodes are free all the time from start to end."""
+    """Whether ``width`` nodes are free from start to end."""
     instants = {start} | {s for _, s, _, _ in jobs if start < s < end}
     return all(sum(w for _, s, e, w in jobs if s <= now < e) + width <= nodes for now in instants)
 

@@ -1,4 +1,4 @@
-"""The table of metrics for people."""
+"""The table of metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridweave.scenarios.workload.table import Workload
 
 
 def make_result(label: str, delay_s: int = 0, name: str = "big") -> SimulationResult:
-    """Build a result of three hundred jobs one after the other, each after the same wait."""
+    """Build a result of three hundred jobs, one after the other, each after the same wait."""
     rows = np.arange(300)
     run_ms = np.full(300, 100_000_000)
     workload = Workload(rows, rows * 100_000_000, rows % 4 + 1, run_ms, run_ms, name=name)
@@ -25,7 +25,7 @@ def make_result(label: str, delay_s: int = 0, name: str = "big") -> SimulationRe
 
 
 def lines(results: list[SimulationResult], width: int = 80) -> list[str]:
-    """Print the table of these results on a console of this width, without colours."""
+    """Print the table of results on a console of the given width, without colours."""
     file = io.StringIO()
     Console(file=file, width=width, no_color=True).print(metrics_table(results))
     return [line.rstrip() for line in file.getvalue().splitlines()]

@@ -54,13 +54,13 @@ def make_result(**changes: object) -> SimulationResult:
 
 
 def dated(result: SimulationResult) -> SimulationResult:
-    """Give the workload of a result a start date: two seconds before October 1996 begins in Stockholm."""
+    """Set the start date of a result's workload to two seconds before October 1996 begins in Stockholm."""
     workload = result.workload.replace(start_unix_s=844120798, timezone="Europe/Stockholm")
     return dataclasses.replace(result, workload=workload)
 
 
 def write_jobs(result: SimulationResult, path: Path) -> None:
-    """Write the jobs.csv of a result, and nothing else."""
+    """Write only the jobs.csv of a result."""
     result.files()["jobs.csv"](path)
 
 

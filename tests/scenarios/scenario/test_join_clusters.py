@@ -1,4 +1,4 @@
-"""What joining clusters would bring: a trace for each site's own users, and the table of docs/join-clusters.md."""
+"""Join clusters: a trace for each site's own users, and the table of docs/join-clusters.md."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_figures_in_the_docs_are_those_of_runs() -> None:
 
 
 def cancelling_traces(tmp_path: Path) -> Path:
-    """Write two traces: in the north the second job waits for the first, and was cancelled after 50 s."""
+    """Write two traces; in the north the second job waits for the first and is cancelled after 50 s."""
     for name, submit_s, cancel_ms in (("north", [0, 10, 20], [-1, 60_000, -1]), ("south", [0, 500], None)):
         write(tmp_path / f"{name}.swf", submit_s, 8 if name == "north" else 2, 1_000_000)
         if cancel_ms is not None:

@@ -1,4 +1,4 @@
-"""Scenario files: what is read, where keys stand, and that all problems are named at once."""
+"""Scenario files: reading, lines of keys, and reports of all problems at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ overhead = 0.2
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    """Write a scenario with nothing wrong."""
+    """Write a valid scenario."""
     path = tmp_path / "good.toml"
     path.write_text(GOOD)
     return path
@@ -73,7 +73,7 @@ GAPS = st.sampled_from(["", " ", "\n", " # ], } = [t]\n", "\n\n  "])
 
 @st.composite
 def documents(draw: st.DrawFn) -> str:
-    """Draw a TOML document in which every key is a word of its own: k0, k1, ..."""
+    """Draw a TOML document with distinct keys: k0, k1, ..."""
     count = 0
 
     def key() -> str:

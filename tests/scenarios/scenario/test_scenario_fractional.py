@@ -1,4 +1,4 @@
-"""Sites that give jobs fractions of nodes, in scenarios."""
+"""Scenarios with sites that give jobs parts of nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ mode = "{mode}"
 
 
 def written(folder: Path, text: str) -> Path:
-    """Return the file of a scenario."""
+    """Write the scenario to a file."""
     path = folder / "fractional.toml"
     path.write_text(text)
     return path

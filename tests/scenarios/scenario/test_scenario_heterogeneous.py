@@ -1,4 +1,4 @@
-"""Sites of machines that differ, in scenarios."""
+"""Scenarios with sites of different machines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ mode = "{mode}"
 
 
 def written(folder: Path, mode: str = "local", nodes: str = "4-7") -> Path:
-    """Return the file of a scenario."""
+    """Write the scenario to a file."""
     path = folder / "mixed.toml"
     path.write_text(TEXT.format(mode=mode, nodes=nodes))
     return path

@@ -1,4 +1,4 @@
-"""A scenario with a network between its sites: what is read, and all that is wrong, with file, line and field."""
+"""Scenarios with a network between sites: reading, and problems with file, line and field."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ graph [
 
 
 def line_of(text: str, piece: str) -> int:
-    """Return the number of the line that has this piece."""
+    """Return the number of the line that contains a text."""
     return next(number for number, line in enumerate(text.splitlines(), start=1) if piece in line)
 
 
@@ -63,7 +63,7 @@ def problems(folder: Path, text: str, *overrides: str) -> list[str]:
 
 
 def changed(*pairs: tuple[str, str]) -> str:
-    """Return the good scenario with pieces replaced, each of which is there."""
+    """Return the valid scenario with replaced texts, each of which must occur."""
     text = GOOD
     for old, new in pairs:
         assert old in text
@@ -362,7 +362,7 @@ def test_an_invalid_network_is_reported_in_every_mode(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Look for topologies in a folder of the test alone, and return it."""
+    """Use a temporary folder as the only folder of topologies; return it."""
     folder = tmp_path / "topologies"
     folder.mkdir()
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))

@@ -1,4 +1,4 @@
-"""A scenario with a network, run: what its tables and files say of it, and what changes of the links do."""
+"""Runs of scenarios with a network: their tables and files, and the effect of changes of links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios that are run: homes, transformations, streams of random numbers, modes, and the simulators below."""
+"""Runs of scenarios: homes, transformations, random streams, modes, and equality with the simulators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = ["workload.jobs=300"]
 
 
 def workload_of(widths: Sequence[int], **columns: Sequence[int]) -> Workload:
-    """Return jobs of these widths, one a second, ids from 1."""
+    """Return jobs of these widths, one per second, with ids from 1."""
     n = len(widths)
     times = np.full(n, 5000)
     return Workload(

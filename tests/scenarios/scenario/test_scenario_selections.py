@@ -1,4 +1,4 @@
-"""The selections of the meta-scheduler over sites that differ, as docs/control.md compares them."""
+"""The selections of the meta-scheduler over different sites, as compared in docs/control.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = re.findall(rf"^\| (`[^|]*) \| {NUMBER} \| {NUMBER} \| {NUMBER} \|$", SECT
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of the scenario on the page."""
+    """Write the scenario of the docs page to a file."""
     path = tmp_path_factory.mktemp("selections") / "differ.toml"
     path.write_text(SECTION.split("```toml\n")[1].split("```")[0])
     return path

@@ -1,4 +1,4 @@
-"""Scenarios with sites whose nodes are shared."""
+"""Scenarios with sites whose jobs share nodes."""
 
 from __future__ import annotations
 

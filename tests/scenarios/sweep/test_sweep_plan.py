@@ -1,4 +1,4 @@
-"""The plan of a sweep: what is varied, the seeds, the names of runs, and all that is wrong at once."""
+"""The plan of a sweep: varied keys, seeds, keys of runs, and reports of all problems at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN = st.recursive(
 
 
 def problems_of(*arguments: object, **options: object) -> list[str]:
-    """Return what is wrong with a plan."""
+    """Return the problems of a plan."""
     with pytest.raises(ScenarioError) as error:
         make_plan(*arguments, **options)  # type: ignore[arg-type]
     return [str(problem) for problem in error.value.problems]

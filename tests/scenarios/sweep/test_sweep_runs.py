@@ -1,4 +1,4 @@
-"""The runs of a sweep: in this process and on Ray, kept, repeated only where they must be, and failing alone."""
+"""The runs of a sweep: in this process and on Ray, saved, reused, and failing independently."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = {"workload.jobs": 60}
 
 
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets the name of each run that is really carried out in this process."""
+    """Return a list that receives the key of each run carried out in this process."""
     done: list[str] = []
 
     def counted(run: PlannedRun, stamp: str) -> work.Outcome:

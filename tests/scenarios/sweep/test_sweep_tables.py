@@ -20,7 +20,7 @@ VARY = {"p": [0.3, 0, 0.1], "grid.mode": ["multi-site", "adaptive"]}
 
 
 def made(vary: dict[str, list[object]] | None = None, seeds: int = 3, rng_seed: int = 0) -> SweepResult:
-    """Return a sweep with metrics out of a hat."""
+    """Return a sweep with random metrics."""
     plan = make_plan("two-sites", VARY if vary is None else vary, seeds=seeds)
     rng = np.random.default_rng(rng_seed)
     values: list[Values | None] = [

@@ -64,7 +64,7 @@ app.command("run")(run_command)
 
 @app.callback()
 def _several() -> None:
-    """Keep the name of the command, which alone would be left out."""
+    """Make the app a group: Typer drops the name of an only command."""
 
 
 def invoke(*arguments: object) -> Result:
@@ -74,7 +74,7 @@ def invoke(*arguments: object) -> Result:
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    """Write a scenario with every table and nothing wrong."""
+    """Write a valid scenario with every table."""
     path = tmp_path / "good.toml"
     path.write_text(GOOD)
     return path
@@ -90,7 +90,7 @@ def problems(path: Path, text: str, *overrides: str) -> list[tuple[int | None, s
 
 
 def of_widths(folder: Path, widths: list[int], sites: list[Site], **table: object) -> Scenario:
-    """Return a scenario of jobs of these widths, one a second, that limited control shares."""
+    """Return a scenario of jobs of these widths, one per second, shared under limited control."""
     n = len(widths)
     times = np.full(n, 5000)
     workload = Workload(np.arange(1, n + 1), np.arange(n) * 1000, np.array(widths, np.int64), times, times)
@@ -296,7 +296,7 @@ def test_without_delays_and_faults_the_world_equals_the_batch_driver() -> None:
 
 
 def runs_at_home(built: Built, result: SimulationResult) -> None:
-    """Assert that every job that was not handed to the grid ran at its home, and every job ran."""
+    """Assert that every job ran, and at home unless it was submitted to the grid."""
     assert (result.n_fragments >= 1).all()
     own = np.flatnonzero(~built.to_grid)
     assert len(own) > 0

@@ -1,4 +1,4 @@
-"""The simulated world: equal to the batch driver where nothing goes wrong, and sound where everything does."""
+"""The simulated world: equal to the batch driver without faults, and free of violations with them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERHEADS: tuple[float | tuple[float, ...], ...] = (0.0, 0.3, (0.1, 0.5), 1.0)
 
 
 def pick(rng: np.random.Generator, choices: Any) -> Any:
-    """Draw one of several things."""
+    """Draw one of several values."""
     return choices[int(rng.integers(len(choices)))]
 
 
@@ -46,7 +46,7 @@ def random_policy(rng: np.random.Generator, control: str = "full") -> GridPolicy
 
 
 def random_grid(rng: np.random.Generator, *, tick: int = 1) -> tuple[Workload, list[int], np.ndarray[Any, Any]]:
-    """Draw sites, a workload, some of whose jobs may be too wide, and how its jobs bear being split."""
+    """Draw sites, a workload with jobs that may be too wide, and sensitivities of jobs to splits."""
     nodes = rng.integers(1, 10, rng.integers(1, 5)).tolist()
     load = float(rng.choice((0.5, 0.9, 1.5)))
     case = random_grid_jobs(rng, int(rng.integers(1, 50)), nodes, load=load, tick=tick)
@@ -54,7 +54,7 @@ def random_grid(rng: np.random.Generator, *, tick: int = 1) -> tuple[Workload, l
 
 
 def assert_same(world: SimulationResult, batch: SimulationResult, what: str) -> None:
-    """Two results are the same schedule, job by job."""
+    """Assert that two results have the same schedule, job by job."""
     assert world.start_ms.tolist() == batch.start_ms.tolist(), what
     assert world.end_ms.tolist() == batch.end_ms.tolist(), what
     for job in range(len(batch.workload)):
@@ -81,7 +81,7 @@ def test_without_delays_and_faults_the_world_equals_the_batch_driver(part: int) 
 
 
 def play_badly(seed: int, control: str) -> SimulationResult:
-    """Play a random grid with all that can go wrong, and all checks."""
+    """Simulate a random grid with all kinds of faults and all checks."""
     rng = np.random.default_rng([seed, 77])
     workload, nodes, _ = random_grid(rng, tick=1000)
     inputs = WorldInputs(

@@ -1,4 +1,4 @@
-"""Jobs that their users take back while they wait, in the simulated world."""
+"""Jobs that their users cancel while they wait, in the simulated world."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gridweave.site.policy import SitePolicy
 
 
 def drawn(rng: np.random.Generator, tick: int = 1) -> tuple[Workload, list[int]]:
-    """Draw sites with much to do, and jobs for them, half of which are taken back if they still wait."""
+    """Draw busy sites and jobs, half of which are cancelled if they still wait."""
     nodes = rng.integers(1, 10, rng.integers(1, 5)).tolist()
     case = random_grid_jobs(rng, int(rng.integers(5, 50)), nodes, load=1.5, tick=tick)
     return cancelling(rng, to_workload(case.jobs)), nodes
 
 
 def cancels_of(workload: Workload) -> Any:
-    """Return when jobs are taken back; far away for those that nobody does."""
+    """Return the cancellation times, with a late time for jobs that are not cancelled."""
     cancel_ms = np.asarray(workload.columns["cancel_ms"], np.int64)
     return np.where(cancel_ms < 0, np.iinfo(np.int64).max, cancel_ms)
 

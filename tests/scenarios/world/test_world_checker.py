@@ -1,6 +1,7 @@
-"""The checker can fail: every kind of violation, brought about by a core that is broken on purpose, is found.
+"""The checker can fail: it finds every kind of violation, caused by a deliberately broken core.
 
-Each test breaks one rule in one core and plays worlds until the history speaks up; the same worlds pass unbroken.
+Each test breaks one rule in one core and simulates worlds until the history reports it; the same worlds pass with sound
+cores.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CUTS = Faults(cut_every_ms=80_000, cut_lasts_ms=30_000)
 def play(
     seed: int, network: Network, faults: Faults | None = None, *, check: bool = False, long: bool = False
 ) -> SimulationResult:
-    """Play a busy grid of two sites, most of whose jobs are split, with some jobs of the sites' own users."""
+    """Simulate a busy grid of two sites with mostly split jobs and some jobs of the sites' own users."""
     rng = np.random.default_rng(seed)
     count = 60
     estimate_ms = rng.integers(2_000, 20_000, count) + 60_000 * long
@@ -64,7 +65,7 @@ def play(
 def assert_found(
     message: str | None, network: Network, faults: Faults | None = None, *, check: bool = False, long: bool = False
 ) -> None:
-    """Expect one of a few worlds to show the violation, and the history to say what it is."""
+    """Expect one of a few worlds to show the violation with this message."""
 
     def some_worlds() -> None:
         for seed in range(20):
@@ -137,7 +138,7 @@ def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch, check
 
 
 def keep_holds(self: CoAllocator, attempt: coallocation.Attempt, but: int | None) -> list[ToSite]:
-    """Give an attempt up and forget to tell the sites."""
+    """Give up an attempt without releasing its nodes."""
     attempt.state = coallocation.OVER
     del self.attempts[attempt.job.job_id]
     self.asking.pop(attempt.job.job_id, None)
@@ -158,7 +159,7 @@ def test_a_lease_that_ends_late_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def without(answer: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have sites forget to send every fifth answer of a kind."""
+    """Make sites drop every fifth answer of a kind."""
     count = 0
 
     def forgetful(self: ContractCore, now_ms: int, events: Sequence[Any]) -> list[Any]:
@@ -289,7 +290,7 @@ def started(history: History, job_id: int = 1, site: int = 0, nodes: tuple[int, 
 
 
 def finished(history: History, job_id: int = 1, site: int = 0) -> None:
-    """Let a job finish and be reported."""
+    """Finish and report a job."""
     history.stopped(5, job_id, completed=True)
     history.left(5, site, job_id)
     history.reported(6, job_id, "finished")
@@ -327,7 +328,7 @@ def test_a_failed_site_frees_its_nodes_and_leases() -> None:
 
 
 def after(*steps: Callable[[History], None]) -> History:
-    """Return a history of two sites of four nodes after some steps."""
+    """Return a history of two sites of four nodes after the given steps."""
     history = History([4, 4])
     for step in steps:
         step(history)

@@ -1,4 +1,4 @@
-"""Sites on which high jobs evict low ones in the simulated world: whole, and with all faults that it knows."""
+"""Sites on which jobs of high level evict others, in the simulated world, without and with faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEVELS = (
 
 
 def evicting(evicted: str = "restart", fast: float = 2.0) -> HeterogeneousPolicy:
-    """Return a site of two halves, the one faster, on the whole of which wide jobs run as well."""
+    """Return a site with a fast and a slow half, which run wide jobs together."""
     return HeterogeneousPolicy(
         nodes=NODES,
         classes=(MachineClass(name="plain", count=4), MachineClass(name="fast", count=4, speed=fast)),
@@ -37,7 +37,7 @@ def evicting(evicted: str = "restart", fast: float = 2.0) -> HeterogeneousPolicy
 
 
 def drawn(seed: int, jobs: int = 80) -> Workload:
-    """Return jobs of all three levels, half of them on one machine, under much load."""
+    """Return jobs of all three levels under high load, half of them on one machine."""
     rng = np.random.default_rng(seed)
     run_ms = rng.integers(60_000, 2_000_000, jobs)
     return Workload(
@@ -51,7 +51,7 @@ def drawn(seed: int, jobs: int = 80) -> Workload:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """Return a list to which every eviction is added: the site, and whether the job was the grid's."""
+    """Return a list that receives every eviction: the site, and whether the job was the grid's."""
     seen: list[tuple[int, bool]] = []
     evict = Works.evict
 

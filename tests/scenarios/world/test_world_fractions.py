@@ -1,4 +1,4 @@
-"""Sites that give jobs fractions of nodes in the simulated world, and the checker that knows parts of nodes."""
+"""Sites that give jobs parts of nodes in the simulated world, and the checker for parts of nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKED = FractionalPolicy(algorithm="MCB8*/per/OPT=AVG", period_ms=600_000)
 
 
 def drawn(seed: int, jobs: int = 100) -> Workload:
-    """Return jobs of the Lublin model under much load, with needs; the tasks of some differ."""
+    """Return jobs of the Lublin model under high load, with needs; some have different tasks."""
     rng = np.random.default_rng(seed)
     return with_needs(generate_lublin(lublin_model(), jobs, rng, nodes=NODES, load=1.4), "lublin-root", rng)
 
@@ -49,7 +49,7 @@ def test_no_invariant_is_violated_with_parts_of_nodes_and_faults(seed: int, cont
 
 
 def starts_at(policies: list[FractionalPolicy | SitePolicy], need: float, memory: float) -> list[int]:
-    """Return the starts of three jobs of a grid of two sites: two that take a site each, then one as wide."""
+    """Return the starts of three jobs on two sites: two that fill a site each, then one as wide."""
     workload = Workload(
         job_id=[1, 2, 3],
         submit_ms=[0, 1, 1_000],

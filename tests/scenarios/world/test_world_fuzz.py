@@ -1,4 +1,4 @@
-"""The search for violations, in Python and as `gridweave scenario fuzz`: what it finds can be repeated by its seed."""
+"""The search for violations, in Python and as `gridweave scenario fuzz`, and its reproduction by seed."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def inputs(file: Path) -> WorldInputs:
-    """Return the worlds of that scenario, with few jobs each."""
+    """Return the inputs of that scenario's worlds, with few jobs each."""
     return world_of(build_scenario(file), jobs=60)
 
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Break the grid: it takes every end of a job whose id is a multiple of 5 for nothing."""
+    """Break the grid: it ignores the end of every job whose id is a multiple of 5."""
     sound = FullControl._take_note
 
     def forgetful(self: FullControl, now_ms: int, change: object) -> object:

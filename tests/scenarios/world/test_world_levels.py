@@ -1,4 +1,4 @@
-"""Queues whose high jobs evict low ones in the simulated world: by themselves, and beside a grid with all faults."""
+"""Queues whose high jobs evict low ones in the simulated world, alone and with a grid and faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEVELS = (
 
 
 def drawn(seed: int, jobs: int = 60) -> Workload:
-    """Return jobs of all three levels, under much load."""
+    """Return jobs of all three levels under high load."""
     rng = np.random.default_rng(seed)
     run_ms = rng.integers(60_000, 2_000_000, jobs)
     return Workload(

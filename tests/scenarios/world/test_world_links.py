@@ -35,14 +35,14 @@ RING = list(PATTERNS).index("ring")
 
 
 def row_net(extra: str = "", changes: tuple[CableChange, ...] = (), **options: Any) -> GridNet:
-    """Return sites a, b and c in a row, with a node beside b; b and c are joined by a slow link."""
+    """Return sites a, b and c in a row, and a further node next to b; a slow link joins b and c."""
     table, topology = parse_network(ROW % extra, "row.toml", read_text=str, sites=("a", "b", "c"))
     timetable = Timetable.of(topology, changes) if changes else None
     return as_in_thesis(NetworkModel.of_table(table, topology), timetable, **options)
 
 
 def jobs(*rows: tuple[int, int, int], **columns: Any) -> Workload:
-    """Return jobs of (submit, width, length)."""
+    """Build jobs from (submit, width, length)."""
     submit_ms, width, run_ms = zip(*rows, strict=True)
     numbers = list(range(1, len(rows) + 1))
     return Workload(numbers, submit_ms, width, run_ms, run_ms, columns={k: np.array(v) for k, v in columns.items()})

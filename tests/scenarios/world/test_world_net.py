@@ -1,4 +1,4 @@
-"""The simulated world with a network between its sites: equal to the batch driver, and sound when links fail."""
+"""The simulated world with a network between sites: equal to the batch driver, and correct when links fail."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_without_delays_and_faults_the_world_equals_the_batch_driver(number: int
 
 
 def play_badly(seed: int, control: str) -> SimulationResult:
-    """Play a random grid on a random network with all that can go wrong, and all checks."""
+    """Simulate a random grid on a random network with all kinds of faults and all checks."""
     rng = np.random.default_rng([seed, 78])
     data = str(rng.choice(("none", "none", "blocking", "prefetch"))) if control != "none" else "none"
     options = {"contention": str(rng.choice(("none", "static", "dynamic", "dynamic"))), "data": data}

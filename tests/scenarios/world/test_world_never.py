@@ -1,4 +1,4 @@
-"""Sites that can never run a job in the simulated world: it goes elsewhere, or is refused, and holds up nobody."""
+"""Jobs that some site can never run, in the simulated world: they go elsewhere or are refused, and block no job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SINGLE = HeterogeneousPolicy(nodes=4, classes=(MachineClass(name="plain", count=
 
 
 def jobs(*rows: tuple[int, int, int]) -> Workload:
-    """Return jobs of some widths that come and run at some instants: (submitted, width, how long)."""
+    """Build jobs from (submitted, width, length)."""
     submit_ms, width, run_ms = np.array(rows).T
     return Workload(
         job_id=np.arange(1, len(rows) + 1), submit_ms=submit_ms, width=width, estimate_ms=run_ms, run_ms=run_ms

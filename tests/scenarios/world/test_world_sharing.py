@@ -1,4 +1,4 @@
-"""Sites with shared nodes in the simulated world, and the grid that knows what they can share."""
+"""Sites with shared nodes in the simulated world, and a grid that uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODES = 16
 
 
 def drawn(seed: int, jobs: int = 100) -> Workload:
-    """Return jobs of the Lublin model under much load, with resources."""
+    """Return jobs of the Lublin model under high load, with resources."""
     rng = np.random.default_rng(seed)
     workload = generate_lublin(lublin_model(), jobs, rng, nodes=NODES, load=1.4)
     return assign_resources(workload, "M1", rng)
@@ -84,7 +84,7 @@ def test_no_invariant_is_violated_with_shared_nodes_and_faults(seed: int, contro
 
 
 def pair(offer: str) -> tuple[Workload, list[SharedNodes]]:
-    """Return a job that takes the only site, one that could share it, and the site's policy."""
+    """Return a job that fills the only site, a job that can share its nodes, and the site's policy."""
     resources = {
         "cpu_fraction": [0.9, 0.1], "network_fraction": [0.1, 0.0], "disk_fraction": [0.0, 0.9],
         "memory_fraction": [0.4, 0.4], "cpu_kind": [0, 0],

@@ -1,4 +1,4 @@
-"""Sites that share their nodes in time in the simulated world, and the checker that knows slices."""
+"""Sites that share their nodes in time in the simulated world, and the checker for slices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MBGS = msgspec.structs.replace(BGS, migration="all", migration_ms=5_000)
 
 
 def drawn(seed: int, jobs: int = 100) -> Workload:
-    """Return jobs of the Lublin model under much load."""
+    """Return jobs of the Lublin model under high load."""
     return generate_lublin(lublin_model(), jobs, np.random.default_rng(seed), nodes=NODES, load=1.4)
 
 
