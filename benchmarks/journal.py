@@ -32,11 +32,11 @@ from gridweave.site.job import Job, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.replay import replay
 from gridweave.site.messages import ORDERS, Answer, Enqueued, JobSubmitted, RunEnded, RunStarted, StartRun
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import SiteDriver
+from gridweave.site.users.owner import OwnerPolicy
 
 ASKED = 5000
 BATCH = 500

@@ -44,7 +44,6 @@ from gridweave.grid.settings import GridSettings, core_of, traffic_of
 from gridweave.grid.traffic import SplitExperience
 from gridweave.netmodel.correction import Measurements, MeasurementsState, correct
 from gridweave.settings import SettingsChanged, settings_as
-from gridweave.site.book import BookState, JobBook
 from gridweave.site.elements import of_attempt
 from gridweave.site.explain import (
     Forecast,
@@ -90,6 +89,7 @@ from gridweave.site.messages import (
 from gridweave.site.needs.beside import beside_text
 from gridweave.site.state import CoreState, hand_over, with_parts
 from gridweave.site.times import run_time_ms
+from gridweave.site.users.book import BookState, JobBook
 
 MEASURED_JOBS = 31
 """So many of the jobs that ended last tell what it takes to start processes, and to hear of their ends."""

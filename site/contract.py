@@ -67,9 +67,9 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.needs.offers import new_rate, untold_job, why_not_placed, with_offer
-from gridweave.site.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import span_text
+from gridweave.site.users.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 
 RENDEZVOUS_MS = 30_000
 """How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""

@@ -14,7 +14,6 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.settings import Changeable
 from gridweave.site.allocation import NO_PORT, Port, Ports
-from gridweave.site.book import JobBook
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.elements import Element, count_of, elements_problem, indexes_of
@@ -63,8 +62,9 @@ from gridweave.site.messages import (
 )
 from gridweave.site.needs.beside import SharedTime, partners_of
 from gridweave.site.needs.known import UsualNeeds
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.users.book import JobBook
+from gridweave.site.users.owner import OwnerPolicy
 
 
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,9 +71,9 @@ from gridweave.site.messages import (
     UserSubmitted,
     Wish,
 )
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import Limit, SitePolicy, Window
 from gridweave.site.runs import SiteSettings
+from gridweave.site.users.owner import OwnerPolicy
 from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
 from virtual_time import VirtualLoop
 

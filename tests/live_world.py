@@ -46,13 +46,13 @@ from gridweave.site.messages import (
     StartRun,
 )
 from gridweave.site.messages import Machine as SiteMachine
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service import site_driver
 from gridweave.site.service.driver import as_begun
 from gridweave.site.service.site_driver import GRID, SiteDriver
+from gridweave.site.users.owner import OwnerPolicy
 from live_wishes import check_notes, check_waits, was_hopeless, with_wishes
 from memory_journal import Disk, MemoryJournal, replay
 from virtual_time import Process, VirtualLoop

@@ -18,13 +18,13 @@ from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.desk import SiteDesk
 from gridweave.site.service.site_driver import GRID, SiteDriver
+from gridweave.site.users.owner import OwnerPolicy
 from ports import meeting_ports
 
 SITES = (("north", (2, 2)), ("south", (2,)))

@@ -20,8 +20,8 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import MAX_WIDTH, Resources
 from gridweave.site.needs.known import DISK_BPS, UsualNeeds
 from gridweave.site.needs.text import parse_resources
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.service.zones import load_zone
+from gridweave.site.users.owner import OwnerPolicy
 from gridweave.values import parse_bytes
 
 WITHOUT_NET = "is {!r}, and there is no network; add the table [net], or leave this out"

@@ -39,7 +39,6 @@ from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLim
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.needs.known import UsualNeeds
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.actor import SiteActor
@@ -57,6 +56,7 @@ from gridweave.site.service.calls import (
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.probes.prober import ProbePlan
 from gridweave.site.service.zones import live_week
+from gridweave.site.users.owner import OwnerPolicy
 
 logger = logging.getLogger("gridweave.live")
 

@@ -23,8 +23,8 @@ from gridweave.site.contract import ALONE_MS, RENDEZVOUS_MS
 from gridweave.site.disciplines.dictionary import deciding, traits_of
 from gridweave.site.job import JobRecord
 from gridweave.site.launch import MachineRules
-from gridweave.site.owner import policy_label
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
+from gridweave.site.users.owner import policy_label
 
 MARGIN_MS, RETRY_MS = 250, 1_000
 """How long actors may take to agree on a start, and after how long a silent actor is asked again; real time."""

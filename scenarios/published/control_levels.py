@@ -21,7 +21,7 @@ from gridweave.scenarios.workload.homes import home_of
 from gridweave.scenarios.workload.table import MS_PER_S, BoolArray
 from gridweave.scenarios.workload.transform import split
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.owner import OwnerPolicy
+from gridweave.site.users.owner import OwnerPolicy
 
 EXTRACT = "10_20k_org"
 MACHINES = "m128"

@@ -34,7 +34,7 @@ from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, PlannedFault, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, traits_of
 from gridweave.site.disciplines.entry import Entry, Policy
-from gridweave.site.owner import OwnerPolicy
+from gridweave.site.users.owner import OwnerPolicy
 
 
 def _grid_net(scenario: Scenario, network: ReadNetwork, until_ms: int) -> GridNet:

@@ -24,7 +24,7 @@ from gridweave.scenarios.world.connections import Faults, Network, check_reach, 
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.traffic import merged
 from gridweave.site.disciplines.entry import Policy
-from gridweave.site.owner import OwnerPolicy
+from gridweave.site.users.owner import OwnerPolicy
 
 JOBS = 300
 """Jobs of one run: enough for queues, splits and faults to meet, and simulated in a fraction of a second."""

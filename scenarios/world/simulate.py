@@ -30,8 +30,8 @@ from gridweave.site.disciplines.dictionary import traits_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.kernels.limits import WeekClock
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.users.owner import OwnerPolicy
 
 
 def simulate_world(

@@ -8,7 +8,7 @@ from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.base import SharedOffer
 from gridweave.site.job import Job, why_impossible
 from gridweave.site.messages import Quoted, RequestQuote, RunsLate, ToGrid
-from gridweave.site.owner import GridJob
+from gridweave.site.users.owner import GridJob
 
 
 def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> SharedOffer | None:

@@ -44,11 +44,11 @@ from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import ExperienceEdited
-from gridweave.site.owner import policy_label
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.faults import recent_fault
 from gridweave.site.service.history import JobHistory
 from gridweave.site.service.site_driver import GRID, SiteDriver
+from gridweave.site.users.owner import policy_label
 
 KEEP_EVENTS = 20_000
 """So many events are known without the journal."""

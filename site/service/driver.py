@@ -20,7 +20,6 @@ import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.settings import Changeable, SettingsChanged, plain, settings_as, settings_changes
-from gridweave.site.book import JobBook
 from gridweave.site.channel import Channel, Packet
 from gridweave.site.eligibility import Past, past_of
 from gridweave.site.job import (
@@ -42,6 +41,7 @@ from gridweave.site.maxima import NO_MAXIMA, Maxima, MaximaSet
 from gridweave.site.messages import UserSubmitted, Wish
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.state import compressed
+from gridweave.site.users.book import JobBook
 
 logger = logging.getLogger("gridweave.live")
 

@@ -349,7 +349,7 @@ def test_a_job_that_is_delegated_is_described_for_each_site_that_has_it() -> Non
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave, those that wait or run stay, and all are counted."""
-    monkeypatch.setattr("gridweave.site.book.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 20)
     core = grid()
     do(core, 0, job(8, key="stays"))
     for number in range(2, 52):

@@ -50,8 +50,8 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.users.owner import OwnerPolicy
 
 RENDEZVOUS_MS = 500
 

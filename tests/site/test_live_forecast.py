@@ -11,10 +11,10 @@ from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
 from gridweave.site.live import OWN_IDS, LiveSite
 from gridweave.site.messages import EnqueueJob, Machine, ReserveNodes, UserSubmitted, Wish
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings
 from gridweave.site.state import dump_state
+from gridweave.site.users.owner import OwnerPolicy
 
 FIRST, SECOND, THIRD = OWN_IDS + 1, OWN_IDS + 2, OWN_IDS + 3
 MINUTE_MS = 60_000

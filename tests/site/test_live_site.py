@@ -286,7 +286,7 @@ def test_a_number_that_was_guessed_ends_nothing() -> None:
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave; those that wait or run stay."""
-    monkeypatch.setattr("gridweave.site.book.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 20)
     core = site()
     do(core, 0, own(2, key="stays"))
     for number in range(1, 50):

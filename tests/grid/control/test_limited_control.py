@@ -39,8 +39,8 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.users.owner import OwnerPolicy
 from limited_grid import delegated, enqueue, grid, offered
 from meta_steps import RETRY_MS, said, step, submitted
 from reference.model import Job as PlainJob

@@ -29,7 +29,7 @@ from gridweave.site.messages import (
     Started,
     Withdrawn,
 )
-from gridweave.site.owner import OwnerPolicy
+from gridweave.site.users.owner import OwnerPolicy
 from meta_steps import RETRY_MS, meta, said, step, submitted
 from reference.model import Job as PlainJob
 

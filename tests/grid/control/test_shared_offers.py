@@ -24,9 +24,9 @@ from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import JobFinished, Quoted, Refused, RequestQuote, ReserveNodes, RunsLate, Started, ToGrid
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.state import dump_state, read_state
+from gridweave.site.users.owner import OwnerPolicy
 from reference.full_sharing import Running, Waiting, taken
 from shared_jobs import random_workload, workload_of
 

@@ -135,7 +135,7 @@ async def test_a_wish_to_end_is_durable_when_it_was_heard(tmp_path: Path) -> Non
 @pytest.mark.asyncio
 async def test_a_job_that_ended_long_ago_can_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the core has forgotten is judged by what the journal keeps; and after a restart it is decided the same."""
-    monkeypatch.setattr("gridweave.site.book.KEEP_ENDED", 10)
+    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 10)
     place = tmp_path / "grid.journal"
     life = Life(place)
     for number in range(15):

@@ -406,7 +406,7 @@ async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp
 @pytest.mark.asyncio
 async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first, those that ended long ago as well, and each once; filters narrow them."""
-    monkeypatch.setattr("gridweave.site.book.KEEP_ENDED", 10)
+    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 10)
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
         held = [shell("true", hold=True, name=f"job {number % 3}", user=f"user {number % 2}") for number in range(30)]

@@ -15,18 +15,18 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver, identity_of
 from gridweave.grid.settings import GridSettings
 from gridweave.settings import plain
-from gridweave.site.book import JobBook
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.tables import head
 from gridweave.site.messages import Machine, RunEnded, RunStarted, StartRun
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import Runs, SiteSettings
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.driver import Driver
 from gridweave.site.service.site_driver import SiteDriver
+from gridweave.site.users.book import JobBook
+from gridweave.site.users.owner import OwnerPolicy
 
 GRID = GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site"))
 N0 = Machine(name="n0", nodes=4, ports=(2000, 2010))

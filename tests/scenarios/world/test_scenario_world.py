@@ -23,8 +23,8 @@ from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable, json_sc
 from gridweave.scenarios.traces.load import save_workload
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.users.owner import OwnerPolicy
 
 GOOD = """\
 [[sites]]

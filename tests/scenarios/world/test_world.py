@@ -16,8 +16,8 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
+from gridweave.site.users.owner import OwnerPolicy
 
 ORDERS = ("fcfs", "sjf", "ljf", "saf", "laf", "bfit", "wfit")
 SELECTIONS = ("best-fit", "biggest-free", "equal-util", "random", "earliest-end")

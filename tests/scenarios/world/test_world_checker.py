@@ -27,7 +27,7 @@ from gridweave.scenarios.world.world import LOOK_EVERY, PATIENCE_INSTANTS, PATIE
 from gridweave.site.allocation import NodePool
 from gridweave.site.contract import ContractCore
 from gridweave.site.messages import CommitNodes, Ended, LeaseEnded, ToGrid
-from gridweave.site.owner import GridShare
+from gridweave.site.users.owner import GridShare
 
 GOOD = Network(latency_ms=20)
 BAD = Network(latency_ms=500, jitter_ms=800, loss=0.3, duplicate=0.2)

@@ -19,7 +19,7 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network, Routes, check_reach, node_of_grid
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.traffic import merged
-from gridweave.site.owner import OwnerPolicy
+from gridweave.site.users.owner import OwnerPolicy
 from net_builders import as_in_thesis
 
 ROW = """

@@ -30,8 +30,8 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.times import LONGEST_PAUSE_MS
+from gridweave.site.users.owner import OwnerPolicy
 
 FREE = ((0, 1), (1_000, 4))
 

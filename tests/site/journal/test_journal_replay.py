@@ -40,9 +40,9 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
-from gridweave.site.owner import OwnerPolicy
 from gridweave.site.policy import SitePolicy
 from gridweave.site.state import dump_state, read_state
+from gridweave.site.users.owner import OwnerPolicy
 from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
 
 
