@@ -27,7 +27,8 @@ from rich.table import Table
 
 from gridweave.grid.api import JobEvent, NewJob, Queue, SubmitJobs, Submitted
 from gridweave.grid.client.client import Client
-from gridweave.site.job import OPEN, JobRequest, Program
+from gridweave.site.job import JobRequest, Program
+from gridweave.site.lifecycle import OPEN
 from gridweave.site.service.calls import NAMESPACE
 
 ROOT = Path(__file__).parent.parent

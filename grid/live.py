@@ -56,8 +56,9 @@ from gridweave.site.explain import (
     with_cost,
     with_refusals,
 )
-from gridweave.site.job import OVER, DescribeJob, FragmentReport, Job, JobRecord, JobRequest, State
+from gridweave.site.job import DescribeJob, FragmentReport, Job, JobRecord, JobRequest
 from gridweave.site.launch import ANYONE, NodeSharing, TakenUsers, both_ran, total_usage
+from gridweave.site.lifecycle import BEGUN, OVER, PENDING, UNPLACED, JobCause, JobState
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -153,7 +154,7 @@ class LiveGrid:
 
     def __init__(self, settings: GridSettings) -> None:
         self.settings = settings
-        self.book = JobBook(1, can_hold=("held", "waiting", "starting"), needs=settings.needs)
+        self.book = JobBook(1, can_hold=(*UNPLACED, "starting"), needs=settings.needs)
         self.core = core_of(settings)
         self.measured = Measurements()
         self._traffic = traffic_of(settings)
@@ -220,7 +221,7 @@ class LiveGrid:
             if record is not None:
                 kept = self.book.why_kept(job_id, now_ms)
                 found[job_id] = settled(record_forecast(record, now_ms, kept))
-                if not kept and record.state in ("waiting", "starting"):
+                if not kept and record.state in PENDING:
                     ours.append(record)
         forecasters = self.core.forecasters(now_ms, [record.job_id for record in ours], self._end_ms())
         for record, forecaster in zip(ours, forecasters, strict=True):
@@ -236,7 +237,7 @@ class LiveGrid:
     def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
         """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
         now_ms = max(now_ms, self._now_ms)
-        state: State = "refused"
+        state: JobState = "refused"
         refusal = self.book.refusal(request)
         if refusal is None and (waits := self.book.why_it_would_wait(request, now_ms)):
             state, refusal = "held", f"it would wait: {waits}"
@@ -285,7 +286,7 @@ class LiveGrid:
         spread = [
             [numbers[name] for name, _ in record.places]
             for record in self.book.records.values()
-            if record.state in ("running", "ending") and len(record.places) > 1
+            if record.state in BEGUN and len(record.places) > 1
         ]
         measured = self.measured.pairs(self._now_ms, self._names)
         model, network = self.core.model, self.settings.network
@@ -298,7 +299,7 @@ class LiveGrid:
         return self._traffic.learnt()
 
     def _came(self, record: JobRecord, since_ms: int) -> bool:
-        return record.submit_ms > since_ms and record.state not in ("refused", "held")
+        return record.submit_ms > since_ms and record.state in (*PENDING, *BEGUN, "ended")
 
     def _past(self, record: JobRecord) -> PastJob:
         """Return what a play is to know of a job that came."""
@@ -441,7 +442,7 @@ class LiveGrid:
             return
         if wish.kind in ("cancel", "kill"):
             self._at_limit.discard(record.job_id)
-            record.state = "ending" if record.state in ("starting", "running") else record.state
+            self.book.change(record, "stop")
         self._inner.append(_WISHES[wish.kind](record.job_id))
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
@@ -592,9 +593,8 @@ class LiveGrid:
             self._runs(record, gate.start_ms)
 
     def _ends_at_limit(self, record: JobRecord) -> None:
-        """Enter that a site ends its part of a job, which has reached its limit."""
-        if record.state in ("starting", "running"):
-            record.state = "ending"
+        """Record that a site ends its part of a job, which has reached its limit."""
+        if record.state not in OVER and self.book.change(record, "stop"):
             self._at_limit.add(record.job_id)
 
     def _tell_all(self, record: JobRecord, message: object) -> None:
@@ -687,7 +687,8 @@ class LiveGrid:
         """Enter that a job runs, on all its sites."""
         job_id = record.job_id
         record.starts += record.start_ms is None  # a start that is told again is none
-        record.state, record.start_ms = "running" if record.state != "ending" else "ending", start_ms
+        record.start_ms = start_ms
+        self.book.change(record, "run")
         if self.book.eligibility.started(job_id, record.request):
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
@@ -729,21 +730,19 @@ class LiveGrid:
         for command in commands:
             match command:
                 case ToSite(site=site, request=ReserveNodes() as request):
-                    self._describe(site, request.attempt, request.length_ms, request.job_id, fragments[request.job_id])
-                    if request.ahead:
-                        # It waits in the queues of sites, until all have its nodes.
-                        self.book.records[request.job_id].state = "waiting"
+                    # One whose nodes are reserved ahead waits in the queues of its sites, until all have its nodes.
+                    cause: JobCause = "delegate" if request.ahead else "place"
+                    places = fragments[request.job_id]
+                    self._describe(site, request.attempt, request.length_ms, request.job_id, places, cause)
                     self._note_beside(site, request)
                     self._tell(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
-                    self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)])
-                    # It waits there, until the site says that it has started.
+                    self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)], "delegate")
                     self.book.note(job.job_id, "delegated", f"to {self._names[site]}")
-                    self.book.records[job.job_id].state = "waiting"
                     self._tell(site, request)
                 case ToSite(site=site, request=CommitNodes(job_id=job_id) as request):
                     meeting, record = self._meeting.get(job_id, ""), self.book.records[job_id]
-                    record.state = "starting" if record.state == "waiting" else record.state
+                    self.book.change(record, "place")
                     self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
                 case ToSite(site=site, request=RequestQuote(job_id=int(job_id)) as request):
                     user = self.book.records[job_id].request.user
@@ -769,7 +768,9 @@ class LiveGrid:
         text = beside_text((), request.length_ms, request.beside)
         self.book.note(request.job_id, "beside", f"{text} at {self._names[site]}, rather than wait or be split")
 
-    def _describe(self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]]) -> None:
+    def _describe(
+        self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]], cause: JobCause
+    ) -> None:
         """Tell a site what it will run, and for how long at most, and enter where the job is to be."""
         record = self.book.records[job_id]
         if record.attempt != attempt:
@@ -779,7 +780,7 @@ class LiveGrid:
             record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
             record.placed_ms, record.ran_ms, record.split, record.sharing = self._now_ms, None, None, None
             self._part(record)
-        record.state = "starting" if record.state == "waiting" else record.state
+        self.book.change(record, cause)
         where = tuple((self._names[place], nodes) for place, nodes in places)
         record.places = where
         if len(where) > 1 and record.split is None:

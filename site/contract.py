@@ -16,7 +16,20 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at
 from gridweave.site.job import Job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
-from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_of
+from gridweave.site.kernels.work import RATE_ONE, work_of
+from gridweave.site.lifecycle import (
+    COMMITTED,
+    EVICTED,
+    GRANTED,
+    LEASED,
+    PART,
+    RESERVED,
+    RUNNING,
+    STARTED,
+    WAITING,
+    Lifecycle,
+    PartCause,
+)
 from gridweave.site.messages import (
     Answer,
     BatchSeen,
@@ -55,7 +68,6 @@ from gridweave.site.messages import (
     Reserved,
     ReserveNodes,
     ResumeSite,
-    RunsLate,
     SiteChanged,
     SiteOpened,
     SiteRestarted,
@@ -81,10 +93,8 @@ it, no part of a job runs alone for longer than 2 s."""
 OWN = 0
 """Stands where jobs of the grid have the number of their attempt."""
 
-RESERVED, COMMITTED, RUNNING, WAITING, EVICTED = "reserved", "committed", "running", "waiting", "evicted"
-"""What the grid has here; of an evicted part nothing is in the site's queue, and its nodes are not yet said to be left.
-"""
-
+PartRequest = CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured
+"""What the grid asks for a part that is here."""
 
 ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
@@ -149,6 +159,7 @@ class ContractCore:
         self.rendezvous_ms, self.alone_ms, self._is_gated = rendezvous_ms, alone_ms, is_gated
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}
+        self._life = Lifecycle(PART)
         # Those that some instant may change by itself, and those that something slows; the others are not looked at.
         self._timed: set[int] = set()
         self._slowed: set[int] = set()
@@ -232,7 +243,7 @@ class ContractCore:
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:
             return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
-        if part is None or part.state in (RUNNING, EVICTED):
+        if part is None or part.state in STARTED:
             return None
         said = SiteReason(nodes=self.nodes, free=site.source.idle)
         if part.state == WAITING:
@@ -306,7 +317,7 @@ class ContractCore:
         for each in self.site.reservations():
             yield "reservation", each.reservation_id, each.width, each.start_ms, each.start_ms + each.length_ms
         for job_id, part in self._parts.items():
-            if part.shared and part.state in (RESERVED, COMMITTED):
+            if part.shared and part.state in GRANTED:
                 yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms
 
     def check_invariants(self) -> None:
@@ -322,7 +333,7 @@ class ContractCore:
         for job_id, part in self._parts.items():
             place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
             assert (job_id in place) != (part.state == EVICTED), f"job {job_id} is {part.state}, not so"
-            assert part.state not in (RESERVED, WAITING) or job_id in self._timed, f"job {job_id} has no lease"
+            assert part.state not in LEASED or job_id in self._timed, f"job {job_id} has no lease"
         grid = set(self._parts)
         assert running - grid == set(self._own_running), "the own users' running jobs differ"
         assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
@@ -336,15 +347,7 @@ class ContractCore:
                 return self._reserve(event)
             case EnqueueJob():
                 return self._enqueue(event)
-            case (
-                CommitNodes()
-                | ReleaseNodes()
-                | CancelJob()
-                | WithdrawJob()
-                | OpenGate()
-                | FragmentsMet()
-                | RateMeasured()
-            ):
+            case _ if isinstance(event, PartRequest):
                 part = self._part(event.job_id, event.attempt)
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
@@ -368,11 +371,7 @@ class ContractCore:
                 self._share.shut = ""
         return ()
 
-    def _requested_of(
-        self,
-        part: GridJob,
-        event: CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured,
-    ) -> Iterable[Event]:
+    def _requested_of(self, part: GridJob, event: PartRequest) -> Iterable[Event]:
         """Do as `_requested` for what is said of an attempt that is here."""
         job_id = event.job_id
         match event:
@@ -416,12 +415,12 @@ class ContractCore:
         if part is None:
             self._own_running.pop(job_id, None)
         elif part.state == EVICTED:
-            self._forget(job_id)
+            self._forget(job_id, "end")
             outcome = "lost" if part.outcome == "finished" else part.outcome
             self._answer(Ended(job_id, part.attempt, self._now_ms, outcome, part.evicted))
             return ()
         elif part.state == RUNNING:
-            self._forget(job_id)
+            self._forget(job_id, "end")
             self._answer(Ended(job_id, part.attempt, self._now_ms, part.outcome))
             is_well = event.succeeded and part.outcome == "finished"
             event = msgspec.structs.replace(event, succeeded=is_well)
@@ -467,11 +466,12 @@ class ContractCore:
             is_never = is_shared and not self.site.takes_parts
             self._answer(Refused(job_id, request.attempt, reason, "never" if is_never else ""))
             return ()
-        part = GridJob(request.attempt, width, RESERVED, start_ms, is_shared, length_ms=length_ms)
+        state = self._life.begin(job_id, "reserve ahead" if request.ahead else "reserve")
+        part = GridJob(request.attempt, width, state, start_ms, is_shared, length_ms=length_ms)
         self._parts[job_id] = part
         if request.ahead:
             # It waits as a delegated job does, but that its nodes wait for others when it has them.
-            part.state, part.ahead, part.lease_until_ms = WAITING, True, start_ms
+            part.ahead, part.lease_until_ms = True, start_ms
             self._timed.add(job_id)
             self._share.wait(job)
             return ()
@@ -488,8 +488,9 @@ class ContractCore:
         if reason is not None:
             self._answer(Refused(job.job_id, request.attempt, reason))
             return ()
+        state = self._life.begin(job.job_id, "enqueue")
         self._parts[job.job_id] = GridJob(
-            request.attempt, job.width, WAITING, lease_until_ms=request.lease_until_ms, start_ms=-1
+            request.attempt, job.width, state, lease_until_ms=request.lease_until_ms, start_ms=-1
         )
         self._timed.add(job.job_id)
         self._share.wait(self._owner.as_delegated(job))
@@ -502,7 +503,7 @@ class ContractCore:
                 return self._end_lease(event.job_id, part)
             part.start_ms, part.ahead = event.start_ms, False
             self.site.expect_end(self._now_ms, event.job_id, part.start_ms + part.length_ms)
-        part.state = COMMITTED
+        self._life.change(event.job_id, part, "commit")
         return ()
 
     def _hold(self, job_id: int, part: GridJob) -> None:
@@ -529,12 +530,12 @@ class ContractCore:
 
     def _withdraw(self, job_id: int) -> Iterable[Event]:
         part = self._parts[job_id]
-        self._forget(job_id)
+        self._forget(job_id, "withdraw")
         self._answer(LeaseEnded(job_id, part.attempt) if part.shared else Withdrawn(job_id, part.attempt))
         return () if self._share.leave_outside(job_id) or self._unsubmit(job_id) else (JobCancelled(job_id),)
 
     def _end_lease(self, job_id: int, part: GridJob) -> Iterable[Event]:
-        self._forget(job_id)
+        self._forget(job_id, "release")
         self._answer(LeaseEnded(job_id, part.attempt))
         return () if self._unsubmit(job_id) else (JobFinished(job_id, succeeded=False),)
 
@@ -594,10 +595,9 @@ class ContractCore:
             part.slowed = SlowedFragment(left, event.rate, self._now_ms, limit_ms)
             self._slowed.add(event.job_id)
             return
-        slowed.left = slowed.left_at(self._now_ms) if event.left is None else event.left
-        slowed.rate, slowed.since_ms = event.rate, self._now_ms
+        slowed.measured(self._now_ms, event.rate, event.left)
         if slowed.is_late:
-            self._answer(RunsLate(event.job_id, part.attempt, slowed.left, slowed.rate, slowed.since_ms))
+            self._answer(slowed.as_told(event.job_id, part.attempt))
 
     def _put_off_limits(self) -> None:
         """Let fragments that something slows go on until their work is done; nobody is killed for what others send.
@@ -613,13 +613,11 @@ class ContractCore:
             part = self._parts[job_id]
             slowed = part.slowed
             assert slowed is not None, "it is not known how a slowed fragment gets on"
-            left = slowed.left_at(self._now_ms) if slowed.limit_ms <= self._now_ms else 0
-            if left > 0:
-                slowed.limit_ms = int(late_end_ms(left, slowed.rate, self._now_ms))
+            if slowed.put_off(self._now_ms):
                 self.site.expect_end(self._now_ms, job_id, slowed.limit_ms)
                 if not slowed.is_late:
                     slowed.is_late = True
-                    self._answer(RunsLate(job_id, part.attempt, slowed.left, slowed.rate, slowed.since_ms))
+                    self._answer(slowed.as_told(job_id, part.attempt))
 
     def _run_site(self, events: list[Event]) -> None:
         """Have the site decide, and tell the grid of what became of its jobs."""
@@ -652,10 +650,10 @@ class ContractCore:
                     self._out.append(command)
                     self._out += new_rate(self.site, self._now_ms, job_id, part)
             elif isinstance(command, RefuseJob):
-                self._forget(job_id)
                 # What a part cannot have, as that is wide, the whole may, or a part of another width.
                 is_never = command.is_final and not part.shared
                 cause: Cause = "never" if is_never else "job" if part.state == WAITING else ""
+                self._forget(job_id, "refuse")
                 self._answer(Refused(job_id, part.attempt, command.reason, cause))
             elif isinstance(command, KillJob) and part.outcome == "finished":
                 part.outcome = "limit" if part.state == RUNNING else part.outcome
@@ -675,14 +673,15 @@ class ContractCore:
             self._out.append(command)
             return {}
         if part.state == RUNNING:
-            part.state, part.evicted = EVICTED, command.reason
+            self._life.change(job_id, part, "evict")
+            part.evicted = command.reason
             # Of the share it has nothing any more; who took its nodes may be the grid's, too.
             self._share.nodes -= part.width
             self._timed.discard(job_id)
             self._slowed.discard(job_id)
             self._out.append(command)
         else:
-            self._forget(job_id)
+            self._forget(job_id, "evict")
             self._answer(LeaseEnded(job_id, part.attempt, command.reason))
         return {job_id: JobCancelled(job_id)}
 
@@ -694,13 +693,14 @@ class ContractCore:
             self._share.waiting -= part.width
         if part.shared:
             if part.ahead:
-                part.state = RESERVED
+                self._life.change(job_id, part, "grant")
                 self._hold(job_id, part)
             self._timed.add(job_id)
             self._answer(Reserved(job_id, part.attempt))
             return
         self._timed.discard(job_id)
-        part.state, part.start_ms = RUNNING, self._now_ms
+        self._life.change(job_id, part, "start")
+        part.start_ms = self._now_ms
         self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
 
     def _start_due(self) -> None:
@@ -709,7 +709,7 @@ class ContractCore:
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:
                 assert part.grant is not None, "a fragment is committed that was not reserved"
-                part.state = RUNNING
+                self._life.change(job_id, part, "start")
                 self._out.append(part.grant)
                 if part.rate != RATE_ONE:
                     self._out.append(ChangeRate(job_id, part.rate))
@@ -721,8 +721,9 @@ class ContractCore:
         for job_id, part in sorted(self._parts.items()):
             if part.state == WAITING:
                 continue
-            self._forget(job_id)
-            if part.state in (RUNNING, EVICTED):
+            has_started = part.state in STARTED
+            self._forget(job_id, "end" if has_started else "release")
+            if has_started:
                 self._answer(Ended(job_id, part.attempt, self._now_ms, "lost", part.evicted))
             else:
                 self._answer(LeaseEnded(job_id, part.attempt))
@@ -783,13 +784,14 @@ class ContractCore:
         part = self._parts.get(job_id)
         return part if part is not None and part.attempt == attempt else None
 
-    def _forget(self, job_id: int) -> None:
+    def _forget(self, job_id: int, cause: PartCause) -> None:
         part = self._parts.pop(job_id)
         self._timed.discard(job_id)
         self._slowed.discard(job_id)
         self._share.nodes -= part.width if part.state != EVICTED else 0
         if part.state == WAITING:
             self._share.waiting -= part.width
+        self._life.change(job_id, part, cause)
 
 
 def _ends_first(event: ContractEvent) -> int:

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.site.disciplines.known_times import KnownTimes
-from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals, State
+from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals
+from gridweave.site.lifecycle import JobState
 
 MOST_LISTED = 1_000
 """So many jobs are in one page at most."""
@@ -49,7 +50,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str | None = None
     array: str | None = None
     site: str | None = None
-    state: tuple[State, ...] = ()
+    state: tuple[JobState, ...] = ()
     outcome: tuple[JobOutcome, ...] = ()
     follows: JobId | None = None
     since_ms: Instant | None = None
@@ -345,7 +346,7 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     limit_ms: int
     submit_ms: int
-    state: State = "waiting"
+    state: JobState = "waiting"
     # When it starts, where, and why not sooner, if that was asked for and is known.
     start_ms: int | None = None
     places: tuple[tuple[str, int], ...] = ()

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from gridweave.site.job import JobRecord, State
+from gridweave.site.job import JobRecord
 from gridweave.site.launch import NodeSharing, SplitCost
+from gridweave.site.lifecycle import PLACED, JobState
 from gridweave.site.times import span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
@@ -127,7 +128,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
     job_id: int | None = None
     now_ms: int
-    state: State = "waiting"
+    state: JobState = "waiting"
     start_ms: int | None = None
     places: Places = ()
     length_ms: int = 0
@@ -154,7 +155,13 @@ def settled(forecast: Forecast) -> Forecaster:
 
 
 def forecast_at(
-    site: str, said: SiteReason, now_ms: int, job_id: int | None, width: int, length_ms: int, state: State = "waiting"
+    site: str,
+    said: SiteReason,
+    now_ms: int,
+    job_id: int | None,
+    width: int,
+    length_ms: int,
+    state: JobState = "waiting",
 ) -> Forecast:
     """Return the forecast of a job that is, or would be, at one site, from what is said of it there."""
     said = said.with_offer()
@@ -230,7 +237,7 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
         now_ms=now_ms,
         state=record.state,
         start_ms=record.start_ms,
-        places=record.places if record.state in ("starting", "running", "ending", "ended") else (),
+        places=record.places if record.state in (*PLACED, "ended") else (),
         length_ms=record.request.limit_ms,
         reason=kept or _recorded(record),
     )

@@ -32,6 +32,7 @@ from gridweave.site.launch import (
     Used,
     launch_problem,
 )
+from gridweave.site.lifecycle import JobState
 
 # Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
 
@@ -319,17 +320,6 @@ MOST_FORMS = 20
 MOST_SPEED = 10_000.0
 """So many times as fast as another may a machine be, or a job in one of its forms."""
 
-State = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
-"""Of a job: kept from the queue (by its user, until another job is over, or while enough of its array run), in the
-queue, placed, at work on all its sites, told to end and not over yet, over, or found to be impossible after it was
-taken in."""
-
-OVER: tuple[State, ...] = ("ended", "refused")
-"""States in which nothing becomes of a job any more."""
-
-OPEN: tuple[State, ...] = tuple(state for state in get_args(State) if state not in OVER)
-"""All others."""
-
 JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
 """How a job has ended: all its ranks well, one of them not, at its limit, or by a wish."""
 
@@ -536,7 +526,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     Attributes
     ----------
     state : str
-        See `State`.
+        See `JobState`.
     start_ms, end_ms : int, optional
         Of the last attempt.
     attempt : int
@@ -563,7 +553,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
 
     job_id: int
     request: JobRequest
-    state: State = "waiting"
+    state: JobState = "waiting"
     submit_ms: int
     start_ms: int | None = None
     end_ms: int | None = None

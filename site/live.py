@@ -31,6 +31,7 @@ from gridweave.site.job import (
 from gridweave.site.kernels.limits import week_of
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.launch import NodeSharing
+from gridweave.site.lifecycle import GRANTED, UNPLACED
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -145,7 +146,7 @@ class LiveSite:
         self._by_threads = self.core.site.threads_per_node > 1
         self._moves_jobs = self.core.site.traits.moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
-        self.book = JobBook(first_id, site=settings.name, can_hold=("held", "waiting"), needs=settings.needs)
+        self.book = JobBook(first_id, site=settings.name, can_hold=UNPLACED, needs=settings.needs)
         self.runs = Runs(settings, self.book)
         self._expected: dict[tuple[int, int], Expected] = {}
         self._now_ms = 0
@@ -249,7 +250,7 @@ class LiveSite:
         """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
-        reserved = {job_id for job_id in running if self.core.part_state(job_id) in ("reserved", "committed")}
+        reserved = {job_id for job_id in running if self.core.part_state(job_id) in GRANTED}
         assert bool(self.core.shut) == self.runs.is_full, "shut, and not full"
         self.runs.check_invariants(running - reserved, [expected.port for expected in self._expected.values()])
         parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
@@ -461,7 +462,8 @@ class LiveSite:
         meeting, port = "", NO_PORT
         if record is not None:
             record.attempt, record.sharing = record.attempt + 1, None
-            record.state, record.start_ms = "starting", self._now_ms
+            self.book.change(record, "place")
+            record.start_ms = self._now_ms
             record.places = ((self.settings.name, width),)
             self.book.eligibility.started(record.job_id, record.request)
             described = self._describe(record, record.attempt)

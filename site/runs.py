@@ -30,6 +30,7 @@ from gridweave.site.launch import (
     both_ran,
     total_usage,
 )
+from gridweave.site.lifecycle import RUN_END, RunEndCause
 from gridweave.site.messages import (
     ConfirmRun,
     EndRun,
@@ -144,9 +145,9 @@ class Run(msgspec.Struct):
     ending: str = ""  # why its machines were told to end it; empty if they were not
     at_once: bool = False  # whether they were to give it no time
     saves: bool = False  # whether it was to save what it has done first
-    # ``limit`` or ``cancelled`` if the site wanted it to end; ``lost`` if that was to begin it anew elsewhere.
+    # Why the site ends the run, as `RUN_END` has it; empty: it does not.
     killed: str = ""
-    why_killed: str = ""  # why, in one line
+    why_killed: str = ""  # in one line
     port: Port = NO_PORT  # at which its ranks meet
     is_paused: bool | None = None  # as its machines were told; ``None`` if they were told nothing
     speed: float = 1.0  # as its machines were told: at which part of its full speed it works
@@ -230,6 +231,14 @@ class Run(msgspec.Struct):
     def sharing_at_end(self, now_ms: int) -> NodeSharing | None:
         """Return with whom it has shared its nodes, now that it ends; None if it had them alone."""
         return None if self.shared is None or not self.shared.ever else self.shared.at_end(now_ms)
+
+    def end_for(self, cause: RunEndCause, reason: str) -> bool:
+        """Record why the site ends the run, as `RUN_END` has it; return whether that is why it ends now."""
+        killed = RUN_END.after(self.killed, cause) or self.killed
+        is_new = killed != self.killed
+        if is_new or cause == "cancel":
+            self.killed, self.why_killed = killed, reason
+        return is_new
 
     def meet(self, rendezvous: str) -> None:
         """Have its ranks meet there."""
@@ -459,8 +468,7 @@ class Runs:
         """Have the machines let a job save what it has done and end, as others have its nodes now."""
         run = self._runs[job_id]
         run.is_evicted, run.next_start, run.is_paused = True, None, None
-        if not run.killed:
-            run.killed, run.why_killed, run.saves = "lost", reason, True
+        run.saves = run.end_for("evict", reason) or run.saves
         self._end_pieces(run, reason)
 
     def open(self, job_id: int) -> None:
@@ -480,7 +488,7 @@ class Runs:
         """Take note that the user of a job wants it no more; return False if none of it is run."""
         run = self._runs.get(job_id) or self.over.get(job_id)
         if run is not None:
-            run.killed, run.why_killed = "cancelled", "cancelled"
+            run.end_for("cancel", "cancelled")
             self._ends(job_id)
         return run is not None
 
@@ -501,26 +509,25 @@ class Runs:
     def _ends(self, job_id: int) -> None:
         """Enter that a job of the site's own users was told to end."""
         record = self._book.records.get(job_id)
-        if record is not None and record.state in ("starting", "running"):
-            record.state = "ending"
+        if record is not None:
+            self._book.change(record, "stop")
 
     def kill(self, job_id: int, reason: str, *, at_once: bool = False) -> None:
         """Have the machines end a job, as the core has decided."""
         run = self._runs.get(job_id)
         if run is not None:
-            if not run.killed:
-                run.killed, run.why_killed = "limit" if reason == "reached its limit" else "cancelled", reason
-                if run.killed == "limit" and job_id not in self._book.records:
-                    # Every other reason came from the grid, or is none that ends the job.
-                    self._book.out.append(TellGrid(FragmentEnding(job_id, run.attempt)))
+            is_new = run.end_for("limit" if reason == "reached its limit" else "kill", reason)
+            if is_new and run.killed == "limit" and job_id not in self._book.records:
+                # Every other reason came from the grid, or is none that ends the job.
+                self._book.out.append(TellGrid(FragmentEnding(job_id, run.attempt)))
             self._ends(job_id)
             self._end_pieces(run, reason, at_once=at_once)
 
     def requeue(self, job_id: int, attempt: int, reason: str) -> None:
         """Have the machines let a job save what it has done and end; then it is lost, and runs again."""
         run = self._run_of(job_id, attempt)
-        if run is not None and not (run.killed or run.ending):
-            run.killed, run.why_killed, run.saves = "lost", reason, True
+        if run is not None and not run.ending and run.end_for("requeue", reason):
+            run.saves = True
             self._end_pieces(run, reason)
 
     def has_as_many(self, run: Run) -> bool:
@@ -559,8 +566,8 @@ class Runs:
         if not self.is_full:
             return
         for run in self._runs.values():
-            if run.why_delayed and not run.killed and run.job_id not in self._book.records:
-                run.killed, run.why_killed = "lost", run.why_delayed
+            is_grids = run.job_id not in self._book.records
+            if run.why_delayed and is_grids and run.end_for("hand back", run.why_delayed):
                 self._end_pieces(run, run.why_delayed)
 
     def _end_pieces(self, run: Run, reason: str, *, at_once: bool = False) -> None:
@@ -641,9 +648,8 @@ class Runs:
             self._book.out += [KeepRun(machine, run.job_id, run.attempt) for machine in machines]
         if record is not None and run.has_started and not had_started:
             record.starts += 1
-        if record is not None and record.state == "starting" and run.has_started:
-            # Its start stays the instant at which it was given its nodes, as for the jobs of the grid.
-            record.state = "running"
+        # The job's start stays the instant at which it was given its nodes, as for the jobs of the grid.
+        if record is not None and run.has_started and self._book.change(record, "run"):
             self._book.note(event.job_id, "runs", f"on {run.where}")
         return []
 
@@ -692,7 +698,8 @@ class Runs:
         new.port = self.ports.take(next(iter(new.pieces)), new.job_id, new.attempt)
         new.meet(new.port.meeting)
         record = self._book.records[new.job_id]
-        record.attempt, record.state = new.attempt, "starting"
+        record.attempt = new.attempt
+        self._book.change(record, "move")
         self._book.note(new.job_id, "moved", f"to {new.where}")
         new.is_paused, new.speed = old.is_paused, old.speed
         self.start(new)

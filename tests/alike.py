@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
-# What is of one instant alone, or is worked out again when it is asked for.
-PASSING = {"out", "over", "_out", "_inner", "_fresh"}
+# Known for one instant only, or only for error messages.
+PASSING = {"out", "over", "_out", "_inner", "_fresh", "_life"}
+# Worked out again when it is asked for.
 WORKED_OUT = {"_one_job._state", "_scratch", "_whys", "_why_never", "memo", "choice", "_find"}
 
 # Dicts whose order nothing depends on.

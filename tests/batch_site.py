@@ -18,7 +18,8 @@ from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shar
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest, BatchPlan
-from gridweave.site.job import OVER, Accepted, JobRecord, JobRequest, Program, Resources
+from gridweave.site.job import Accepted, JobRecord, JobRequest, Program, Resources
+from gridweave.site.lifecycle import OVER
 from gridweave.site.messages import Machine
 from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock

@@ -49,7 +49,8 @@ from gridweave.grid.api import (
 from gridweave.grid.gateway.backend import Backend
 from gridweave.site.disciplines.known_times import TimesKey, in_order
 from gridweave.site.explain import nodes_text
-from gridweave.site.job import OPEN, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
+from gridweave.site.lifecycle import OPEN
 
 OWN_FIRST = 10**12
 PAGE = 500

@@ -28,6 +28,7 @@ from gridweave.grid.api import FieldProblem
 from gridweave.grid.client.transport import TryAgain
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.scenarios.world.history import ViolationError
+from gridweave.site.lifecycle import TransitionError
 
 # One error of each class that is not made of a message alone.
 EXAMPLES: dict[type[BaseException], GridweaveError] = {
@@ -44,6 +45,9 @@ EXAMPLES: dict[type[BaseException], GridweaveError] = {
         errors=[FieldProblem(where="nodes", detail="is 0")],
         retry_after_s=1.0,
         headers={"Allow": "GET"},
+    ),
+    TransitionError: TransitionError(
+        "job", 7, "ended", "run", ("starting",), (("submit", "waiting"), ("end", "ended"))
     ),
     TryAgain: TryAgain(UnavailableError("cut off"), after_s=2.0, was_reached=False),
 }

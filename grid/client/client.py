@@ -34,8 +34,9 @@ from gridweave.grid.client.requests import (
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import OVER, ArrayPlace, JobForm, JobRecord, JobRequest, SignalName, State, Where, WishKind
+from gridweave.site.job import ArrayPlace, JobForm, JobRecord, JobRequest, SignalName, Where, WishKind
 from gridweave.site.launch import Call
+from gridweave.site.lifecycle import OVER, JobState
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -59,7 +60,7 @@ class JobHandle:
 
     def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
         self.id, self.key = arguments.job_number("job_id", job_id), key
-        self.state: State | None = None
+        self.state: JobState | None = None
         self._client = client
 
     def __repr__(self) -> str:
@@ -533,7 +534,7 @@ class Client:
         name: str | None = None,
         array: str | None = None,
         site: str | None = None,
-        state: State | Sequence[State] = (),
+        state: JobState | Sequence[JobState] = (),
         outcome: str | Sequence[str] = (),
         since_ms: int | None = None,
         until_ms: int | None = None,
@@ -784,9 +785,8 @@ class Client:
         hours = arguments.real("hours", hours)
         for scope in asked:
             if scope not in api.USUAL_SCOPES:
-                raise OptionError(
-                    "scopes", f"{scope!r:.100} cannot be had; one or several of {', '.join(api.USUAL_SCOPES)}"
-                )
+                known = ", ".join(api.USUAL_SCOPES)
+                raise OptionError("scopes", f"{scope!r:.100} cannot be had; one or several of {known}")
         if not 0 < hours <= api.MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {api.MOST_HOURS:g}")
         body = api.ShortToken(scopes=cast("tuple[api.ShortScope, ...]", asked), hours=hours)

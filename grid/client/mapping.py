@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, JobFailedError, OptionError
-from gridweave.site.job import OPEN, ArrayPlace, JobRecord, JobRequest, State
+from gridweave.site.job import ArrayPlace, JobRecord, JobRequest
 from gridweave.site.launch import Call, ItemEnd, json_problem
+from gridweave.site.lifecycle import OPEN, JobState
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,7 +82,7 @@ class Submits(Protocol):
     async def cancel(self, job_ids: Sequence[int]) -> list[int]:
         """End jobs."""
 
-    def jobs(self, *, array: str, state: Sequence[State]) -> AsyncIterator[JobRecord]:
+    def jobs(self, *, array: str, state: Sequence[JobState]) -> AsyncIterator[JobRecord]:
         """Yield the jobs of an array that are in one of some states."""
 
 

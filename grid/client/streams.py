@@ -19,7 +19,8 @@ from gridweave.grid.api import JobEvent
 from gridweave.grid.client.records import MOST_TOGETHER
 from gridweave.grid.client.transport import Transport, cut_errors
 from gridweave.shared_calls import SharedCalls
-from gridweave.site.job import OVER, OWN_IDS, JobRecord
+from gridweave.site.job import OWN_IDS, JobRecord
+from gridweave.site.lifecycle import OVER
 
 if TYPE_CHECKING:
     import asyncio

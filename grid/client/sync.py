@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from gridweave.errors import InputError
 from gridweave.grid.client.arguments import AnyJob
 from gridweave.grid.client.client import Client, JobHandle
-from gridweave.site.job import State
+from gridweave.site.lifecycle import JobState
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class SyncJobHandle(_Twin[JobHandle]):
         return self._original.key
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> JobState | None:
         """As it was last heard; None: nothing was asked yet."""
         return self._original.state
 

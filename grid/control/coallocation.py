@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from gridweave.grid.lifecycle import ASKED, ATTEMPT
 from gridweave.grid.messages import GridCommand, ToSite
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
+from gridweave.site.lifecycle import Lifecycle
 from gridweave.site.messages import (
     Answer,
     CancelJob,
@@ -29,7 +31,6 @@ from gridweave.site.messages import (
 Fragments = tuple[tuple[int, int], ...]
 """(site, width) of each fragment."""
 
-ASKED, COMMITTED, OVER = "asked", "committed", "over"
 MOST_MARGINS = 16
 """The margin grows to so many times the least one."""
 
@@ -135,6 +136,7 @@ class CoAllocator:
         self.margin_ms = self._least_margin_ms = margin_ms
         self.attempts: dict[int, Attempt] = {}
         self.asking: dict[int, Attempt] = {}
+        self._life = Lifecycle(ATTEMPT)
 
     def state(self) -> AttemptsState:
         """Return the attempts that are under way."""
@@ -176,7 +178,8 @@ class CoAllocator:
     ) -> list[GridCommand]:
         """Have sites reserve the nodes of a job as each gets them, under a lease; parameters as for `begin`."""
         missing = {site for site, _ in fragments}
-        attempt = Attempt(job, number, fragments, length_ms, int(NEVER_MS), ASKED, missing, ahead=True)
+        state = self._life.begin(job.job_id, "ask")
+        attempt = Attempt(job, number, fragments, length_ms, int(NEVER_MS), state, missing, ahead=True)
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         asked, length = (job.job_id, number), (length_ms, lease_until_ms)
         return [
@@ -201,7 +204,8 @@ class CoAllocator:
         if len(fragments) == 1:
             ((site, width),) = fragments
             job_id = job.job_id
-            self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, COMMITTED, set())
+            state = self._life.begin(job_id, "ask one")
+            self.attempts[job_id] = Attempt(job, number, fragments, length_ms, now_ms, state, set())
             told = job if is_told else None
             asked = ReserveNodes(job_id, number, width, length_ms, job=told, evictions=job.evictions)
             return [ToSite(site, asked)]
@@ -212,13 +216,15 @@ class CoAllocator:
     ) -> list[GridCommand]:
         """Ask a site to start a job beside others, at most so many times as long as its work takes alone."""
         fragments = ((site, job.width),)
-        self.attempts[job.job_id] = Attempt(job, number, fragments, end_ms - now_ms, now_ms, COMMITTED, set())
+        state = self._life.begin(job.job_id, "ask one")
+        self.attempts[job.job_id] = Attempt(job, number, fragments, end_ms - now_ms, now_ms, state, set())
         asked = ReserveNodes(job.job_id, number, job.width, work_ms, job=job, evictions=job.evictions, beside=slowdown)
         return [ToSite(site, asked)]
 
     def _ask_all(self, job: Job, number: int, fragments: Fragments, length_ms: int, start_ms: int) -> list[GridCommand]:
         missing = {site for site, _ in fragments}
-        attempt = Attempt(job, number, fragments, length_ms, start_ms, ASKED, missing)
+        state = self._life.begin(job.job_id, "ask")
+        attempt = Attempt(job, number, fragments, length_ms, start_ms, state, missing)
         self.attempts[job.job_id] = self.asking[job.job_id] = attempt
         asked = job.job_id, number
         return [
@@ -262,7 +268,7 @@ class CoAllocator:
         attempt.missing.discard(site)
         if attempt.missing or attempt.state != ASKED or now_ms > attempt.start_ms:
             return []
-        attempt.state = COMMITTED
+        self._life.change(attempt.job.job_id, attempt, "commit")
         self.margin_ms = max(self._least_margin_ms, self.margin_ms * 3 // 4)
         del self.asking[attempt.job.job_id]
         agreed_ms = None
@@ -278,7 +284,7 @@ class CoAllocator:
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
         """Release what other sites have reserved, or will have when the request reaches them; nothing has started."""
         job_id = attempt.job.job_id
-        attempt.state = OVER
+        self._life.change(job_id, attempt, "give up")
         del self.attempts[job_id]
         self.asking.pop(job_id, None)
         return [ToSite(s, ReleaseNodes(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
@@ -290,7 +296,7 @@ class CoAllocator:
         if len(attempt.ended) < len(attempt.fragments):
             commands = self._end(attempt, attempt.left) if outcome in ("lost", "failed", "unmet") else []
             return commands, AttemptChange(PART_ENDED, attempt, (site,)) if is_news else None
-        attempt.state = OVER
+        self._life.change(attempt.job.job_id, attempt, "end")
         del self.attempts[attempt.job.job_id]
         return [], AttemptChange(ENDED, attempt)
 
@@ -304,9 +310,8 @@ class CoAllocator:
         if attempt.ending:
             return []
         attempt.ending = True
-        if attempt.state == ASKED:
-            # It must not be committed any more; the sites answer that their leases have ended.
-            attempt.state = COMMITTED
+        # Its sites answer that their leases have ended.
+        if self._life.change(attempt.job.job_id, attempt, "cancel"):
             del self.asking[attempt.job.job_id]
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 

@@ -19,6 +19,7 @@ from gridweave.grid.control.past import SiteRefusals, another, once_more_evicted
 from gridweave.grid.control.placing import Awaited, why_too_dear
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
+from gridweave.grid.lifecycle import ASKING, BACKLOG, DELEGATION, QUEUED, UNPLACED, WAITING, DelegationCause
 from gridweave.grid.messages import (
     GridCommand,
     GridJobSubmitted,
@@ -35,6 +36,7 @@ from gridweave.grid.sends import Sends
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
+from gridweave.site.lifecycle import Lifecycle
 from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, SiteChanged, WithdrawJob
 from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
 from gridweave.site.times import span_text
@@ -276,11 +278,6 @@ class Control(ABC):
         """Raise AssertionError if the state contradicts itself."""
 
 
-ASKING, BACKLOG, WAITING = "asking", "backlog", "waiting"
-WITHDRAWING, RUNNING, SPLIT = "withdrawing", "running", "split"
-"""Where a job stands."""
-
-
 class PutOff(msgspec.Struct, frozen=True):
     """How often a site had a job wait longer than it was to, and when it is asked again even if it has not changed."""
 
@@ -354,6 +351,7 @@ class DelegatingControl(Control):
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
         self._jobs: dict[int, Delegation] = {}
+        self._life = Lifecycle(DELEGATION)
         # When the sites are asked again for the jobs that none of them takes.
         self._retry_at_ms: int | None = None
 
@@ -374,13 +372,23 @@ class DelegatingControl(Control):
         """Return the number of the present attempt of a job that is here."""
         return self._jobs[job_id].number
 
+    def _begin_delegation(self, delegation: Delegation) -> None:
+        """Record a job that comes to this level of control."""
+        job_id = delegation.job.job_id
+        self._jobs[job_id] = delegation
+        self._life.begin(job_id, "submit")
+
+    def _change(self, delegation: Delegation, cause: DelegationCause) -> None:
+        """Change the state of a job as `gridweave.grid.lifecycle.DELEGATION` has it."""
+        self._life.change(delegation.job.job_id, delegation, cause)
+
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
         """End a job, wherever it stands."""
         delegation = self._jobs.get(job_id)
         if delegation is None or delegation.cancelled:
             return []
         delegation.cancelled = True
-        if delegation.state in (ASKING, BACKLOG):
+        if delegation.state in UNPLACED:
             return self._done(delegation, "cancelled")
         return self._end(delegation)
 
@@ -392,7 +400,7 @@ class DelegatingControl(Control):
         delegation = self._jobs.get(job_id)
         if delegation is None or delegation.cancelled:
             return []
-        if delegation.state in (ASKING, BACKLOG):
+        if delegation.state in UNPLACED:
             return self._take_out(delegation)
         delegation.held = True
         if delegation.state == WAITING:
@@ -418,7 +426,7 @@ class DelegatingControl(Control):
             return []
         delegation.barred, delegation.never, delegation.hopeless = event.barred, {}, ""
         self._count_those_left(delegation)
-        if delegation.hopeless and delegation.state in (ASKING, BACKLOG):
+        if delegation.hopeless and delegation.state in UNPLACED:
             return self._refuse(delegation)
         if delegation.state != WAITING or delegation.site not in event.barred:
             return []
@@ -435,7 +443,7 @@ class DelegatingControl(Control):
         if delegation is None:
             return []
         delegation.hopeless = reason
-        return self._refuse(delegation) if delegation.state in (ASKING, BACKLOG) else []
+        return self._refuse(delegation) if delegation.state in UNPLACED else []
 
     def _wanted(self, delegation: Delegation) -> list[GridCommand] | None:
         """Return what becomes of a job that is in nobody's hands, if it is not to be placed again; otherwise None."""
@@ -483,7 +491,7 @@ class DelegatingControl(Control):
         wanted = self._wanted(delegation)
         if wanted is not None:
             return wanted
-        delegation.state = BACKLOG
+        self._change(delegation, "put back")
         if delegation.waits_since_ms is None:
             delegation.waits_since_ms = now_ms
         if self._retry_at_ms is None:
@@ -503,13 +511,14 @@ class DelegatingControl(Control):
         return [ReportRefused(delegation.job.job_id, delegation.hopeless)]
 
     def _forget(self, delegation: Delegation) -> None:
-        """Have nothing more of a job that has left the grid."""
+        """Drop a job that leaves this level of control."""
+        self._change(delegation, "leave")
         del self._jobs[delegation.job.job_id]
 
     def waiting(self) -> Iterator[int]:
         """Yield the jobs that wait, in the order in which they came."""
-        gone = (RUNNING, SPLIT)
-        return (job_id for job_id, delegation in self._jobs.items() if delegation.state not in gone)
+        waits = (*UNPLACED, *QUEUED)
+        return (job_id for job_id, delegation in self._jobs.items() if delegation.state in waits)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""

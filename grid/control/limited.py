@@ -19,12 +19,6 @@ from gridweave.grid.control.coallocation import (
     Fragments,
 )
 from gridweave.grid.control.common import (
-    ASKING,
-    BACKLOG,
-    RUNNING,
-    SPLIT,
-    WAITING,
-    WITHDRAWING,
     ControlOptions,
     DelegatingControl,
     DelegatingState,
@@ -38,13 +32,8 @@ from gridweave.grid.control.placing import OneJob, awaited
 from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
 from gridweave.grid.kernels.sharing import shared_end_ms
-from gridweave.grid.messages import (
-    GridCommand,
-    GridJobSubmitted,
-    LinksChanged,
-    PathsMeasured,
-    ToSite,
-)
+from gridweave.grid.lifecycle import ASKING, BACKLOG, QUEUED, SPLIT, UNPLACED, WAITING, WITHDRAWING
+from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING
 from gridweave.netmodel.model import NetworkModel
@@ -165,7 +154,8 @@ class LimitedControl(DelegatingControl):
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
-        delegation = self._jobs[asked.job.job_id] = Delegation(*told, barred=asked.barred, never=dict(never))
+        delegation = Delegation(*told, barred=asked.barred, never=dict(never))
+        self._begin_delegation(delegation)
         return self._ask_all(now_ms, delegation)
 
     def _end(self, delegation: Delegation) -> list[GridCommand]:
@@ -204,7 +194,7 @@ class LimitedControl(DelegatingControl):
     def _heard(self, now_ms: int, delegation: Delegation, answer: Answer) -> list[GridCommand]:
         match answer:
             case Started():
-                delegation.state = RUNNING
+                self._change(delegation, "start")
                 delegation.refusals.clear()
             case Enqueued(start_ms=start_ms) if delegation.state == WAITING and not delegation.cancelled:
                 return self._waits_longer(now_ms, delegation, start_ms)
@@ -315,7 +305,7 @@ class LimitedControl(DelegatingControl):
         if not sites:
             return self._put_back(now_ms, delegation)
         self._patience_ms[job_id] = now_ms + self._retry_ms
-        delegation.state = ASKING
+        self._change(delegation, "ask")
         # What is still said of the last attempt (its start, beside its end) is of no concern any more.
         delegation.number += 1
         delegation.mapped = None
@@ -354,7 +344,7 @@ class LimitedControl(DelegatingControl):
         if number and (delegation.state != ASKING or number != delegation.number):
             return []
         self._note_quote(now_ms, site, delegation, quote)
-        if delegation.hopeless and delegation.state in (ASKING, BACKLOG):
+        if delegation.hopeless and delegation.state in UNPLACED:
             return self._refuse(delegation)
         if not number:
             self._map_is_due |= self.policy.maps and delegation.state == BACKLOG
@@ -484,7 +474,8 @@ class LimitedControl(DelegatingControl):
         self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int
     ) -> list[GridCommand]:
         """Ask sites to reserve nodes for a job as they get them."""
-        delegation.state, delegation.awaited = SPLIT, None
+        self._change(delegation, "split")
+        delegation.awaited = None
         delegation.number += 1
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
@@ -501,7 +492,8 @@ class LimitedControl(DelegatingControl):
 
     def _begin(self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int) -> list[GridCommand]:
         """Ask sites for the nodes of a job on several of them."""
-        delegation.state, delegation.awaited = SPLIT, None
+        self._change(delegation, "split")
+        delegation.awaited = None
         delegation.number += 1
         return [*self._attempts.begin(now_ms, delegation.job, delegation.number, fragments, length_ms)]
 
@@ -636,7 +628,8 @@ class LimitedControl(DelegatingControl):
         job = delegation.job
         if delay_ms:
             job = msgspec.structs.replace(job, estimate_ms=job.estimate_ms + delay_ms)
-        delegation.state, delegation.site, delegation.awaited, delegation.mapped = WAITING, site, None, None
+        self._change(delegation, "delegate")
+        delegation.site, delegation.awaited, delegation.mapped = site, None, None
         delegation.hurried = end_ms is None
         delegation.end_ms = self._end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
         delegation.number += 1
@@ -716,7 +709,8 @@ class LimitedControl(DelegatingControl):
         if delegation.hurried:
             # It leaves before that has said anything of it.
             self._note_put_off(now_ms, delegation)
-        delegation.state, delegation.next_site = WITHDRAWING, site
+        self._change(delegation, "withdraw")
+        delegation.next_site = site
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
@@ -735,7 +729,7 @@ class LimitedControl(DelegatingControl):
         return delay_ms is not None and self._end_at(delegation, site, now_ms, delay_ms) < end_ms
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
-        sites = {d.site for d in self._jobs.values() if d.state in (WAITING, WITHDRAWING)}
+        sites = {d.site for d in self._jobs.values() if d.state in QUEUED}
         if (ahead := self._attempts.ahead) is not None:
             sites.update(site for site, _ in ahead.fragments)
         self._renew_at_ms = now_ms + self._lease_ms // 3 if sites else None

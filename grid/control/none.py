@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gridweave.grid.control.common import (
-    BACKLOG,
-    WAITING,
     ControlOptions,
     DelegatingControl,
     DelegatingState,
@@ -16,6 +14,7 @@ from gridweave.grid.control.common import (
 )
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
+from gridweave.grid.lifecycle import BACKLOG
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.explain import Forecaster
@@ -62,7 +61,7 @@ class NoControl(DelegatingControl):
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         sent = Delegation(asked.job, draw, asked.attempt, barred=asked.barred, never=dict(never))
-        self._jobs[asked.job.job_id] = sent
+        self._begin_delegation(sent)
         return self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
@@ -121,7 +120,8 @@ class NoControl(DelegatingControl):
             chosen = self._one_job.choose_site(sent.job, sent.draw, fitting, {})
             assert chosen is not None, "a job is sent to nowhere"
             site = chosen
-        sent.state, sent.site = WAITING, site
+        self._change(sent, "delegate")
+        sent.site = site
         sent.number += 1
         self._area[site] += sent.job.width * sent.job.estimate_ms
         return [ToSite(site, EnqueueJob(sent.job, sent.number, int(NEVER_MS)))]

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gridweave.grid.control.common import ASKING, BACKLOG, RUNNING, WAITING, WITHDRAWING, Delegation
+from gridweave.grid.control.common import Delegation
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.placing import Awaited
+from gridweave.grid.lifecycle import ASKING, BACKLOG, QUEUED, RUNNING, WITHDRAWING
 from gridweave.site.explain import (
     Forecast,
     Forecaster,
@@ -114,7 +115,7 @@ def _quoted(
     refused = _refused(now_ms, delegation, site)
     if refused and (quote is None or delegation.avoids(site, now_ms)):
         return SiteReason(site=names[site], nodes=nodes, reason=refused)
-    is_there = delegation.site == site and delegation.state in (WAITING, WITHDRAWING, RUNNING)
+    is_there = delegation.site == site and delegation.state in (*QUEUED, RUNNING)
     if site in shut and not is_there:
         return SiteReason(site=names[site], nodes=nodes, reason=shut_text(shut[site]))
     if quote is None:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from gridweave.grid.api import JobEvent, Queue, SiteInfo
 from gridweave.site.job import OUTCOMES
+from gridweave.site.lifecycle import OPEN
 from gridweave.site.service.link import Link
 
 _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -96,7 +97,7 @@ class GatewayMetrics:
         """Take in how the grid is; without a queue it does not answer."""
         self._up.set(queue is not None)
         if queue is not None:
-            for state in ("waiting", "held", "starting", "running", "ending"):
+            for state in OPEN:
                 self._jobs.labels(state).set(getattr(queue, state))
         for site in sites:
             seen = {

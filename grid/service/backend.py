@@ -40,9 +40,10 @@ from gridweave.grid.api import (
 from gridweave.grid.service.forecasts import FORECAST_S
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast, with_site_answer, without_site_answer
-from gridweave.site.job import OVER, OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
+from gridweave.site.job import OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.records import Note
 from gridweave.site.launch import Removal
+from gridweave.site.lifecycle import OVER, PENDING
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.service.calls import (
     CALL_S,
@@ -493,7 +494,7 @@ def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
 
 def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> ScheduledJob:
     """Return where a job is expected to be that waits at a site, by what that says; it has no start if it is not to."""
-    if answer.start_ms is None or answer.state not in ("waiting", "starting"):
+    if answer.start_ms is None or answer.state not in PENDING:
         return msgspec.structs.replace(job, start_ms=None, end_ms=None)
     start_ms, places = max(answer.start_ms, now_ms), answer.places or job.places
     return msgspec.structs.replace(job, start_ms=start_ms, end_ms=start_ms + answer.length_ms, places=places)

@@ -23,6 +23,7 @@ from gridweave.grid.service.forecasts import ForecastQueue
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
+from gridweave.site.lifecycle import OPEN
 from gridweave.site.service.desk import EXPLAIN_S, Desk, queued
 from gridweave.site.service.faults import recent_fault
 
@@ -71,7 +72,7 @@ class GridDesk(Desk[GridDriver]):
         counts = Counter(record.state for record in records.values())
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)
-        states = {state: counts[state] for state in ("waiting", "held", "starting", "running", "ending")}
+        states = {state: counts[state] for state in OPEN}
         shown = [copy.copy(record) for record in first]
         known: dict[int, Forecast] = {}
         if explain and counts["waiting"] <= MOST_EXPLAINED:

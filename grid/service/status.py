@@ -32,6 +32,7 @@ from gridweave.grid.service.state import (
     read_grid_state,
     state_folder,
 )
+from gridweave.site.lifecycle import OPEN
 from gridweave.site.machine.processes import PROC, process_stat
 from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_ACTOR, agent_actor, log_name, site_actor
 from gridweave.site.service.faults import fault_in, fault_text, recent
@@ -87,7 +88,7 @@ class _Said(msgspec.Struct, frozen=True):
     queue_problem: str = ""  # why there is no queue
 
 
-_COUNTED = ("waiting", "held", "starting", "running")
+_COUNTED = tuple(state for state in OPEN if state in LocalStatus.__struct_fields__)
 
 
 def look(name: str, *, ask_ray: bool = False) -> LocalStatus:

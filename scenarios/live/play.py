@@ -56,7 +56,8 @@ from gridweave.scenarios.scenario.run import Progress, run_built
 from gridweave.scenarios.scenario.tables import Scenario
 from gridweave.scenarios.world.connections import LiveTimes
 from gridweave.site.explain import nodes_text
-from gridweave.site.job import OPEN, OWN_IDS, JobRecord, State
+from gridweave.site.job import OWN_IDS, JobRecord
+from gridweave.site.lifecycle import OPEN, PENDING, JobState
 from gridweave.site.service.calls import SITE_LABEL
 from gridweave.site.service.clock import Clock
 from gridweave.site.times import span_text
@@ -74,7 +75,6 @@ PLAYING = "Playing on the grid"
 
 _LOOK_EVERY_S, _LOOK_AGAIN_S = 0.5, 0.02
 _SILENCE_S = 30.0
-_NOT_RUNNING = ("waiting", "starting")
 _PATIENCE = Patience(total_s=30.0, connect_s=5.0)
 _CANCEL_TRIES = 5
 _PATIENCE_FACTOR, _LEAST_PATIENCE_S = 3.0, 120.0
@@ -421,16 +421,16 @@ class Player:
         # A held job cannot start between the check and the cancellation.
         if job.row not in self._ids or not await self._despite_faults(self._grid.hold, [self._ids[job.row]]):
             return
-        while (record := await self._despite_faults(self._grid.record, self._ids[job.row])).state in _NOT_RUNNING:
+        while (record := await self._despite_faults(self._grid.record, self._ids[job.row])).state in PENDING:
             await asyncio.sleep(_LOOK_AGAIN_S)
         if record.state == "held":
             await self._despite_faults(self._grid.cancel, [self._ids[job.row]])
 
-    async def _records(self, sites: Iterable[str | None], states: Sequence[State] = ()) -> list[JobRecord]:
+    async def _records(self, sites: Iterable[str | None], states: Sequence[JobState] = ()) -> list[JobRecord]:
         """Return the records of this run's jobs at the grid (None) and at sites."""
         return [record for site in sites for record in await self._despite_faults(self._listed, site or "", states)]
 
-    async def _listed(self, own: str, states: Sequence[State]) -> list[JobRecord]:
+    async def _listed(self, own: str, states: Sequence[JobState]) -> list[JobRecord]:
         return [record async for record in self._grid.jobs(own=own, array=self.name, state=states)]
 
     async def _despite_faults(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:

@@ -39,9 +39,10 @@ from gridweave.site.desk_messages import (
 )
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import Forecast
-from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
+from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import ExperienceEdited
 from gridweave.site.service.driver import Driver, LiveCore

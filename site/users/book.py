@@ -13,7 +13,6 @@ import msgspec
 from gridweave.site.eligibility import Eligibility, EligibilityState, after_problem, past_of, pasts_of
 from gridweave.site.explain import nodes_text, really_text, took_text
 from gridweave.site.job import (
-    OVER,
     Accepted,
     Declined,
     Job,
@@ -23,10 +22,10 @@ from gridweave.site.job import (
     RecordEnded,
     RecordUsage,
     Resources,
-    State,
     request_problem,
 )
 from gridweave.site.launch import Used
+from gridweave.site.lifecycle import JOB, OVER, JobCause, JobState, Lifecycle
 from gridweave.site.lines import Bound, lane_of
 from gridweave.site.maxima import node_s_of
 from gridweave.site.messages import UserSubmitted, Wish
@@ -78,12 +77,13 @@ class JobBook:
     """
 
     def __init__(
-        self, first_id: int, *, site: str = "", can_hold: tuple[State, ...], needs: UsualNeeds | None = None
+        self, first_id: int, *, site: str = "", can_hold: tuple[JobState, ...], needs: UsualNeeds | None = None
     ) -> None:
         self.records: dict[int, JobRecord] = {}
         self.eligibility = Eligibility()
         self.out: list[Any] = []
         self.n_ended = 0
+        self._life = Lifecycle(JOB)
         self._site, self._can_hold = site, can_hold
         self._alone, self.needs = KnownAlone(), KnownNeeds(needs or UsualNeeds())
         self._now_ms = 0
@@ -129,6 +129,10 @@ class JobBook:
         """Write an event into the story of a job; of now, if it is not said when it happened."""
         self.out.append(Noted(job_id, kind, detail, at_ms))
 
+    def change(self, record: JobRecord, cause: JobCause) -> bool:
+        """Change the state of a job as `gridweave.site.lifecycle.JOB` has it; return whether it is another one now."""
+        return self._life.change(record.job_id, record, cause)
+
     # -- what users hand in, and want of it ---------------------------------------------------------------------------
 
     def submit(self, event: UserSubmitted, why_never: Callable[[Job], str | None]) -> Job | None:
@@ -146,15 +150,13 @@ class JobBook:
             self.out.append(Declined(event.key, reason))
             return None
         self._next_id += 1
-        record = JobRecord(job_id=job.job_id, request=request, submit_ms=self._now_ms)
-        self.records[job.job_id] = record
+        is_eligible = self.eligibility.add(job.job_id, request, past)
+        state = self._life.begin(job.job_id, "submit" if is_eligible else "keep")
+        self.records[job.job_id] = JobRecord(job_id=job.job_id, request=request, state=state, submit_ms=self._now_ms)
         self._fresh[job.job_id] = event.key
         to = f"to {self._site}, " if self._site else ""
         self.note(job.job_id, "submitted", f"{to}{nodes_text(request.nodes)}{_by_whom(event.origin)}")
-        if self.eligibility.add(job.job_id, request, past):
-            return job
-        record.state = "held"
-        return None
+        return job if is_eligible else None
 
     def wish(self, wish: Wish) -> Iterator[JobRecord]:
         """Do what users want of jobs; yield those that are in the queue or beyond, for which there is more to do."""
@@ -226,7 +228,7 @@ class JobBook:
 
     def take_out(self, record: JobRecord, attempt: int) -> None:
         """Enter that a job is in the queue no more, as its user wants it held; its last attempt had this number."""
-        record.state = "held"
+        self.change(record, "hold")
         self.eligibility.taken_out(record.job_id, record.request, attempt)
 
     def settle(self) -> list[tuple[Job, int]]:
@@ -246,7 +248,8 @@ class JobBook:
                     self.note(job_id, "kept", reason)
             for job_id, attempt in settled.let_in:
                 record = self.records[job_id]
-                record.state, record.reason = "waiting", ""
+                self.change(record, "admit")
+                record.reason = ""
                 self.note(job_id, "queued")
                 let_in.append((self.job(record), attempt))
             if not settled.hopeless:
@@ -268,7 +271,7 @@ class JobBook:
         if key is None:
             return False
         record = self.records.pop(job_id)
-        record.state = "refused"
+        self.change(record, "refuse")
         self.eligibility.over(past_of(record), record.request)
         self.out.append(Declined(key, reason))
         return True
@@ -280,7 +283,8 @@ class JobBook:
     def refuse(self, record: JobRecord, reason: str) -> None:
         """Enter that a job which was taken in can never run."""
         self.note(record.job_id, "refused", reason)
-        record.state, record.reason, record.end_ms = "refused", reason, self._now_ms
+        self.change(record, "refuse")
+        record.reason, record.end_ms = reason, self._now_ms
         self._keep(record)
 
     def end_attempt(self, record: JobRecord, *, is_wanted: bool = True) -> None:
@@ -291,11 +295,12 @@ class JobBook:
         self.eligibility.used(record.request, _used_s(record, self._now_ms))
         record.start_ms = None
         if is_wanted:
-            record.state = "waiting"
+            self.change(record, "retry")
 
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:
         """Enter how a job has ended."""
-        record.state, record.outcome, record.reason, record.end_ms = "ended", outcome, reason, self._now_ms
+        self.change(record, "end")
+        record.outcome, record.reason, record.end_ms = outcome, reason, self._now_ms
         request, nodes = record.request, _nodes_of(record)
         self.note_end(record.job_id, request, outcome, reason, run_time_ms(record), nodes, record.used)
         run_ms = _processes_ran_ms(record)

@@ -9,8 +9,8 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Job
-from gridweave.site.kernels.work import RATE_ONE, work_left
-from gridweave.site.messages import StartJob
+from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left
+from gridweave.site.messages import RunsLate, StartJob
 
 
 class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +178,22 @@ class SlowedFragment(msgspec.Struct, gc=False):
     def left_at(self, now_ms: int) -> int:
         """Return what is left of the work."""
         return int(work_left(self.left, self.rate, self.since_ms, now_ms))
+
+    def measured(self, now_ms: int, rate: int, left: int | None) -> None:
+        """Record the rate from now on; `left` is the remaining work, or None if it follows from the rates so far."""
+        self.left = self.left_at(now_ms) if left is None else left
+        self.rate, self.since_ms = rate, now_ms
+
+    def put_off(self, now_ms: int) -> bool:
+        """Move a limit that has come to the end of the work at the present rate; return whether work was left."""
+        left = self.left_at(now_ms) if self.limit_ms <= now_ms else 0
+        if left > 0:
+            self.limit_ms = int(late_end_ms(left, self.rate, now_ms))
+        return left > 0
+
+    def as_told(self, job_id: int, attempt: int) -> RunsLate:
+        """Return the message that tells the grid how the fragment gets on."""
+        return RunsLate(job_id, attempt, self.left, self.rate, self.since_ms)
 
 
 class GridJob(msgspec.Struct, gc=False):

@@ -20,6 +20,7 @@ from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.cli.terminal import visible
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError, check_known
 from gridweave.ranges import ranges_of, ranges_text
+from gridweave.site.lifecycle import BEGUN, OPEN, OVER, PLACED
 from gridweave.site.times import span_text, when_text
 
 if TYPE_CHECKING:
@@ -154,8 +155,6 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
 
     Of an array these may be only the jobs that have not ended.
     """
-    from gridweave.site.job import OVER
-
     found: dict[int, None] = {}
     for text in texts:
         numbers = job_numbers(text)
@@ -292,8 +291,6 @@ def clock(time_at_ms: int) -> str:
 
 def complete_states(incomplete: str) -> list[str]:
     """Return the states of jobs that begin so."""
-    from gridweave.site.job import OPEN, OVER
-
     return [state for state in (*OPEN, *OVER) if state.startswith(incomplete)]
 
 
@@ -375,12 +372,12 @@ def _start_lines(forecast: Forecast) -> list[str]:
     is_told = _tells_split(forecast)
     length = "" if is_told else _length(forecast)
     if forecast.start_ms is not None:
-        begins = "started" if forecast.state in ("running", "ending", "ended") else "starts"
+        begins = "started" if forecast.state in (*BEGUN, "ended") else "starts"
         where = f" on {places_text(forecast.places)}" if forecast.places and not is_told else ""
         return [f"it {begins} {_start(forecast.start_ms, forecast)}{where}{length}"]
     if forecast.state == "waiting":
         return ["when it starts is not known" + length]
-    if forecast.places and forecast.state in ("starting", "running", "ending"):
+    if forecast.places and forecast.state in PLACED:
         return [f"it is on {places_text(forecast.places)}{length}"]
     return []
 
@@ -398,7 +395,7 @@ def _length(forecast: Forecast) -> str:
 def _start(start_ms: int | None, forecast: Forecast) -> str:
     if start_ms is None:
         return "never"
-    if start_ms - forecast.now_ms < 500 and forecast.state not in ("running", "ending", "ended"):
+    if start_ms - forecast.now_ms < 500 and forecast.state not in (*BEGUN, "ended"):
         return "now"
     return f"{relative(start_ms, forecast.now_ms)} ({clock(start_ms)})"
 

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from gridweave.grid.api import JobProgress, QueuedJob, Story
     from gridweave.grid.client.client import Client
     from gridweave.site.elements import Element
-    from gridweave.site.job import JobRecord, SignalName, State, WishKind
+    from gridweave.site.job import JobRecord, SignalName, WishKind
     from gridweave.site.launch import Used
+    from gridweave.site.lifecycle import JobState
 
 _Outcomes = Annotated[
     list[str] | None,
@@ -144,14 +145,15 @@ def jobs(
 
 def _wanted(
     state: Sequence[str] | None, outcome: Sequence[str] | None, all_jobs: bool
-) -> tuple[Sequence[State], list[str]]:
+) -> tuple[Sequence[JobState], list[str]]:
     """Return the states and outcomes that are asked for; if nothing is said, jobs that have not ended."""
-    from gridweave.site.job import OPEN, OUTCOMES, OVER
+    from gridweave.site.job import OUTCOMES
+    from gridweave.site.lifecycle import OPEN, OVER
 
     states, outcomes = checked_values("--state", state, (*OPEN, *OVER)), checked_values("--outcome", outcome, OUTCOMES)
     if not states and not outcomes and not all_jobs:
         return OPEN, outcomes
-    return cast("list[State]", states), outcomes
+    return cast("list[JobState]", states), outcomes
 
 
 def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -> None:
@@ -552,7 +554,7 @@ def cancel(
     Example: gridweave cancel 17 --signal USR1
     """
     from gridweave.cli.submit_options import signal_named
-    from gridweave.site.job import OPEN
+    from gridweave.site.lifecycle import OPEN
 
     if now and signal is not None:
         raise OptionError("--now", "ends jobs, and --signal does not; give only one of them")

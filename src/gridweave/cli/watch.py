@@ -15,6 +15,7 @@ import typer
 from gridweave.cli.grid_client import Reach, at_grid, now_ms, plain
 from gridweave.cli.output import print_json
 from gridweave.errors import GridweaveError, OptionError
+from gridweave.site.lifecycle import PLACED
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ async def look(grid: Client, seen: Seen) -> None:
     """Ask for sites and queue; where there is no answer, what was known stays, and the problem is noted."""
 
     async def running() -> list[JobRecord]:
-        return [record async for record in grid.jobs(state=("starting", "running", "ending"), limit=_RUNNING)]
+        return [record async for record in grid.jobs(state=PLACED, limit=_RUNNING)]
 
     sites, queue, seen.running = await asyncio.gather(grid.sites(), grid.queue(_QUEUE_LINES), running())
     seen.sites, seen.queue, seen.now_ms, seen.problem = sites, queue, now_ms(), ""

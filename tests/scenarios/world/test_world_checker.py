@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from gridweave.grid.control import coallocation
-from gridweave.grid.control.coallocation import COMMITTED, CoAllocator
+from gridweave.grid.control.coallocation import CoAllocator
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.queue import GridQueue
+from gridweave.grid.lifecycle import COMMITTED
 from gridweave.grid.messages import ReportDone, ToSite
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.results.schedule import SimulationResult
@@ -139,7 +140,7 @@ def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch, check
 
 def keep_holds(self: CoAllocator, attempt: coallocation.Attempt, but: int | None) -> list[ToSite]:
     """Give up an attempt without releasing its nodes."""
-    attempt.state = coallocation.OVER
+    attempt.state = "over"
     del self.attempts[attempt.job.job_id]
     self.asking.pop(attempt.job.job_id, None)
     return []

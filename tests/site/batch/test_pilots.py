@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from batch_site import NODES, BatchSite, DeafSlurm, GridOfClusters
 from gridweave.site.batch.policy import BatchPolicy, PilotRules
-from gridweave.site.job import OVER
+from gridweave.site.lifecycle import OVER
 from slurm_cluster import SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow

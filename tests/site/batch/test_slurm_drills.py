@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from batch_site import BY_JOBS, NODES, BatchSite, GridOfClusters
-from gridweave.site.job import OVER
+from gridweave.site.lifecycle import OVER
 from gridweave.site.service.clock import Clock
 from slurm_cluster import URGENT, SlurmCluster, running_cluster
 

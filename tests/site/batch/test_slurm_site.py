@@ -21,8 +21,9 @@ from gridweave.site.batch.service.folder import output_of
 from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.system import AllocationRequest, BatchUser
 from gridweave.site.desk_messages import SiteInfo
-from gridweave.site.job import OVER, Accepted, Declined, JobRecord, JobRequest, Program
+from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Program
 from gridweave.site.launch import MachineRules
+from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import Machine
 from gridweave.site.runs import SiteSettings

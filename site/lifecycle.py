@@ -1,0 +1,338 @@
+"""The states of jobs, of a site's parts of grid jobs, and of the ends of runs, as tables.
+
+A state and a cause give the next state. `Lifecycle.change` is the only code in ``site/`` and ``grid/`` that changes the
+state of a record. The tables of the grid's own records are in ``grid/lifecycle.py``; docs/states.md has the diagrams.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
+
+from gridweave.errors import GridweaveError
+
+KEEP_MOVES = 2_000
+"""How many moves a `Lifecycle` remembers, over all its records."""
+
+JobState = Literal["held", "waiting", "starting", "running", "ending", "ended", "refused"]
+JobCause = Literal[
+    "submit", "keep", "admit", "hold", "place", "delegate", "move", "run", "stop", "retry", "end", "refuse"
+]
+
+PartState = Literal["waiting", "reserved", "committed", "running", "evicted", "over"]
+PartCause = Literal[
+    "enqueue", "reserve", "reserve ahead", "grant", "commit", "start", "evict", "withdraw", "release", "refuse", "end"
+]
+
+RunEnd = Literal["lost", "limit", "cancelled"]
+RunEndCause = Literal["evict", "requeue", "hand back", "limit", "kill", "cancel"]
+
+S = TypeVar("S", bound=str)
+C = TypeVar("C", bound=str)
+
+
+@dataclass(frozen=True)
+class StateTable(Generic[S, C]):
+    """A state machine as data.
+
+    Attributes
+    ----------
+    record : str
+        What has these states, for messages.
+    states, causes : mapping to str
+        What each state and each cause means.
+    first : mapping from cause to state
+        How a record begins.
+    rows : mapping from state to mapping from cause to state
+        The next state, for each cause that is possible in a state. A cause that changes nothing leads back to its own
+        state. A state without causes is final.
+    """
+
+    record: str
+    states: Mapping[S, str]
+    causes: Mapping[C, str]
+    first: Mapping[C, S]
+    rows: Mapping[S, Mapping[C, S]]
+
+    @cached_property
+    def over(self) -> tuple[S, ...]:
+        """The final states."""
+        return tuple(state for state, row in self.rows.items() if not row)
+
+    @cached_property
+    def open(self) -> tuple[S, ...]:
+        """The states that are not final."""
+        return tuple(state for state, row in self.rows.items() if row)
+
+    def after(self, state: str, cause: C) -> S | None:
+        """Return the next state, or None if the cause is impossible; a new record has the state ''."""
+        if not state:
+            return self.first.get(cause)
+        return self.rows.get(cast("S", state), {}).get(cause)
+
+    def states_before(self, cause: C) -> tuple[S, ...]:
+        """Return the states in which a cause is possible."""
+        return tuple(state for state, row in self.rows.items() if cause in row)
+
+
+JOB: Final = StateTable[JobState, JobCause](
+    "job",
+    states={
+        "held": "Not in the queue yet: held by its user, or waiting for another job, its array or a quota.",
+        "waiting": "In the queue of the grid or of a site.",
+        "starting": "Given nodes. Not all of its processes have begun.",
+        "running": "Running on all its sites.",
+        "ending": "Told to end. Some of its processes may still run.",
+        "ended": "Over. The record has the outcome.",
+        "refused": "Accepted, and found later to be impossible.",
+    },
+    causes={
+        "submit": "A user submits the job, and it enters the queue.",
+        "keep": "A user submits the job, and it has to wait before it enters the queue.",
+        "admit": "The job enters the queue.",
+        "hold": "The user takes the job out of the queue.",
+        "place": "The scheduler gives the job nodes.",
+        "delegate": "The grid puts the job into the queues of sites.",
+        "move": "The site moves the job to other nodes.",
+        "run": "All processes of the job have begun.",
+        "stop": "The user cancels the job, or it reaches its limit.",
+        "retry": "The attempt is over and the job is not: it waits for the next attempt.",
+        "end": "The job is over.",
+        "refuse": "No site can run the job.",
+    },
+    first={"submit": "waiting", "keep": "held"},
+    rows={
+        "held": {"admit": "waiting", "end": "ended"},
+        "waiting": {
+            "hold": "held",
+            "place": "starting",
+            "delegate": "waiting",
+            "run": "running",  # at the grid, of a delegated job
+            "stop": "waiting",  # the queue that has the job is asked for it
+            "retry": "waiting",
+            "end": "ended",
+            "refuse": "refused",
+        },
+        "starting": {
+            "place": "starting",
+            "delegate": "waiting",
+            "move": "starting",
+            "run": "running",
+            "stop": "ending",
+            "retry": "waiting",
+            "end": "ended",
+            "refuse": "refused",
+        },
+        "running": {
+            "move": "starting",
+            "run": "running",
+            "stop": "ending",
+            "retry": "waiting",
+            "end": "ended",
+        },
+        "ending": {
+            # What was decided before the job was stopped, and is heard later.
+            "place": "ending",
+            "delegate": "ending",
+            "run": "ending",
+            "stop": "ending",
+            "retry": "waiting",  # lost at its limit
+            "end": "ended",
+            "refuse": "refused",
+        },
+        "ended": {},
+        "refused": {},
+    },
+)
+
+OPEN, OVER = JOB.open, JOB.over
+"""The states of jobs that are not over, and of those that are."""
+
+UNPLACED: Final[tuple[JobState, ...]] = ("held", "waiting")
+"""The states in which a job has no nodes yet."""
+
+PENDING: Final[tuple[JobState, ...]] = ("waiting", "starting")
+"""The states in which a job has entered the queue and has not begun to run."""
+
+PLACED: Final[tuple[JobState, ...]] = ("starting", "running", "ending")
+"""The states in which a job may have nodes."""
+
+BEGUN: Final[tuple[JobState, ...]] = ("running", "ending")
+"""The states in which a job may have processes on all its sites."""
+
+WAITING: Final = "waiting"
+RESERVED: Final = "reserved"
+COMMITTED: Final = "committed"
+RUNNING: Final = "running"
+EVICTED: Final = "evicted"
+
+PART: Final = StateTable[PartState, PartCause](
+    "part of job",
+    states={
+        WAITING: "In the site's queue: a delegated job, or one whose nodes are to be reserved ahead.",
+        RESERVED: "Given nodes under a lease.",
+        COMMITTED: "Given nodes, and certain to start at the agreed time.",
+        RUNNING: "Running, or waiting at the gate for the other sites.",
+        EVICTED: "Its nodes are for another job. Some of its processes may still run.",
+        "over": "Gone from the site.",
+    },
+    causes={
+        "enqueue": "The grid delegates the job.",
+        "reserve": "The grid asks for nodes.",
+        "reserve ahead": "The grid asks for nodes as soon as they are free.",
+        "grant": "The nodes that were to be reserved ahead are free.",
+        "commit": "The grid commits the reserved nodes.",
+        "start": "The site starts the part.",
+        "evict": "The site gives the nodes to another job.",
+        "withdraw": "The part leaves the queue.",
+        "release": "The lease ends.",
+        "refuse": "The site finds that it cannot run the part.",
+        "end": "The part has left its nodes.",
+    },
+    first={"enqueue": WAITING, "reserve": RESERVED, "reserve ahead": WAITING},
+    rows={
+        WAITING: {"grant": RESERVED, "start": RUNNING, "withdraw": "over", "refuse": "over"},
+        RESERVED: {"commit": COMMITTED, "start": RUNNING, "release": "over", "evict": "over", "refuse": "over"},
+        COMMITTED: {"start": RUNNING, "release": "over", "evict": "over", "refuse": "over"},
+        RUNNING: {"evict": EVICTED, "end": "over"},
+        EVICTED: {"end": "over"},
+        "over": {},
+    },
+)
+
+LEASED: Final = (WAITING, RESERVED)
+"""The states in which a part has a lease, which ends unless the grid renews it or commits the nodes."""
+
+GRANTED: Final = (RESERVED, COMMITTED)
+"""The states in which a part has nodes and has not started."""
+
+STARTED: Final = (RUNNING, EVICTED)
+"""The states in which a part may have processes."""
+
+
+_OTHER_CAUSES: Final[tuple[RunEndCause, ...]] = ("evict", "requeue", "hand back", "limit", "kill")
+
+RUN_END: Final = StateTable[RunEnd, RunEndCause](
+    "end of the run of job",
+    states={
+        "lost": "The job runs again: here, or where the grid places it.",
+        "limit": "The job has reached its limit.",
+        "cancelled": "The job is not to go on.",
+    },
+    causes={
+        "evict": "Another job gets the nodes.",
+        "requeue": "A user, or the site, wants the job to run again.",
+        "hand back": "The machines cannot start the job now, and the grid may place it elsewhere.",
+        "limit": "The job has reached its limit.",
+        "kill": "The site or the grid does not want the run any more.",
+        "cancel": "A user cancels the job.",
+    },
+    first={
+        "evict": "lost",
+        "requeue": "lost",
+        "hand back": "lost",
+        "limit": "limit",
+        "kill": "cancelled",
+        "cancel": "cancelled",
+    },
+    # The first cause counts, unless the user cancels the job.
+    rows={
+        "lost": {**dict.fromkeys(_OTHER_CAUSES, "lost"), "cancel": "cancelled"},
+        "limit": {**dict.fromkeys(_OTHER_CAUSES, "limit"), "cancel": "cancelled"},
+        "cancelled": {**dict.fromkeys(_OTHER_CAUSES, "cancelled"), "cancel": "cancelled"},
+    },
+)
+
+
+class TransitionError(GridweaveError):
+    """A record was to change its state in a way that its table does not have: a fault of gridweave.
+
+    Parameters
+    ----------
+    record : str
+        What has the state, such as ``job``.
+    job_id : int
+    state : str
+        The state of the record.
+    cause : str
+        The cause that is impossible in this state.
+    possible : sequence of str
+        The states in which the cause is possible.
+    history : sequence of (str, str)
+        The cause and the state of each earlier move that is known, oldest first.
+    """
+
+    def __init__(
+        self,
+        record: str,
+        job_id: int,
+        state: str,
+        cause: str,
+        possible: tuple[str, ...],
+        history: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.job_id, self.state, self.cause, self.history = job_id, state, cause, history
+        right = f"it is possible when {' or '.join(possible)}" if possible else "no state has this cause"
+        before = ", ".join(f"{cause}: {state}" for cause, state in history) or "none since its process began"
+        super().__init__(f"{record} {job_id} is {state!r}: {cause!r} is impossible; {right}; history: {before}")
+
+
+class _Stateful(Protocol):
+    """A record with a state; `Any` as each kind of record has its own type of state."""
+
+    state: Any
+
+
+class Lifecycle(Generic[S, C]):
+    """Changes the states of the records of one owner by a table, and remembers the last moves for error messages.
+
+    The moves are no part of the owner's state: after a restart they begin again.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> life = Lifecycle(PART)
+    >>> part = SimpleNamespace(state=life.begin(7, "reserve"))
+    >>> life.change(7, part, "start"), part.state
+    (True, 'running')
+    >>> life.change(7, part, "commit")
+    Traceback (most recent call last):
+    gridweave.site.lifecycle.TransitionError: part of job 7 is 'running': 'commit' is impossible; it is possible when \
+reserved; history: reserve: reserved, start: running
+    """
+
+    def __init__(self, table: StateTable[S, C]) -> None:
+        self.table = table
+        self._moves: deque[tuple[int, C, S]] = deque(maxlen=KEEP_MOVES)
+
+    def begin(self, job_id: int, cause: C) -> S:
+        """Return the first state of a new record."""
+        state = self.table.after("", cause)
+        if state is None:
+            raise TransitionError(self.table.record, job_id, "new", cause, (), self.history(job_id))
+        self._moves.append((job_id, cause, state))
+        return state
+
+    def change(self, job_id: int, record: _Stateful, cause: C) -> bool:
+        """Give a record its next state; return whether that is another one.
+
+        Raises
+        ------
+        TransitionError
+            If the table does not have the cause in this state. The record is unchanged.
+        """
+        before = record.state
+        after = self.table.after(before, cause)
+        if after is None:
+            possible = self.table.states_before(cause)
+            raise TransitionError(self.table.record, job_id, before, cause, possible, self.history(job_id))
+        record.state = after
+        self._moves.append((job_id, cause, after))
+        return bool(after != before)
+
+    def history(self, job_id: int) -> tuple[tuple[str, str], ...]:
+        """Return the cause and the state of each move of a job that is remembered, oldest first."""
+        return tuple((cause, state) for moved, cause, state in self._moves if moved == job_id)
