@@ -1,7 +1,7 @@
 """Co-allocation: reserve nodes on every site of a job, then commit all or release all (docs/contract.md).
 
-A single fragment needs no second phase. Whatever is lost or crashes on the way, no fragment does work without the
-others, and no node is reserved past its lease: the reasons are in docs/contract.md, "Why no part of a job runs alone".
+A single fragment needs no second phase. Whatever message is lost and whatever process crashes, no fragment does work
+without the others, and no node is reserved past its lease: docs/contract.md, "Why no part of a job runs alone".
 """
 
 from __future__ import annotations
@@ -32,33 +32,35 @@ Fragments = tuple[tuple[int, int], ...]
 """(site, width) of each fragment."""
 
 MOST_MARGINS = 16
-"""The margin grows to so many times the least one."""
+"""The margin grows to at most this multiple of the least one."""
 
 REFUSED, MOVED, PART_ENDED, ENDED, FAILED = "refused", "moved", "part ended", "ended", "failed"
 
 
 class Attempt(msgspec.Struct, gc=False):
-    """One try to run a job on certain nodes.
+    """An attempt to run a job on certain nodes.
 
     Attributes
     ----------
     job : Job
     number : int
-        Of the try, from 1.
+        The number of the attempt, from 1.
     fragments : tuple of (int, int)
+        The site and the width of each fragment.
     length_ms : int
-        How long it runs at most.
+        How long the job runs at most.
     start_ms : int
-        The agreed start; for a single fragment the instant at which it was asked for.
+        The agreed start; for a single fragment the instant of the request, until the site reports its start.
     state : str
+        A state of `gridweave.grid.lifecycle.ATTEMPT`.
     missing : set of int
-        Sites that have not answered the request.
-    ended : dict from int to str
-        Sites whose fragment is over, with the outcome.
+        The sites that have not answered the request.
+    ended : dict of int to str
+        The outcome of each fragment that is over, by site.
     ending : bool
-        Whether the sites have been asked to end it.
+        Whether the sites have been asked to end their fragments.
     cancelled : bool
-        Whether that was the user's wish.
+        Whether the user cancelled the job.
     """
 
     job: Job
@@ -71,16 +73,16 @@ class Attempt(msgspec.Struct, gc=False):
     ended: dict[int, str] = {}
     ending: bool = False
     cancelled: bool = False
-    # Whether the start is agreed on when all sites have the nodes, for which each waits in its queue.
+    # Whether each site reserves its nodes as soon as they are free, and the start is agreed when all have theirs.
     ahead: bool = False
 
     @property
     def outcome(self) -> str | None:
-        """What became of the whole: None if it is to be tried again."""
+        """The outcome of the whole job; None if the job needs another attempt."""
         others = set(self.ended.values()) - {"finished"}
         if others & {"lost", "unmet", "lease-ended"}:
             return None
-        # Where one has failed, the others were ended for that.
+        # If one fragment failed, the others were ended because of it.
         return min(others, key=("failed", "limit", "cancelled").index, default="finished")
 
     @property
@@ -90,11 +92,20 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class AttemptChange(msgspec.Struct, frozen=True, gc=False):
-    """What has become of an attempt: refused by a site, moved (its start is another than thought), ended or failed.
+    """A change of an attempt that its level of control has to know.
 
-    Of one that has ended in a part, the sites are those of this part: they have its nodes back.
-
-    `never` is why that site can never run the job, if it can not; `refusal` is why the site refused it.
+    Attributes
+    ----------
+    kind : str
+        `REFUSED` by a site; `MOVED`: it starts at another time than assumed; `PART_ENDED`: one fragment is over;
+        `ENDED`: all are; `FAILED`: given up before it was committed.
+    attempt : Attempt
+    sites : tuple of int
+        The sites that refused, were silent, or have the nodes of the ended fragment back.
+    never : str, optional
+        Why the site that refused can never run the job.
+    refusal : str
+        Why the site refused.
     """
 
     kind: str
@@ -105,31 +116,31 @@ class AttemptChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The attempts that are under way, and the jobs of those that not all sites have granted."""
+    """The attempts in progress, and the jobs of the attempts that not all sites have granted."""
 
     attempts: list[Attempt]
     asking: list[int]
-    margin_ms: int | None = None  # the present one; None: the least
+    margin_ms: int | None = None  # the present margin; None: the least
 
 
 class CoAllocator:
-    """All attempts that are under way.
+    """All attempts in progress.
 
     Parameters
     ----------
     margin_ms : int
         How far ahead the start of a job with several fragments is agreed at least: long enough for a request, its
-        answer and the commitment to travel, with what may be lost on the way.
+        answer and the commitment to arrive, even if some are lost and repeated.
 
     Attributes
     ----------
     margin_ms : int
-        The present margin. It is doubled when an agreed start comes too soon, to `MOST_MARGINS` times the least one,
-        and shrinks by a quarter when all sites have granted one in time.
-    attempts : dict from int to Attempt
+        The present margin. It doubles when an agreed start comes too soon, up to `MOST_MARGINS` times the least one,
+        and shrinks by a quarter when all sites grant a start in time.
+    attempts : dict of int to Attempt
         By job.
-    asking : dict from int to Attempt
-        Those of them that not all of their sites have granted.
+    asking : dict of int to Attempt
+        The attempts that not all of their sites have granted, by job.
     """
 
     def __init__(self, margin_ms: int) -> None:
@@ -139,21 +150,21 @@ class CoAllocator:
         self._life = Lifecycle(ATTEMPT)
 
     def state(self) -> AttemptsState:
-        """Return the attempts that are under way."""
+        """Return the attempts in progress."""
         return AttemptsState(list(self.attempts.values()), list(self.asking), self.margin_ms)
 
     def restore(self, state: AttemptsState) -> None:
-        """Take in the attempts that were under way."""
+        """Restore the attempts that were in progress."""
         self.attempts = {attempt.job.job_id: attempt for attempt in state.attempts}
         self.asking = {job_id: self.attempts[job_id] for job_id in state.asking}
         self.margin_ms = self._least_margin_ms if state.margin_ms is None else state.margin_ms
 
     def reconsider(self) -> None:
-        """Begin with the least margin again, which may be another now."""
+        """Start again with the least margin, after a change of settings."""
         self.margin_ms = self._least_margin_ms
 
     def copy(self) -> CoAllocator:
-        """Return the same attempts, apart from these."""
+        """Return a copy; neither sees later changes of the other."""
         twin = CoAllocator(self._least_margin_ms)
         twin.margin_ms = self.margin_ms
         for job_id, attempt in self.attempts.items():
@@ -165,18 +176,18 @@ class CoAllocator:
 
     @property
     def asked(self) -> list[Fragments]:
-        """The fragments of the attempts that not all sites have answered, and are to at once."""
+        """The fragments of the attempts that wait for answers, without those that reserve ahead."""
         return [attempt.fragments for attempt in self.asking.values() if not attempt.ahead]
 
     @property
     def ahead(self) -> Attempt | None:
-        """The attempt for which sites reserve nodes ahead: of two each could have what the other waits for."""
+        """The attempt for which sites reserve ahead, or None; two at once could wait for each other's nodes."""
         return next((attempt for attempt in self.asking.values() if attempt.ahead), None)
 
     def begin_ahead(
         self, job: Job, number: int, fragments: Fragments, length_ms: int, lease_until_ms: int
     ) -> list[GridCommand]:
-        """Have sites reserve the nodes of a job as each gets them, under a lease; parameters as for `begin`."""
+        """Ask each site to reserve its nodes as soon as they are free, under a lease; parameters as for `begin`."""
         missing = {site for site, _ in fragments}
         state = self._life.begin(job.job_id, "ask")
         attempt = Attempt(job, number, fragments, length_ms, int(NEVER_MS), state, missing, ahead=True)
@@ -195,11 +206,11 @@ class CoAllocator:
         Parameters
         ----------
         number : int
-            Of the attempt; higher than of any before.
+            The number of the attempt, higher than of any attempt of the job before.
         length_ms : int
-            How long the job takes at most when it is placed like that.
+            How long the job takes at most on these fragments.
         is_told : bool
-            Whether a single site is told what the job needs of its nodes: then others may share them.
+            Whether the request to a single site says what the job needs of a node, so that other jobs may share it.
         """
         if len(fragments) == 1:
             ((site, width),) = fragments
@@ -214,7 +225,7 @@ class CoAllocator:
     def begin_beside(
         self, now_ms: int, job: Job, number: int, site: int, work_ms: int, slowdown: float, end_ms: int
     ) -> list[GridCommand]:
-        """Ask a site to start a job beside others, at most so many times as long as its work takes alone."""
+        """Ask a site to start a job on nodes that other jobs use, if they slow it by at most `slowdown`."""
         fragments = ((site, job.width),)
         state = self._life.begin(job.job_id, "ask one")
         self.attempts[job.job_id] = Attempt(job, number, fragments, end_ms - now_ms, now_ms, state, set())
@@ -233,7 +244,7 @@ class CoAllocator:
         ]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], AttemptChange | None]:
-        """Take in what a site says of an attempt; return what is to be sent and what has changed, if anything."""
+        """Apply a site's answer; return the commands to send, and what has changed, or None."""
         if isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
@@ -255,7 +266,7 @@ class CoAllocator:
                 return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,), never, refusal)
             case LeaseEnded():
                 if attempt.state == ASKED:
-                    # A lease ends at the instant at which the attempt expires; then the silent sites are to blame.
+                    # Leases end at the instant at which the attempt expires: the silent sites are the cause.
                     silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
                     return self._give_up(attempt, site), AttemptChange(FAILED, attempt, silent)
                 if not attempt.ending:
@@ -278,11 +289,11 @@ class CoAllocator:
         return [ToSite(site, commit) for site, _ in attempt.fragments]
 
     def _came_too_soon(self) -> None:
-        """Agree on later starts from now on: messages take longer than thought."""
+        """Agree on later starts from now on: messages take longer than the margin."""
         self.margin_ms = min(2 * self.margin_ms, MOST_MARGINS * self._least_margin_ms)
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
-        """Release what other sites have reserved, or will have when the request reaches them; nothing has started."""
+        """Release the nodes at all sites but one, also where the request is still on its way; nothing has started."""
         job_id = attempt.job.job_id
         self._life.change(job_id, attempt, "give up")
         del self.attempts[job_id]
@@ -290,7 +301,7 @@ class CoAllocator:
         return [ToSite(s, ReleaseNodes(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
     def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], AttemptChange | None]:
-        """Note the end of a fragment; one that failed, or thought itself alone, takes the others with it."""
+        """Record the end of a fragment; end the other fragments if it failed, was lost or did not meet them."""
         is_news = site not in attempt.ended
         attempt.ended[site] = outcome
         if len(attempt.ended) < len(attempt.fragments):
@@ -301,7 +312,7 @@ class CoAllocator:
         return [], AttemptChange(ENDED, attempt)
 
     def cancel(self, job_id: int) -> list[GridCommand]:
-        """Ask for the end of an attempt, whatever it has come to; its `AttemptChange` tells when it has ended."""
+        """Ask for the end of an attempt in any state; its `AttemptChange` follows when it has ended."""
         attempt = self.attempts[job_id]
         attempt.cancelled = True
         return self._end(attempt, attempt.left)
@@ -316,7 +327,7 @@ class CoAllocator:
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 
     def expire(self, now_ms: int) -> tuple[list[GridCommand], list[AttemptChange]]:
-        """Give up the attempts that not all sites have granted by the agreed start; name those that are silent."""
+        """Give up the attempts that not all sites have granted by the agreed start; name the silent sites."""
         requests: list[GridCommand] = []
         changes: list[AttemptChange] = []
         for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):
@@ -327,6 +338,6 @@ class CoAllocator:
         return requests, changes
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `expire` may have something to give up."""
+        """Return when the next attempt expires, or None."""
         starts = [attempt.start_ms for attempt in self.asking.values() if not attempt.ahead]
         return min(starts) + 1 if starts else None

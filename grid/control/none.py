@@ -1,4 +1,4 @@
-"""No control: the grid knows of the sites their sizes, and what it has sent them itself (docs/control.md)."""
+"""No control: the grid knows only the sizes of the sites and the jobs that it has sent (docs/control.md)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from gridweave.site.messages import Answer, Ended, EnqueueJob, Refused, Withdraw
 
 
 class NoControlState(DelegatingState, frozen=True, kw_only=True, tag="NoControl 1"):
-    """What is known at this level."""
+    """The state of `NoControl`."""
 
     area: list[int]
 
 
 class NoControl(DelegatingControl):
-    """Jobs are sent away when they come, and stay where they were sent.
+    """Sends each job to a site when it is submitted, and leaves it there.
 
-    No job is split, of the selections only ``random`` counts, and nothing is made of a network.
+    It splits no job and ignores the network. Of the selections only ``random`` has an effect.
     """
 
     state_type: Any = NoControlState
@@ -39,11 +39,11 @@ class NoControl(DelegatingControl):
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
         self._one_job = OneJob(nodes, policy)
-        # Width x estimate of all that was sent to a site and has not come back.
+        # The sum of width x estimate of the jobs that are at each site.
         self._area = [0] * len(self._nodes)
 
     def state(self) -> NoControlState:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
         return NoControlState(
             draws=self._draws(),
             shut=self._shut,
@@ -55,7 +55,7 @@ class NoControl(DelegatingControl):
         )
 
     def restore(self, state: NoControlState) -> None:
-        """Take in all that another of the same settings knew; this one is fresh."""
+        """Restore the state of another level of the same settings into this new one."""
         super().restore(state)
         self._area = state.area
 
@@ -87,11 +87,11 @@ class NoControl(DelegatingControl):
         return [*told, *(self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent))]
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Take no note: links are not known at this level."""
+        """Do nothing: this level knows no links."""
         return []
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Send once more what all sites had refused."""
+        """Send the jobs again that all sites had refused, when that is due."""
         if self._retry_at_ms is None or self._retry_at_ms > now_ms:
             return []
         self._retry_at_ms = None
@@ -103,7 +103,7 @@ class NoControl(DelegatingControl):
         return commands
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called though nothing is heard."""
+        """Return when `run` is to be called without an event."""
         return self._retry_at_ms
 
     def _fitting(self, sent: Delegation, now_ms: int) -> list[int]:
@@ -112,7 +112,7 @@ class NoControl(DelegatingControl):
         return [s for s in left if s not in sent.refused_by and not sent.avoids(s, now_ms)]
 
     def _send(self, sent: Delegation, now_ms: int) -> list[GridCommand]:
-        """Choose the site with the least of the grid's own work for its size; or at random."""
+        """Send a job to the site with the least work of the grid per node, or to a random site."""
         fitting = self._fitting(sent, now_ms)
         if self._rng is None:
             site = min(fitting, key=lambda s: (self._area[s] / self._nodes[s], s))

@@ -1,6 +1,7 @@
-"""The book of users' jobs: what a live site and the live grid alike know of them, are asked of them, and tell of them.
+"""The registry of users' jobs: the same for the live grid and for a live site.
 
-Jobs are handed in, held, let into the queue and ended here; who has the queue decides the rest. No clock, no I/O.
+It accepts, holds, admits and ends jobs, and records what happened to them. Its owner has the queue and decides what
+starts. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ from gridweave.site.needs.known import KnownNeeds, NeedsExperience, UsualNeeds
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
-"""So many ended jobs of users are known without the journal."""
+"""The number of ended jobs that are kept in memory; the journal has all."""
 
 
 def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Resources | None = None) -> Job:
-    """Build the core's job from a request, and what such jobs need; add a new user to `users` under the next number."""
+    """Build the core's job from a request.
+
+    `users` numbers the users by name; a new user is added. `assumed` is what such jobs usually need of a node: it
+    counts unless the request names its resources.
+    """
     return Job(
         job_id=job_id,
         width=request.nodes,
@@ -56,7 +61,7 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Res
 
 
 class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The jobs of users between two instants, as in `JobBook`."""
+    """What a `JobBook` keeps between two instants."""
 
     records: list[JobRecord]
     eligibility: EligibilityState
@@ -64,16 +69,32 @@ class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     next_id: int
     users: dict[str, int]
     ended: list[int]
-    alone: list[AloneRuns] = []  # how long jobs take that have their nodes alone
-    needs: list[NeedsExperience] = []  # what jobs of each class use
+    alone: list[AloneRuns] = []  # run times of jobs that had their nodes alone
+    needs: list[NeedsExperience] = []  # the use of resources, by class of jobs
 
 
 class JobBook:
     """The jobs of the users of a site or of the grid (docs/live.md, "Held").
 
-    Without a ``site`` they are the grid's; in the states ``can_hold`` a job can be held. `records` has, by number, the
-    jobs that have not ended and those that ended last, `out` the commands of this instant; `n_ended` counts those that
-    have ended, or were refused after they had waited.
+    Parameters
+    ----------
+    first_id : int
+        The number of the first job.
+    site : str
+        The name of the site; empty for the grid.
+    can_hold : tuple of str
+        The states in which a user may hold a job.
+    needs : UsualNeeds, optional
+        What jobs need that do not say it.
+
+    Attributes
+    ----------
+    records : dict of int to JobRecord
+        By number, the open jobs and the last `KEEP_ENDED` that ended.
+    out : list
+        The commands of this instant.
+    n_ended : int
+        How many jobs have ended or were refused after they had been accepted.
     """
 
     def __init__(
@@ -89,27 +110,27 @@ class JobBook:
         self._now_ms = 0
         self._next_id = first_id
         self._users: dict[str, int] = {}
-        # Those that have ended and are in the records still, the oldest first.
+        # The ended jobs that are still in the records, oldest first.
         self._ended: list[int] = []
-        # The keys of the jobs that were handed in at this instant.
+        # The keys of the jobs that were submitted at this instant.
         self._fresh: dict[int, str] = {}
 
     @property
     def next_id(self) -> int:
-        """The number of the next job; no job has this number or a higher one."""
+        """The number of the next job."""
         return self._next_id
 
     @property
     def n_open(self) -> int:
-        """Jobs that have not ended."""
+        """The number of jobs that have not ended."""
         return len(self.records) - len(self._ended)
 
     def open_jobs(self) -> set[int]:
-        """Return the jobs that have not ended."""
+        """Return the numbers of the jobs that have not ended."""
         return self.records.keys() - set(self._ended)
 
     def next_wakeup_ms(self, core_ms: int | None) -> int | None:
-        """Return when something may happen by itself, to the jobs here or, by the word of its core, in the queue."""
+        """Return when something may happen without an event: to a held job, or at `core_ms` in the core."""
         here_ms = self.eligibility.next_wakeup_ms()
         if here_ms is None or core_ms is None:
             return core_ms if here_ms is None else max(here_ms, self._now_ms + 1)
@@ -121,24 +142,25 @@ class JobBook:
         self.eligibility.begin(now_ms)
 
     def accept(self) -> list[int]:
-        """Tell the users of the jobs that were handed in at this instant; return these."""
+        """Confirm the jobs that were submitted at this instant; return their numbers."""
         self.out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         return list(self._fresh)
 
     def note(self, job_id: int, kind: str, detail: str = "", at_ms: int | None = None) -> None:
-        """Write an event into the story of a job; of now, if it is not said when it happened."""
+        """Add an event to the history of a job; it happened now unless `at_ms` is given."""
         self.out.append(Noted(job_id, kind, detail, at_ms))
 
     def change(self, record: JobRecord, cause: JobCause) -> bool:
-        """Change the state of a job as `gridweave.site.lifecycle.JOB` has it; return whether it is another one now."""
+        """Change the state of a job by the table `JOB`; return whether it is a different state."""
         return self._life.change(record.job_id, record, cause)
 
-    # -- what users hand in, and want of it ---------------------------------------------------------------------------
+    # -- submissions and actions of users -----------------------------------------------------------------------------
 
     def submit(self, event: UserSubmitted, why_never: Callable[[Job], str | None]) -> Job | None:
-        """Take in a job, or decline it; return it if it goes into the queue at once.
+        """Accept or decline a job; return the job if it enters the queue at once.
 
-        ``why_never`` says why a job can never run here: what is held shall not wait for what can never be.
+        `why_never` returns why a job can never run here. It is also asked before a job is held, so that no job waits
+        for an impossible start.
         """
         request = event.request
         past = pasts_of(request, self.records, event.past)
@@ -159,10 +181,10 @@ class JobBook:
         return job if is_eligible else None
 
     def wish(self, wish: Wish) -> Iterator[JobRecord]:
-        """Do what users want of jobs; yield those that are in the queue or beyond, for which there is more to do."""
+        """Apply a user's action to jobs; yield the jobs in the queue or beyond, for which the caller has to act."""
         for job_id in wish.job_ids:
             record = self.records.get(job_id)
-            # Of one that was handed in at this very instant nobody knows the number: it was guessed.
+            # Nobody knows the number of a job that was submitted at this instant: it was guessed.
             if record is None or job_id in self._fresh or record.state in OVER:
                 continue
             how = "by wish"
@@ -193,23 +215,23 @@ class JobBook:
                 self.end(record, "cancelled", "")
 
     def why_kept(self, job_id: int, now_ms: int) -> str:
-        """Return why a job is kept from the queue, and until when as far as that is known; empty if it is not."""
+        """Return why a job is held and until when, as far as that is known; empty if it is not held."""
         bounds = self.eligibility.bounds(job_id)
         if not bounds:
             return self.eligibility.reason(job_id)
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def refusal(self, request: JobRequest) -> str | None:
-        """Return why a job could not be handed in, in one line, or None."""
+        """Return why a job cannot be submitted, in one line, or None."""
         return request_problem(request) or self.eligibility.lines.refusal(request)
 
     def why_it_would_wait(self, request: JobRequest, now_ms: int) -> str:
-        """Return which maxima a job would wait for that were handed in now; empty: none."""
+        """Return the quotas that a job submitted now would wait for; empty if there are none."""
         bounds = self.eligibility.lines.bound(now_ms, *lane_of(request))
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def _until(self, bound: Bound, now_ms: int) -> str:
-        """Return until when a group has no room, by the time limits of what runs."""
+        """Return when a quota has room again at the latest, by the time limits of the running jobs."""
         if bound.until_ms is not None:
             return f"older ones have left the window, {when_text(bound.until_ms, now_ms)} at latest"
         if bound.what == "node-hours":
@@ -227,14 +249,17 @@ class JobBook:
         return "one ends; as none of them runs yet, it is not known when" if not ends else "enough of them have ended"
 
     def take_out(self, record: JobRecord, attempt: int) -> None:
-        """Enter that a job is in the queue no more, as its user wants it held; its last attempt had this number."""
+        """Hold a job that was in the queue; `attempt` is the number of its last attempt."""
         self.change(record, "hold")
         self.eligibility.taken_out(record.job_id, record.request, attempt)
 
     def settle(self) -> list[tuple[Job, int]]:
-        """Do what follows for the jobs that are kept from the queue.
+        """Admit the held jobs that may enter the queue, and end those that never can.
 
-        Returned are those that go into the queue, with the numbers of their last attempts.
+        Returns
+        -------
+        list of (Job, int)
+            The admitted jobs, each with the number of its last attempt.
         """
         let_in: list[tuple[Job, int]] = []
         while True:
@@ -256,17 +281,17 @@ class JobBook:
                 return let_in
 
     def job(self, record: JobRecord) -> Job:
-        """Return what a core knows of a job."""
+        """Return a job as the core takes it."""
         return job_of(record.job_id, record.request, self._users, self.needs.of(record.request).needs)
 
     def next_job(self, request: JobRequest) -> Job:
-        """Return what a core would know of a job that were handed in now; nothing changes by that."""
+        """Return the job that a request would become if it were submitted now; the registry is unchanged."""
         return job_of(self._next_id, request, dict(self._users), self.needs.of(request).needs)
 
     # -- how jobs end -------------------------------------------------------------------------------------------------
 
     def decline(self, job_id: int, reason: str) -> bool:
-        """Decline a job that was handed in at this instant; return False if it was not."""
+        """Decline a job of this instant's submissions; return False if it is not one of them."""
         key = self._fresh.pop(job_id, None)
         if key is None:
             return False
@@ -277,20 +302,20 @@ class JobBook:
         return True
 
     def last_ended(self, count: int) -> list[JobRecord]:
-        """Return the records of the jobs that ended last, at most so many, in the order of their ends."""
+        """Return the records of the last `count` jobs that ended, in the order of their ends."""
         return [self.records[job_id] for job_id in self._ended[-count:]]
 
     def refuse(self, record: JobRecord, reason: str) -> None:
-        """Enter that a job which was taken in can never run."""
+        """Record that an accepted job can never run."""
         self.note(record.job_id, "refused", reason)
         self.change(record, "refuse")
         record.reason, record.end_ms = reason, self._now_ms
         self._keep(record)
 
     def end_attempt(self, record: JobRecord, *, is_wanted: bool = True) -> None:
-        """Enter that an attempt of a job has ended and the job has not: what it used counts, too.
+        """Record that an attempt is over and the job is not; the quotas count what the attempt used.
 
-        One that is wanted no more stays as it is: what is left of it ends elsewhere.
+        A job that is not wanted any more keeps its state until the rest of it has ended.
         """
         self.eligibility.used(record.request, _used_s(record, self._now_ms))
         record.start_ms = None
@@ -298,7 +323,7 @@ class JobBook:
             self.change(record, "retry")
 
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:
-        """Enter how a job has ended."""
+        """Record how a job has ended, and what it used."""
         self.change(record, "end")
         record.outcome, record.reason, record.end_ms = outcome, reason, self._now_ms
         request, nodes = record.request, _nodes_of(record)
@@ -321,14 +346,14 @@ class JobBook:
         width: int,
         used: Used,
     ) -> None:
-        """Tell that a job, or a part of one of the grid, has ended, how long it ran, and what it used on its nodes."""
+        """Note the end of a job or of a part of a grid job, and record its use of resources if it ran to an end."""
         at = f"at {self._site}: " if self._site else ""
         self.note(job_id, "ended", at + outcome + (f": {reason}" if reason else ""))
         if outcome in ("finished", "limit") and run_ms is not None:
             self.out.append(RecordUsage(job_id, request, width, run_ms, used))
 
     def _keep(self, record: JobRecord) -> None:
-        """Keep the record of a job that is over, have others go on that wait for it, and forget the oldest records."""
+        """Keep the record of an ended job, release the jobs that wait for it, and drop the oldest records."""
         self.eligibility.over(past_of(record), record.request, _used_s(record, record.end_ms))
         self.out.append(RecordEnded(record))
         self.n_ended += 1
@@ -339,7 +364,7 @@ class JobBook:
             del self._ended[: KEEP_ENDED // 10]
 
     def state(self) -> BookState:
-        """Return what is known between two instants."""
+        """Return what the registry keeps between two instants."""
         return BookState(
             records=list(self.records.values()),
             eligibility=self.eligibility.state(),
@@ -352,7 +377,7 @@ class JobBook:
         )
 
     def restore(self, state: BookState) -> None:
-        """Take in what another book knew; this one is fresh."""
+        """Restore the state of another registry into this new one."""
         self.records = {record.job_id: record for record in state.records}
         self.eligibility.restore(state.eligibility)
         self.n_ended, self._next_id = state.n_ended, state.next_id
@@ -361,7 +386,7 @@ class JobBook:
         self.needs.restore(state.needs)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if what is held is not what is kept from the queue."""
+        """Raise AssertionError unless the held jobs are those that `Eligibility` keeps from the queue."""
         self.eligibility.check_invariants()
         held = {job_id for job_id, record in self.records.items() if record.state == "held"}
         assert held == {job_id for job_id in self.records if job_id in self.eligibility}, "what is held is not kept"
@@ -369,9 +394,9 @@ class JobBook:
 
 
 def _used_s(record: JobRecord, end_ms: int | None) -> int:
-    """Return the node-seconds that a job has used in the attempt that ended then.
+    """Return the node-seconds that a job used in the attempt that ended at `end_ms`.
 
-    Of what was lost nobody knows when it ended: it ran to its limit at most, however long its machine was away.
+    Nobody knows when a lost attempt ended. It counts up to its limit at most, however long its machine was away.
     """
     if record.start_ms is None or end_ms is None:
         return 0
@@ -382,17 +407,17 @@ def _used_s(record: JobRecord, end_ms: int | None) -> int:
 
 
 def _processes_ran_ms(record: JobRecord) -> int:
-    """Return how long the processes of a job ran, without what it took to start them, if that is known; 0: not."""
+    """Return how long the processes of a job ran, without the time to start them where that is known; 0 if unknown."""
     if record.ran_ms is None:
         return run_time_ms(record) or 0
     return record.ran_ms[1] - record.ran_ms[0]
 
 
 def _nodes_of(record: JobRecord) -> int:
-    """Return how many nodes a job has, or had: in one of its forms they may be fewer than it asked for."""
+    """Return how many nodes a job has or had; a form of the job may take fewer than it asked for."""
     return sum(nodes for _, nodes in record.places) or record.request.nodes
 
 
 def _by_whom(origin: str) -> str:
-    """Return what a story adds about who has asked for something; empty if that is not known."""
+    """Return who asked, as the end of a note; empty if unknown."""
     return f", by {origin}" if origin else ""
