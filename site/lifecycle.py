@@ -306,18 +306,20 @@ reserved; history: reserve: reserved, start: running
 
     def __init__(self, table: StateTable[S, C]) -> None:
         self.table = table
-        self._moves: deque[tuple[int, C, S]] = deque(maxlen=KEEP_MOVES)
+        self._rows: Mapping[Any, Mapping[C, S]] = table.rows
+        # Job, cause and state of each move, one after the other: so a move costs no object that lasts.
+        self._moves: deque[Any] = deque(maxlen=3 * KEEP_MOVES)
 
     def begin(self, job_id: int, cause: C) -> S:
         """Return the first state of a new record."""
-        state = self.table.after("", cause)
+        state = self.table.first.get(cause)
         if state is None:
             raise TransitionError(self.table.record, job_id, "new", cause, (), self.history(job_id))
-        self._moves.append((job_id, cause, state))
+        self._moves += job_id, cause, state
         return state
 
     def change(self, job_id: int, record: _Stateful, cause: C) -> bool:
-        """Give a record its next state; return whether that is another one.
+        """Give a record its next state; return whether that is a different one.
 
         Raises
         ------
@@ -325,14 +327,18 @@ reserved; history: reserve: reserved, start: running
             If the table does not have the cause in this state. The record is unchanged.
         """
         before = record.state
-        after = self.table.after(before, cause)
+        row = self._rows.get(before)
+        after = None if row is None else row.get(cause)
         if after is None:
             possible = self.table.states_before(cause)
             raise TransitionError(self.table.record, job_id, before, cause, possible, self.history(job_id))
+        if after == before:
+            return False
         record.state = after
-        self._moves.append((job_id, cause, after))
-        return bool(after != before)
+        self._moves += job_id, cause, after
+        return True
 
     def history(self, job_id: int) -> tuple[tuple[str, str], ...]:
-        """Return the cause and the state of each move of a job that is remembered, oldest first."""
-        return tuple((cause, state) for moved, cause, state in self._moves if moved == job_id)
+        """Return the cause and the state of each remembered move of a job, oldest first."""
+        moves = iter(self._moves)
+        return tuple((cause, state) for moved, cause, state in zip(moves, moves, moves, strict=True) if moved == job_id)

@@ -132,9 +132,11 @@ def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_site, "KEEP_MOVES", 3)
     life = Lifecycle(JOB)
     job = Record(life.begin(1, "submit"))
-    for _ in range(5):
-        life.change(1, job, "delegate")
-    assert life.history(1) == (("delegate", "waiting"),) * 3
+    for _ in range(3):
+        life.change(1, job, "place")
+        life.change(1, job, "place")  # is no move
+        life.change(1, job, "retry")
+    assert life.history(1) == (("retry", "waiting"), ("place", "starting"), ("retry", "waiting"))
 
 
 def test_the_page_shows_the_tables_as_they_are() -> None:
