@@ -1,4 +1,4 @@
-"""What the levels of control share: what each is asked, the jobs that wait at sites, and what users want of these."""
+"""The base classes of the levels of control: `Control`, and `DelegatingControl` for levels that use sites' queues."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ from gridweave.site.times import span_text
 
 
 class ControlOptions(NamedTuple):
-    """What a level of control is made for, beside the nodes and the policy."""
+    """The options of a level of control; nodes and policy are separate."""
 
     rng: Generator | None  # for the selection ``random``, one draw per submitted job
     margin_ms: int  # how far ahead the start of a job on several sites is agreed
-    retry_ms: int  # after how long a site that refused, or was silent, is asked again though nothing was heard of it
-    lease_ms: int  # how long a delegated job may wait at a site that hears nothing of the grid
+    retry_ms: int  # how long after a refusal or silence a site is asked again, if it reports nothing before
+    lease_ms: int  # how long a delegated job may wait at a site that receives nothing from the grid
     network: GridNetwork | None  # the links between the sites
-    names: tuple[str, ...]  # of the sites, for forecasts
+    names: tuple[str, ...]  # the names of the sites, for forecasts
     shared: tuple[int, ...] = ()  # the sites whose nodes jobs share by hardware threads
 
 
 class ControlState(CoreState, frozen=True, kw_only=True):
-    """What every level of control knows."""
+    """The state that every level of control has."""
 
     draws: GeneratorState | None
     shut: dict[int, str] = msgspec.field(default_factory=dict)
@@ -64,16 +64,16 @@ class ControlState(CoreState, frozen=True, kw_only=True):
 
 
 Barred = tuple[int, ...]
-"""The sites that do not take the user of a job."""
+"""The sites that do not accept the user of a job."""
 
 Never = Mapping[int, str]
-"""The sites that can never run a job, and what each has said of that."""
+"""The sites that can never run a job, each with the reason."""
 
 NOWHERE: Never = MappingProxyType({})
 
 
 class Control(ABC):
-    """How much the grid has to say: one of the levels of control (Streit, section 2.5; Gehring and Preiss 1999).
+    """A level of control: how much the grid decides (Streit, section 2.5; Gehring and Preiss 1999).
 
     `state_type` is the type of its state.
     """
@@ -88,23 +88,24 @@ class Control(ABC):
         self._largest = max(nodes)
         self._names = options.names
         self._network = options.network
-        # The sites that take in nothing new for the grid, by their own word, and why.
+        # The sites that accept nothing new for the grid, as they reported, with the reason.
         self._shut: dict[int, str] = {}
-        # The sites with which no messages are exchanged, and why; they are shut, too.
+        # The sites with which no messages are exchanged, with the reason; `_shut` has them, too.
         self.cut_off_sites: dict[int, str] = {}
-        # Of the sites that say so, the longest estimate of a job that they can ever run.
+        # The longest estimate of a job that a site can ever run, where it reported one.
         self._longest_ms: dict[int, int] = {}
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
-        """Return what has been heard of the links."""
+        """Return the latest news of the links."""
         return ()
 
     def why_never(
         self, job: Job, barred: Barred = (), never: Never = NOWHERE, sends: Sends | None = None
     ) -> str | None:
-        """Return why a job could not be placed on an idle grid without the excluded sites, or None if it could.
+        """Return why a job could not be placed on an idle grid without the excluded sites, or None.
 
-        What it sends matters if it is wider than all that are left: a split may cost more than one may.
+        `sends` matters if the job is wider than each site that is left: a split may then cost more than the policy
+        allows.
         """
         never = {**self._too_long(job), **never} if self._longest_ms else never
         if job.width <= self._largest and not (barred or never):
@@ -123,7 +124,7 @@ class Control(ABC):
         return f"no site can run it: {said}" + (f"; {reason}" if any(left) else "")
 
     def submit(self, now_ms: int, asked: GridJobSubmitted, never: Never = NOWHERE) -> list[GridCommand]:
-        """Take in a job, of which some sites have said already that they can never run it."""
+        """Submit a job; `never` are the sites that are known to be unable to run it."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         job_id = asked.job.job_id
         if self.knows(job_id):
@@ -133,9 +134,9 @@ class Control(ABC):
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
 
     def cut_off(self, now_ms: int, site: int, why: str) -> None:
-        """Record that no messages are exchanged with a site, and why; or that they are again, if nothing is why.
+        """Record why no messages are exchanged with a site; an empty reason means that they are exchanged again.
 
-        What such a site has said of being closed itself stays.
+        If the site had reported that it is closed, it stays closed.
         """
         before = self.cut_off_sites.pop(site, None)
         if before is not None and self._shut.get(site) == before:
@@ -145,7 +146,7 @@ class Control(ABC):
             self._shut.setdefault(site, why)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
-        """Record whether a site takes in anything new; what else has changed is an answer like others."""
+        """Record whether a site accepts new jobs, and the longest; `answered` applies the rest of the report."""
         self._shut.pop(site, None)
         if change.closed:
             self._shut[site] = change.closed
@@ -155,10 +156,10 @@ class Control(ABC):
 
     @abstractmethod
     def site_shares(self, site: int) -> None:
-        """Note that jobs share the nodes of a site by hardware threads."""
+        """Record that jobs share the nodes of a site by hardware threads."""
 
     def _too_long(self, job: Job) -> dict[int, str]:
-        """Return the sites that can never run a job for its estimate, and why."""
+        """Return the sites for which the estimate of a job is too long, each with the reason."""
         sites = sorted(site for site, longest_ms in self._longest_ms.items() if job.estimate_ms > longest_ms)
         asked = f"the job may take {span_text(job.estimate_ms)}; give it a lower limit"
         return {site: f"it runs jobs of at most {span_text(self._longest_ms[site])}, and {asked}" for site in sites}
@@ -169,82 +170,82 @@ class Control(ABC):
 
     @abstractmethod
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
-        """Take in a job that is new, and can be placed."""
+        """Add a new job that can be placed."""
 
     @abstractmethod
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Place a job that is in the grid at other sites from now on; some of them no longer take its user."""
+        """Exclude the sites that no longer accept the user of a job, from now on."""
 
     @abstractmethod
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out of the queue, or have it taken out when it comes back there."""
+        """Take a job out of the queue now, or as soon as it is back there."""
 
     @abstractmethod
     def release(self, job_id: int) -> None:
-        """Do not take a job out of the queue any more."""
+        """Undo `hold` for a job that is still to be taken out."""
 
     @abstractmethod
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, or take it out."""
+        """End a job, or remove it from the queue."""
 
     @abstractmethod
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says."""
+        """Apply a site's answer."""
 
     @abstractmethod
     def evicted(self, job_id: int) -> int:
-        """Count that a site has evicted a job, ahead of what else it says; return how often it has been; 0: not known.
+        """Count an eviction of a job, before the site's answer is applied; return the count, or 0 for an unknown job.
 
-        The count goes to the sites with each attempt from now on.
+        Sites get the count with each attempt from now on.
         """
 
     @abstractmethod
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Take in how the links are now."""
+        """Use the links as they are now."""
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass think anew of all that waits: the policy or the options of the links are others."""
+        """Have the next pass reconsider all waiting jobs, after a change of the policy or of options of the links."""
         return
 
     @abstractmethod
     def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that can be placed no more; one that is under way, when it is to be tried again."""
+        """Refuse a job that can never be placed: now if it waits, or else when it needs another attempt."""
 
     @abstractmethod
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Decide, after all that happened at an instant has been taken in."""
+        """Decide, after all events of an instant have been applied."""
 
     @property
     def model(self) -> NetworkModel | None:
-        """The links between the sites as they are known now; None: none are."""
+        """The present model of the links between the sites, or None."""
         return None
 
     @property
     def tuning(self) -> QueueTuning | None:
-        """What the queue knows of its orders, where it tunes itself."""
+        """The state of a queue that tunes its order itself, or None."""
         return None
 
     def queue_copy(self) -> GridQueue | None:
-        """Return a copy of the queue over all sites; None where there is none."""
+        """Return a copy of the queue over all sites, or None."""
         return None
 
     @abstractmethod
     def waiting(self) -> Iterator[int]:
-        """Yield the jobs that wait, in the order in which they are thought of."""
+        """Yield the waiting jobs, in the order in which they are considered."""
 
     @abstractmethod
     def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called though nothing is heard."""
+        """Return when `run` is to be called without an event."""
 
     @abstractmethod
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
-        """Return what works out when a job starts, and why not sooner; None if it is not known.
+        """Return a function that forecasts the start of a job, with the reason; None if the job is unknown.
 
-        The grid hears of ends so much later. What sites said counts as they said it.
+        The forecast assumes that the grid hears of the ends of jobs `end_ms` later.
         """
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
-        """Return the `forecaster` of each job, all of them of the present state."""
+        """Return the `forecaster` of each job, all for the present state."""
         return [self.forecaster(now_ms, job_id, end_ms) for job_id in job_ids]
 
     @abstractmethod
@@ -252,9 +253,9 @@ class Control(ABC):
         """Return what works out when a job would start that were submitted now, and another one that waits were not."""
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
-        """Return what works out when jobs start that wait, for so many of them at most.
+        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs.
 
-        Those in the queue of a site may have no start: the site knows more of them.
+        A job in the queue of a site may have no start: only the site knows it.
         """
         found = [self.forecaster(now_ms, job_id, end_ms) for job_id in islice(self.waiting(), most_jobs)]
         told = [forecast() for forecast in found if forecast is not None]
@@ -262,7 +263,7 @@ class Control(ABC):
 
     @abstractmethod
     def state(self) -> Any:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
 
     def _draws(self) -> GeneratorState | None:
         return None if self._rng is None else generator_state(self._rng)
@@ -279,7 +280,7 @@ class Control(ABC):
 
 
 class PutOff(msgspec.Struct, frozen=True):
-    """How often a site had a job wait longer than it was to, and when it is asked again even if it has not changed."""
+    """How often a site delayed a job beyond its quote, and when it is asked again even if it has not changed."""
 
     times: int
     again_ms: int
@@ -287,7 +288,7 @@ class PutOff(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Delegation:
-    """A job of the grid that was given to a site, or is about to be, and where it stands."""
+    """A grid job at a level of control that uses sites' queues; its states are those of `DELEGATION`."""
 
     job: Job
     draw: float
@@ -298,65 +299,65 @@ class Delegation:
     state: str = ASKING
     site: int = -1
     next_site: int = -1
-    # Whether it was sent where it would start at once, as was quoted: to other jobs as well, or by an old look.
+    # Whether its site quoted a start at once: other jobs may have had the same quote, or the quote may be old.
     hurried: bool = False
-    # The sites that have put it off since all were asked last.
+    # The sites that have delayed it since all sites were last asked.
     put_off: dict[int, PutOff] = field(default_factory=dict)
     cancelled: bool = False
-    # Whether it is to be taken out when it comes back.
+    # Whether its user holds it: it leaves this level as soon as its site gives it back.
     held: bool = False
-    # When it is to end where it waits, and why it is not to be asked for again, if that is so.
+    # When it should end at the site where it waits; why it can never be placed, empty if it can.
     end_ms: int = 0
     hopeless: str = ""
     asked: set[int] = field(default_factory=set)
-    # Which have changed since they quoted, while others are still awaited.
+    # The sites that have changed since they quoted, while other quotes are missing.
     changed: set[int] = field(default_factory=set)
     quotes: dict[int, Quoted] = field(default_factory=dict)
-    # When each of the quotes came.
+    # When each quote arrived.
     quoted_ms: dict[int, int] = field(default_factory=dict)
     refused_by: set[int] = field(default_factory=set)
-    # Of the sites that had taken it since it last ran, and would not have it then.
+    # The refusals of sites that had accepted it before, since it last ran.
     refusals: dict[int, SiteRefusals] = field(default_factory=dict)
     barred: Barred = ()
-    # The sites that can never run it, and what each has said of that.
+    # The sites that can never run it, each with the reason.
     never: dict[int, str] = field(default_factory=dict)
-    # Nodes of several sites that are on their way, for which it waits.
+    # The split over several sites whose last nodes it waits for.
     awaited: Awaited | None = None
-    # Where and when it is to run by the last mapping over the sites, if it had a place in that.
+    # Its place and time in the last mapping over the sites, if it had any.
     mapped: PlannedPlace | None = None
-    # Since when it has no place at all.
+    # Since when no site has taken it.
     waits_since_ms: int | None = None
 
     def avoids(self, site: int, now_ms: int) -> bool:
-        """Return whether it is not to be offered to a site now."""
+        """Whether a site must not get it now."""
         refusals = self.refusals.get(site)
         return site in self.barred or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
     def leaves_alone(self, site: int, now_ms: int) -> bool:
-        """Return whether it is not to be moved to a site now, though that has changed: it has put it off repeatedly."""
+        """Whether it must not move to a site now even if the site has changed: the site delayed it repeatedly."""
         known = self.put_off.get(site)
         return known is not None and known.times > 1 and now_ms < known.again_ms
 
 
 class DelegatingState(ControlState, frozen=True, kw_only=True):
-    """What every level knows at which jobs wait in the queues of sites."""
+    """The state that every level has at which jobs wait in the queues of sites."""
 
     jobs: list[Delegation]
     retry_at_ms: int | None
 
 
 class DelegatingControl(Control):
-    """A level at which jobs wait in the queues of sites: where each stands, and what its user wants of it."""
+    """A level of control at which jobs wait in the queues of sites."""
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
         self._jobs: dict[int, Delegation] = {}
         self._life = Lifecycle(DELEGATION)
-        # When the sites are asked again for the jobs that none of them takes.
+        # When the sites are next asked for the jobs that none of them takes.
         self._retry_at_ms: int | None = None
 
     def site_shares(self, site: int) -> None:
-        """Do nothing: at these levels a site says what it offers with each quote."""
+        """Do nothing: at these levels each quote has the site's offer."""
 
     def restore(self, state: Any) -> None:
         """Take in all that another of the same settings knew; this one is fresh."""
@@ -365,11 +366,11 @@ class DelegatingControl(Control):
         self._retry_at_ms = state.retry_at_ms
 
     def knows(self, job_id: int) -> bool:
-        """Return whether a job is here."""
+        """Whether a job is at this level."""
         return job_id in self._jobs
 
     def attempt_of(self, job_id: int) -> int:
-        """Return the number of the present attempt of a job that is here."""
+        """Return the number of the present attempt of a job."""
         return self._jobs[job_id].number
 
     def _begin_delegation(self, delegation: Delegation) -> None:
@@ -379,11 +380,11 @@ class DelegatingControl(Control):
         self._life.begin(job_id, "submit")
 
     def _change(self, delegation: Delegation, cause: DelegationCause) -> None:
-        """Change the state of a job as `gridweave.grid.lifecycle.DELEGATION` has it."""
+        """Change the state of a job by the table `DELEGATION`."""
         self._life.change(delegation.job.job_id, delegation, cause)
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, wherever it stands."""
+        """End a job in any state."""
         delegation = self._jobs.get(job_id)
         if delegation is None or delegation.cancelled:
             return []
@@ -396,7 +397,10 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, CancelJob(delegation.job.job_id, delegation.number))]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out; one that waits at a site is asked for, and one that is under way when it comes back."""
+        """Take a job out: now if it is at no site, or else when its site gives it back.
+
+        A job in the queue of a site is asked for. A running job is taken out only if it needs another attempt.
+        """
         delegation = self._jobs.get(job_id)
         if delegation is None or delegation.cancelled:
             return []
@@ -408,7 +412,7 @@ class DelegatingControl(Control):
         return []
 
     def evicted(self, job_id: int) -> int:
-        """Count that a site has evicted a job; return how often it has been; 0: it is not known."""
+        """Count an eviction of a job; return the count, or 0 for an unknown job."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return 0
@@ -416,10 +420,11 @@ class DelegatingControl(Control):
         return delegation.job.evictions
 
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Place a job at other sites from now on; it is taken back from one that it may not be at any more.
+        """Exclude sites for a job from now on, and take the job back from a site that is excluded now.
 
-        A site that says anew whom it takes may have other machines: those that could never run the job are asked anew.
-        One that no site can have any more is refused; if it stands somewhere, when it is to be asked for again.
+        A site that reports its accepted users may have new machines, so sites that could never run the job are asked
+        again. A job that no site can run any more is refused: now if it is at no site, or else when it needs another
+        attempt.
         """
         delegation = self._jobs.get(event.job.job_id)
         if delegation is None:
@@ -433,12 +438,12 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def release(self, job_id: int) -> None:
-        """Do not take a job out any more; one that a site gives back is placed anew."""
+        """Undo `hold`; a job that its site gives back is placed again."""
         if job_id in self._jobs:
             self._jobs[job_id].held = False
 
     def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that has no place; one that stands somewhere, when it is to be asked for again."""
+        """Refuse a job that can never be placed: now if it is at no site, or else when it needs another attempt."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return []
@@ -446,7 +451,7 @@ class DelegatingControl(Control):
         return self._refuse(delegation) if delegation.state in UNPLACED else []
 
     def _wanted(self, delegation: Delegation) -> list[GridCommand] | None:
-        """Return what becomes of a job that is in nobody's hands, if it is not to be placed again; otherwise None."""
+        """Remove a job that is at no site if its user does not want it placed, or it never can be; else return None."""
         if delegation.cancelled:
             return self._done(delegation, "cancelled")
         if delegation.held:
@@ -456,9 +461,9 @@ class DelegatingControl(Control):
         return None
 
     def _note_refusal(self, now_ms: int, delegation: Delegation, answer: Refused) -> list[GridCommand]:
-        """Leave a site alone that can never run a job, and for a while one that took it and will not have it.
+        """Record a refusal: ask a site no more that can never run the job, and pause if it had accepted the job.
 
-        A site that refuses at its door, as it is drained, is asked again as ever.
+        A site that refused at once, for example because it is drained, is asked again as usual.
         """
         site, known = delegation.site, delegation.refusals
         if answer.cause == "never":
@@ -470,12 +475,12 @@ class DelegatingControl(Control):
         return [ReportRefusal(delegation.job.job_id, site, known[site].text(now_ms))]
 
     def _note_never(self, delegation: Delegation, site: int, reason: str) -> None:
-        """Ask a site no more for a job that it can never run."""
+        """Record that a site can never run a job."""
         delegation.never[site] = reason
         self._count_those_left(delegation)
 
     def _count_those_left(self, delegation: Delegation) -> None:
-        """Have a job refused if only sites could have it that do not take its user, or are asked for it no more."""
+        """Record that a job can never be placed if all sites large enough are excluded or can never run it."""
         if delegation.hopeless:
             return
         out = {
@@ -487,7 +492,7 @@ class DelegatingControl(Control):
         delegation.hopeless = self.why_never(delegation.job, delegation.barred, never, delegation.sends) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Keep a job that no site takes now; it is thought of again when one has changed, or after some time."""
+        """Keep a job that no site takes now until a site changes or `retry_ms` has passed."""
         wanted = self._wanted(delegation)
         if wanted is not None:
             return wanted
@@ -516,7 +521,7 @@ class DelegatingControl(Control):
         del self._jobs[delegation.job.job_id]
 
     def waiting(self) -> Iterator[int]:
-        """Yield the jobs that wait, in the order in which they came."""
+        """Yield the waiting jobs, in the order in which they were submitted."""
         waits = (*UNPLACED, *QUEUED)
         return (job_id for job_id, delegation in self._jobs.items() if delegation.state in waits)
 

@@ -1,4 +1,4 @@
-"""What the owner of a site lets the grid have of it, and what of that the jobs of the grid have."""
+"""The share of a site that its owner gives to the grid, and the nodes of it that grid jobs have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gridweave.site.messages import RunsLate, StartJob
 
 
 class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner of a site lets the grid have.
+    """How much of a site its owner gives to the grid.
 
     Raises
     ------
@@ -22,24 +22,24 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         If the share is not within [0, 1].
     """
 
-    grid_share: float = 1.0  # part of the nodes that jobs of the grid may hold at one time, within [0, 1]
-    own_users_first: bool = False  # whether the owner's users stand ahead of the grid's delegated jobs in the queue
+    grid_share: float = 1.0  # the fraction of the nodes that grid jobs may have at one time, within [0, 1]
+    own_users_first: bool = False  # whether jobs of the site's own users go before delegated jobs in the queue
 
     def __post_init__(self) -> None:
         if not 0 <= self.grid_share <= 1:
             raise OptionError("grid_share", f"is {self.grid_share}; a number from 0 to 1, 0.5 for half of the nodes")
 
     def nodes_for_grid(self, nodes: int) -> int:
-        """Return how many of a site's nodes jobs of the grid may hold at one time: the share, rounded down."""
+        """Return how many nodes grid jobs may have at one time: the share of `nodes`, rounded down."""
         return math.floor(nodes * self.grid_share + 1e-9)
 
     def as_delegated(self, job: Job) -> Job:
-        """Return a job of the grid as it stands in the queue of the site."""
+        """Return a grid job as it enters the queue of the site."""
         return msgspec.structs.replace(job, behind=self.own_users_first)
 
 
 def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
-    """Return how a site schedules, in words that tell apart any two that do so differently.
+    """Return a label for how a site schedules; two sites that schedule differently have different labels.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
 
 
 class ShareState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What jobs of the grid have and wait for, as in `GridShare`."""
+    """The state of a `GridShare`."""
 
     draining: bool
     shut: str
@@ -61,12 +61,24 @@ class ShareState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GridShare:
-    """The nodes that jobs of the grid have and wait for, beside what the owner gives.
+    """Counts the nodes that grid jobs have and wait for against the owner's share.
 
-    They may hold as many as the ``cap`` at one time; where that is the whole site and several jobs may be on a node,
-    the share `overlaps`: they may have more nodes, added up, than there are. `nodes` are those that they hold or wait
-    for, `waiting` those of them that they wait for, and `outside` the delegated jobs that are not let into the queue of
-    the site yet.
+    Attributes
+    ----------
+    cap : int
+        The most nodes that grid jobs may have at one time.
+    is_whole : bool
+        Whether that is the whole site.
+    overlaps : bool
+        Whether, in addition, jobs share nodes: then the widths of grid jobs may add up to more than the site.
+    draining : bool
+        Whether an operator drains the site.
+    shut : str
+        Why the site cannot start anything; empty if it can.
+    nodes, waiting : int
+        The nodes that grid jobs have or wait for, and the part of these that they wait for.
+    outside : dict of int to Job
+        The delegated jobs that have not entered the site's queue yet.
     """
 
     def __init__(self, site_nodes: int, cap: int, *, shares_nodes: bool) -> None:
@@ -82,36 +94,37 @@ class GridShare:
         self._outside_nodes = 0
 
     def state(self) -> ShareState:
-        """Return what jobs of the grid have and wait for."""
+        """Return the state between two instants."""
         return ShareState(self.draining, self.shut, self.nodes, self.waiting, list(self.outside.values()))
 
     def restore(self, state: ShareState) -> None:
-        """Take in what jobs of the grid had and waited for."""
+        """Restore a state into this new share."""
         self.draining, self.shut, self.nodes, self.waiting = state.draining, state.shut, state.nodes, state.waiting
         self.outside = {job.job_id: job for job in state.outside}
         self._outside_nodes = sum(job.width for job in state.outside)
 
     @property
     def closed(self) -> str | None:
-        """Why the site takes in nothing new for the grid; None if it does."""
+        """Why the site accepts nothing new for the grid, or None."""
         return "the site is being drained" if self.draining else self.shut or None
 
     @property
     def held(self) -> int:
-        """Nodes that jobs of the grid have now."""
+        """The nodes that grid jobs have now."""
         return self.nodes - self.waiting
 
     @property
     def room(self) -> int:
-        """Nodes that jobs of the grid may have now beside those that they have, if they are free."""
+        """How many more nodes grid jobs may have now, if they are free."""
         if self.closed:
             return 0
         return self.cap if self.overlaps else max(0, self.cap - self.held)
 
     def others(self, free: int) -> int:
-        """Return how many of the nodes of the share the grid could not have now even if it held none.
+        """Return how many nodes of the share the grid could not have now even if it had none.
 
-        Below 0 where the grid's own jobs share nodes: then they take fewer than they are wide.
+        `free` is the number of free nodes of the site. The result is below 0 where grid jobs share nodes: together they
+        take fewer nodes than the sum of their widths.
         """
         if self.closed:
             return self.cap - self.held
@@ -119,30 +132,30 @@ class GridShare:
         return others if self.overlaps else max(0, others - (self._site_nodes - self.cap))
 
     def why_not(self, width: int) -> str | None:
-        """Return why the grid may not have so many more nodes, or wait for them; None if it may."""
+        """Return why the grid may not have or wait for `width` more nodes, or None."""
         nodes = width if self.is_whole else self.nodes + width
         return self.closed or (self.why_outside if nodes > self.cap else None)
 
     def why_not_ever(self, width: int) -> str | None:
-        """Return why the grid may not have so many nodes though it waits for them; None if it may."""
+        """Return why the grid may not even wait for `width` nodes, or None."""
         return self.closed or (self.why_outside if width > self.cap else None)
 
     @property
     def why_outside(self) -> str:
-        """Why a job is not let in, in one line."""
+        """Why a delegated job does not enter the site's queue, in one line."""
         return f"the owner lets the grid have {self.cap} nodes, and its jobs have or wait for {self.nodes}"
 
     def wait(self, job: Job) -> None:
-        """Have a delegated job wait to be let in."""
+        """Add a delegated job that is to enter the site's queue."""
         self.nodes += job.width
         self.waiting += job.width
         self.outside[job.job_id] = job
         self._outside_nodes += job.width
 
     def let_in(self) -> list[Job]:
-        """Let delegated jobs into the site's queue, first come first, as far as the share goes.
+        """Return the delegated jobs that enter the site's queue now: first come, first served, within the share.
 
-        Where the share is the whole site, the queue itself sees to it that no more nodes are held than there are.
+        If the share is the whole site, all of them enter: the queue itself starts no more than fits.
         """
         entering: list[Job] = []
         for job_id, job in list(self.outside.items()):
@@ -154,7 +167,7 @@ class GridShare:
         return entering
 
     def leave_outside(self, job_id: int) -> bool:
-        """Take a job out of those that wait to be let in; return whether it was there."""
+        """Remove a job from those outside the site's queue; return whether it was there."""
         job = self.outside.pop(job_id, None)
         if job is not None:
             self._outside_nodes -= job.width
@@ -162,21 +175,21 @@ class GridShare:
 
 
 class SlowedFragment(msgspec.Struct, gc=False):
-    """How a fragment gets on that something outside of its site slows: links that are loaded, or down.
+    """The progress of a fragment that loaded or broken links slow down.
 
-    Its limit counts work and not time: if that comes and the work is not done, it is put off to the instant at which it
-    will be done at the rate that the fragment has then. From then on the grid is told of its rate (docs/grid.md, "Late
+    Its limit counts work, not time. When the limit comes and work is left, the limit moves to the time at which the
+    work will be done at the present rate. From then on the site reports each new rate to the grid (docs/grid.md, "Late
     ends").
     """
 
-    left: int  # of its work by its estimate, as of ``since_ms``
-    rate: int  # since then
+    left: int  # the work that is left by its estimate, as of ``since_ms``
+    rate: int  # since ``since_ms``
     since_ms: int
-    limit_ms: int  # when it is killed if its work is done by then
-    is_late: bool = False  # whether the grid has been told
+    limit_ms: int  # when it is killed unless work is left then
+    is_late: bool = False  # whether its limit has moved, and the grid knows
 
     def left_at(self, now_ms: int) -> int:
-        """Return what is left of the work."""
+        """Return the work that is left at an instant."""
         return int(work_left(self.left, self.rate, self.since_ms, now_ms))
 
     def measured(self, now_ms: int, rate: int, left: int | None) -> None:
@@ -185,19 +198,19 @@ class SlowedFragment(msgspec.Struct, gc=False):
         self.rate, self.since_ms = rate, now_ms
 
     def put_off(self, now_ms: int) -> bool:
-        """Move a limit that has come to the end of the work at the present rate; return whether work was left."""
+        """Move the limit, if it has come, to the end of the work at the present rate; return whether it moved."""
         left = self.left_at(now_ms) if self.limit_ms <= now_ms else 0
         if left > 0:
             self.limit_ms = int(late_end_ms(left, self.rate, now_ms))
         return left > 0
 
     def as_told(self, job_id: int, attempt: int) -> RunsLate:
-        """Return the message that tells the grid how the fragment gets on."""
+        """Return the report for the grid."""
         return RunsLate(job_id, attempt, self.left, self.rate, self.since_ms)
 
 
 class GridJob(msgspec.Struct, gc=False):
-    """What the site has of a job of the grid: a fragment that has nodes reserved or runs, or a delegated job."""
+    """A site's part of a grid job: a fragment or a delegated job. Its states are those of `PART`."""
 
     attempt: int
     width: int
@@ -211,5 +224,5 @@ class GridJob(msgspec.Struct, gc=False):
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
     opened_ms: int | None = None
-    evicted: str = ""  # for which job, and why, where it was
-    ahead: bool = False  # whether its start is agreed on when all sites have their nodes; till then it has a lease
+    evicted: str = ""  # the job that has its nodes now, and why; empty if it was not evicted
+    ahead: bool = False  # whether its nodes are reserved ahead, and its start is not agreed on yet
