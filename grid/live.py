@@ -1,7 +1,7 @@
-"""LiveGrid: the meta-scheduler with the programs of its jobs and what has become of them, as a state machine.
+"""LiveGrid: the meta-scheduler with the programs and the records of its jobs, as a state machine.
 
-Around a `MetaCore`, which decides, it keeps what its users want (`JobBook`) and what its sites tell. No clock, no I/O:
-docs/live.md.
+It contains a `MetaCore`, which decides, and keeps the users' jobs (`JobBook`) and the reports of sites. No clock, no
+I/O: docs/live.md.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ from gridweave.site.times import run_time_ms
 from gridweave.site.users.book import BookState, JobBook
 
 MEASURED_JOBS = 31
-"""So many of the jobs that ended last tell what it takes to start processes, and to hear of their ends."""
+"""The number of ended jobs from which the usual delays of starts and ends are measured."""
 
 
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
@@ -102,25 +102,25 @@ _WISHES: dict[str, Callable[[int], GridEvent]] = {
     "hold": GridJobHeld,
     "release": GridJobReleased,
 }
-"""What the core is told of a job in its queue, or beyond."""
+"""The event for the core, by the user's action on a job in the queue or beyond."""
 
 
 class Gate(msgspec.Struct):
-    """How far the parts of a job on several sites have come towards beginning together."""
+    """The gate of a job on several sites: its ranks wait there until the ranks on all sites are ready."""
 
     ready: set[int] = set()  # the sites whose ranks wait at the gate
-    begun: set[int] = set()  # those whose ranks have passed it
-    is_open: bool = False  # whether they were told to
-    has_ended: bool = False  # whether a part is over, so that it must not be opened any more
-    start_ms: int = 0  # which was agreed on
-    has_failed: bool = False  # whether that part failed by itself
+    begun: set[int] = set()  # the sites whose ranks have passed it
+    is_open: bool = False  # whether the sites were ordered to open it
+    has_ended: bool = False  # whether a part is over, so that the gate must stay closed
+    start_ms: int = 0  # the agreed start
+    has_failed: bool = False  # whether a part failed by itself while the gate was closed
 
 
 C = TypeVar("C")
 
 
 class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveGrid 1"):
-    """What the live grid knows between two instants; of the core it depends on the level of control."""
+    """The state of a live grid; the type of `core` depends on the level of control."""
 
     now_ms: int
     core: C
@@ -159,19 +159,19 @@ class LiveGrid:
         self.measured = Measurements()
         self._traffic = traffic_of(settings)
         self._names = [name for name, _ in settings.sites]
-        # Of jobs on several sites: how far they have come, and where their ranks meet.
+        # The gates of jobs on several sites, and where their ranks meet.
         self._gates: dict[int, Gate] = {}
         self._meeting: dict[int, str] = {}
-        # Whom each site takes, as it has said; and of whom it has refused a job since then.
+        # The accepted users of each site, and the users that it has refused since it reported them.
         self._takes: dict[int, TakenUsers] = {}
         self._denied: set[tuple[int, str]] = set()
-        # The jobs that a site ends as they have reached their limit; one that turns out to be lost runs again.
+        # The jobs that a site ends at their limit; a job that turns out to be lost runs again.
         self._at_limit: set[int] = set()
         self._now_ms = 0
         self._changed: dict[str, Any] = {}
-        # The users of whom sites have said at this instant whether they take them; None: all.
+        # The users whose acceptance has changed at this instant; None stands for all users.
         self._new_users: set[str | None] = set()
-        # What the core is to be told.
+        # The events for the core.
         self._inner: list[GridEvent] = []
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
@@ -196,18 +196,18 @@ class LiveGrid:
         return self.book.out
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that."""
+        """Forecast when and where a job starts, and why not sooner (docs/explain.md)."""
         forecaster = self.forecaster(now_ms, job_id)
         return None if forecaster is None else forecaster()
 
     def quote(self, now_ms: int, request: JobRequest) -> Forecast:
-        """Return when a job would start that were handed in now, and where; nothing changes by that."""
+        """Forecast when and where a job would start if it were submitted now."""
         return self.quoter(now_ms, request)()
 
     def forecaster(self, now_ms: int, job_id: int) -> Forecaster | None:
-        """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
+        """Return a function that forecasts the start of a job from a copy of the state; None if the job is unknown.
 
-        The copy takes milliseconds. To work it out can take a second, which may be another thread's.
+        The copy takes milliseconds. The function may take a second, and may run in another thread.
         """
         return self.forecasters(now_ms, [job_id])[0]
 
@@ -230,7 +230,7 @@ class LiveGrid:
         return [found.get(job_id) for job_id in job_ids]
 
     def _completed(self, forecaster: Forecaster, record: JobRecord) -> Forecaster:
-        """Return a forecaster that says as well which sites do not take the job, and what its split costs."""
+        """Return a forecaster that also names the sites that do not accept the job, and the cost of its split."""
         found = self._with_refusals(forecaster, record.request)
         return found if record.split is None or record.state != "starting" else partial(with_cost, found, record.split)
 
@@ -295,14 +295,14 @@ class LiveGrid:
         return network_now(self._names, network, model, measured, spread)
 
     def learnt_splits(self) -> list[LearntSplit]:
-        """Return what splits of jobs that are over really cost."""
+        """Return the measured costs of the splits of ended jobs."""
         return self._traffic.learnt()
 
     def _came(self, record: JobRecord, since_ms: int) -> bool:
         return record.submit_ms > since_ms and record.state in (*PENDING, *BEGUN, "ended")
 
     def _past(self, record: JobRecord) -> PastJob:
-        """Return what a play is to know of a job that came."""
+        """Return a submitted job as a simulation takes it."""
         run_ms, part = run_time_ms(record), None
         if record.outcome and run_ms is not None:
             part = min(1.0, max(0, run_ms) / max(1, record.request.limit_ms))
@@ -311,13 +311,13 @@ class LiveGrid:
         return PastJob(record.submit_ms, asked, part)
 
     def around_ms(self) -> tuple[int, int] | None:
-        """Return how long after they are placed, or the agreed start, processes run, and until the grid hears of ends.
+        """Return the usual delays [ms]: from the placement or agreed start to running processes, and of news of ends.
 
-        That is what the settings say, or else the means of the jobs that ended last; None if nothing is known.
+        The settings count, or else the means over the jobs that ended last; None if there is neither.
         """
         settings, times = self.settings, []
         for record in self.book.last_ended(MEASURED_JOBS):
-            # The start of a job on several sites was agreed on; any other is to start when it is placed.
+            # A job on several sites starts at the agreed time, any other job when it is placed.
             from_ms = record.start_ms if len(record.places) > 1 else record.placed_ms
             if record.outcome == "finished" and record.ran_ms and from_ms is not None and record.end_ms is not None:
                 began_ms, ended_ms = record.ran_ms
@@ -339,11 +339,11 @@ class LiveGrid:
 
     @property
     def state_type(self) -> Any:
-        """The type of the state; it goes with the level of control."""
+        """The type of the state, which depends on the level of control."""
         return with_parts(LiveGridState, self.core)
 
     def state(self) -> LiveGridState[Any]:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
         return LiveGridState(
             now_ms=self._now_ms,
             core=self.core.state(),
@@ -359,7 +359,7 @@ class LiveGrid:
         )
 
     def restore(self, state: LiveGridState[Any]) -> None:
-        """Take in all that another grid of the same settings knew; this one is fresh."""
+        """Restore the state of another grid of the same settings into this new one."""
         self._now_ms = state.now_ms
         if state.settings:
             self._use(state.settings)
@@ -381,7 +381,7 @@ class LiveGrid:
         assert self._at_limit <= ending, "a job is at its limit, and does not end"
         self.book.check_invariants()
 
-    # -- what comes in ------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def _take_in(self, event: LiveGridEvent) -> None:
         match event:
@@ -405,14 +405,14 @@ class LiveGrid:
                 self._hear(site, message)
 
     def _use(self, settings: dict[str, Any]) -> None:
-        """Go on with other settings; the core is a fresh one, and what splits have cost is not known."""
+        """Use other settings, with a new core and without the measured costs of splits."""
         self._changed = settings
         self.settings = settings_as(self.settings, settings, self.settings.changeable)
         self.core, self._traffic = core_of(self.settings), traffic_of(self.settings)
         self.book.needs.change(self.settings.needs)
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
-        """Go on with other settings, and think anew of what waits."""
+        """Use other settings, keep the state, and reconsider the waiting jobs."""
         core, traffic = self.core, self._traffic
         self._use(settings)
         hand_over(core, self.core)
@@ -424,14 +424,14 @@ class LiveGrid:
                 self._inner.append(GridJobHopeless(job_id, why))
 
     def _over_while_held(self, wish: Wish) -> list[GridEvent]:
-        """Return what the core is told of jobs that were cancelled while they were held: it keeps nothing of them."""
+        """Return the events that let the core forget jobs that were cancelled while they were held."""
         if wish.kind not in ("cancel", "kill"):
             return []
         records = (self.book.records.get(job_id) for job_id in wish.job_ids)
         return [GridJobCancelled(each.job_id) for each in records if each is not None and each.state in OVER]
 
     def _wish(self, wish: Wish, record: JobRecord) -> None:
-        """Do what a user wants of a job that is in the queue, or placed: what its processes are to get, sites hear."""
+        """Apply a user's action to a job that is in the queue or placed; sites get the orders for its processes."""
         if wish.kind == "kill":
             self._tell_all(record, KillFragment(record.job_id, record.attempt))
         if wish.kind == "signal" and wish.signal is not None:
@@ -446,11 +446,11 @@ class LiveGrid:
         self._inner.append(_WISHES[wish.kind](record.job_id))
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
-        """Return what the core is told of a job; raise InputError if no job can be so."""
+        """Return the event that submits a job to the core; raise InputError if the job is impossible."""
         return GridJobSubmitted(job, request.sensitivity, self._sends(request), attempt, tuple(self._barred(request)))
 
     def _sends(self, request: JobRequest) -> Sends | None:
-        """Return what a job sends over the links, where there are some; raise InputError if no job can send that."""
+        """Return what a job sends over the links, or None without links; raise InputError if that is impossible."""
         sends = self._traffic.sends(request)
         return sends if self.settings.network is not None or request.traffic is not None else None
 
@@ -470,7 +470,7 @@ class LiveGrid:
         return self.core.cut_off
 
     def needs(self, request: JobRequest, sites: Collection[int]) -> bool:
-        """Return whether a job could be placed only with some of these sites."""
+        """Whether a job can be placed, but not without these sites."""
         if self.book.refusal(request) is not None:
             return False
         try:
@@ -481,10 +481,10 @@ class LiveGrid:
         is_placed = self.core.why_never(asked.job, asked.barred, asked.sends) is None
         return is_placed and self.core.why_never(asked.job, tuple(without), asked.sends) is not None
 
-    # -- who is taken where -------------------------------------------------------------------------------------------
+    # -- accepted users -----------------------------------------------------------------------------------------------
 
     def _barred(self, request: JobRequest) -> dict[int, str]:
-        """Return the sites that do not take the user of a job, and why."""
+        """Return the sites that do not accept a job of its user, each with the reason."""
         found: dict[int, str] = {}
         for site in range(len(self._names)):
             why = self._takes.get(site, ANYONE).refusal(
@@ -510,7 +510,7 @@ class LiveGrid:
         self._traffic.ended(record, self.core.model)
 
     def _refused(self, job_id: int, reason: str) -> None:
-        """Enter that a job is refused; and why sites do not take its user, where it is for the others, too."""
+        """Record that a job is refused; add the reasons of sites that do not accept its user."""
         record = self.book.records[job_id]
         self._part(record)
         barred = self._barred(record.request)
@@ -522,16 +522,16 @@ class LiveGrid:
             self.book.refuse(record, reason)
 
     def _with_refusals(self, forecaster: Forecaster, request: JobRequest) -> Forecaster:
-        """Return a forecaster that says which sites do not take the job."""
+        """Return a forecaster that also names the sites that do not accept the job."""
         refusals = {self._names[site]: why for site, why in self._barred(request).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _place_anew(self) -> None:
-        """Have jobs placed by the sites that take them now, if sites have said at this instant whom they take."""
+        """Exclude sites for jobs anew if the accepted users of a site have changed at this instant."""
         users, self._new_users = self._new_users, set()
         if not users:
             return
-        # What was handed in before they said so does not know of it yet.
+        # Jobs that were submitted earlier in this instant have the old sites.
         for place, event in enumerate(self._inner):
             if isinstance(event, GridJobSubmitted):
                 request = self.book.records[event.job.job_id].request
@@ -542,7 +542,7 @@ class LiveGrid:
                 self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))
 
     def _probed(self, probe: Probed) -> None:
-        """Keep what was measured, and correct by it what is known of the links."""
+        """Record a measurement, and correct the model of the links by it."""
         names, at_ms = (probe.origin, probe.target), probe.at_ms
         try:
             self.measured.add_round_trip(*names, at_ms, probe.round_trips_ms)
@@ -551,13 +551,13 @@ class LiveGrid:
             if probe.back_bps > 0:
                 self.measured.add_bandwidth(*names[::-1], at_ms, probe.back_bps)
         except InputError:
-            # A clock that was set may show no time at all; the next probe does better.
+            # A clock that was set in between may give an impossible time; the next probe will be right.
             return
         if self.settings.network is not None:
             self._inner.append(PathsMeasured(tuple(self.measured.pairs(self._now_ms, self._names))))
 
     def _reported(self, site: int, report: FragmentReport) -> None:
-        """Add what a site tells of a fragment to what is known of the job."""
+        """Add a site's report of a fragment to the record of the job."""
         record = self.book.records.get(report.job_id)
         if record is None or record.attempt != report.attempt or record.state in OVER:
             return
@@ -569,13 +569,13 @@ class LiveGrid:
         record.interrupted += report.interrupted
 
     def _shares(self, record: JobRecord, sharing: NodeSharing) -> None:
-        """Enter with whom a job shares its nodes, and note it while it does."""
+        """Record which jobs a job shares its nodes with; note it while it does."""
         record.sharing = sharing
         if sharing.now:
             self.book.note(record.job_id, "shares", f"its nodes at {record.places[0][0]}: {sharing.text}")
 
     def _at_gate(self, site: int, message: FragmentReady | FragmentOpened) -> None:
-        """Open the gate when all parts of a job are ready, and say so to all when the ranks of all have passed it."""
+        """Open the gate when all parts of a job are ready; notify all its sites when all ranks have passed it."""
         record = self.book.records[message.job_id]
         if record.state in OVER or len(record.places) < 2:
             return
@@ -602,10 +602,10 @@ class LiveGrid:
             self._tell(self._names.index(name), message)
 
     def _counted(self, answer: Answer) -> Answer:
-        """Take note of the end of a part of a job; return how it counts.
+        """Record the end of a part of a job; return the answer as it counts.
 
-        A part that was still at its gate is ``unmet``, and the job is tried again. But if the gate stayed closed as
-        another part could not even begin, by its own fault, that is how the job ended.
+        A part that was still at its gate is ``unmet``, and the job gets another attempt. But if the gate stayed closed
+        because another part failed before it could begin, the job has failed: the part counts as ``cancelled``.
         """
         if not isinstance(answer, Ended) or len(self.book.records[answer.job_id].places) < 2:
             return answer
@@ -617,7 +617,7 @@ class LiveGrid:
         return answer
 
     def _hear(self, site: int, message: SiteMessage) -> None:
-        """Take in what a site says."""
+        """Apply a site's message."""
         if isinstance(message, FragmentReport):
             self._reported(site, message)
         elif isinstance(message, TakesUsers):
@@ -639,7 +639,7 @@ class LiveGrid:
                 self._inner.append(FromSite(site, message))
 
     def _is_asked(self, site: int, answer: SiteMessage) -> bool:
-        """Return whether a site may say that: of the present attempt of a job only those that have a part of it may."""
+        """Whether a message counts: it is about no job, or about the present attempt of a job that the site has."""
         job_id = getattr(answer, "job_id", None)
         if job_id is None:
             return True
@@ -684,36 +684,36 @@ class LiveGrid:
                     self._gates[job_id].begun.discard(site)
 
     def _runs(self, record: JobRecord, start_ms: int) -> None:
-        """Enter that a job runs, on all its sites."""
+        """Record that a job runs on all its sites."""
         job_id = record.job_id
-        record.starts += record.start_ms is None  # a start that is told again is none
+        record.starts += record.start_ms is None  # a repeated report is no new start
         record.start_ms = start_ms
         self.book.change(record, "run")
         if self.book.eligibility.started(job_id, record.request):
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
         where = " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places)
-        # What a site tells of its end may be older than the news of its start.
+        # Noted at the time of the start: the job may have ended before the news of its start arrives here.
         self.book.note(job_id, "runs", where, min(start_ms, self._now_ms))
 
     def _waits_again(self, record: JobRecord) -> None:
-        """Have a job wait for its next attempt, or for the rest of this one to end."""
+        """Return a job to the queue for its next attempt, unless it is ending."""
         if record.state != "held":
-            # What a site says late of an attempt that was given up brings no job back into the queue.
+            # A late answer about an attempt that was given up must not bring a cancelled job back into the queue.
             is_wanted = record.state != "ending" or record.job_id in self._at_limit
             self.book.end_attempt(record, is_wanted=is_wanted)
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
-        """Forget where the ranks of a job meet, how far its parts have come, and that they had reached their limit."""
+        """Forget the gate of a job, where its ranks meet, and that it had reached its limit."""
         self._gates.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
         self._at_limit.discard(record.job_id)
 
-    # -- what the core decides ----------------------------------------------------------------------------------------
+    # -- decisions of the core ----------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
+        """Admit held jobs that may enter the queue; return whether there are events for the core."""
         for job, attempt in self.book.settle():
             self._inner.append(self._submission(job, self.book.records[job.job_id].request, attempt))
         return bool(self._inner)
@@ -730,7 +730,7 @@ class LiveGrid:
         for command in commands:
             match command:
                 case ToSite(site=site, request=ReserveNodes() as request):
-                    # One whose nodes are reserved ahead waits in the queues of its sites, until all have its nodes.
+                    # A job whose nodes are reserved ahead waits in the queues of its sites until all have its nodes.
                     cause: JobCause = "delegate" if request.ahead else "place"
                     places = fragments[request.job_id]
                     self._describe(site, request.attempt, request.length_ms, request.job_id, places, cause)
@@ -762,7 +762,7 @@ class LiveGrid:
                     self.book.take_out(record, attempt)
 
     def _note_beside(self, site: int, request: ReserveNodes) -> None:
-        """Note if a job is to start beside others, as that ends before it would end alone, or split."""
+        """Note that a job shares nodes because it then ends sooner than alone or split."""
         if request.beside is None:
             return
         text = beside_text((), request.length_ms, request.beside)
@@ -771,7 +771,7 @@ class LiveGrid:
     def _describe(
         self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]], cause: JobCause
     ) -> None:
-        """Tell a site what it will run, and for how long at most, and enter where the job is to be."""
+        """Send a site the description of its part of a job, and record the places of the job."""
         record = self.book.records[job_id]
         if record.attempt != attempt:
             if record.attempt:

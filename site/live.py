@@ -1,8 +1,8 @@
 """LiveSite: a site with the programs of its jobs and the machines that run them, as a state machine.
 
-Around a `ContractCore`, which decides, it keeps what its users want (`JobBook`) and what is run where (`Runs`): it
-makes out of the start of a job what each machine has to run, and out of what the machines tell the end of a job. No
-clock, no I/O: the rules are in docs/live.md.
+It contains a `ContractCore`, which decides, and keeps the users' jobs (`JobBook`) and the runs (`Runs`): it turns the
+start of a job into orders for machines, and the reports of machines into the end of the job. No clock, no I/O:
+docs/live.md.
 """
 
 from __future__ import annotations
@@ -79,27 +79,27 @@ from gridweave.site.users.book import BookState, JobBook
 
 
 class Expected(msgspec.Struct):
-    """An attempt of the grid from its description until it has left the site."""
+    """An attempt of a grid job, from its description until it has left the site."""
 
     described: DescribeJob
-    is_asked: bool = False  # whether its nodes were asked for
-    # Where its ranks meet, as the grid has said with the commitment; empty: not on other sites, or not known.
+    is_asked: bool = False  # whether the grid has asked for its nodes
+    # Where its ranks meet, from the commitment; empty for a job on one site, or if not known yet.
     meeting: str = ""
-    port: Port = NO_PORT  # that its ranks on all sites meet at, from the request to the start
+    port: Port = NO_PORT  # where its ranks on all sites meet, from the request to the start
 
 
 D = TypeVar("D")
 
 
 class LiveSiteState(CoreState, Generic[D], frozen=True, kw_only=True, tag="LiveSite 1"):
-    """What a live site knows between two instants; of the core it depends on the discipline."""
+    """The state of a live site; the type of `core` depends on the discipline."""
 
     now_ms: int
     core: D
     book: BookState
     runs: RunsState
     expected: list[Expected]
-    # Those of the last `SettingsChanged`; empty if there was none.
+    # The settings of the last `SettingsChanged` event; empty if there was none.
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -140,7 +140,7 @@ class LiveSite:
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
         self.core = _core_of(settings)
-        # Where jobs get parts of nodes, they are bound to none of a machine.
+        # Whether jobs get parts of nodes, and so are bound to no node of their machine.
         self._gives_parts = self.core.site.traits.fractions
         # Whether jobs share nodes by hardware threads, and so slow each other.
         self._by_threads = self.core.site.threads_per_node > 1
@@ -151,19 +151,19 @@ class LiveSite:
         self._expected: dict[tuple[int, int], Expected] = {}
         self._now_ms = 0
         self._changed: dict[str, Any] = {}
-        # What the core is to be told.
+        # The events for the core.
         self._inner: list[ContractEvent] = []
 
     def handle(self, now_ms: int, *events: LiveSiteEvent) -> list[LiveSiteCommand]:
-        """Take in what has happened and return what is to be done, in the order in which it is to be carried out.
+        """Apply the events of an instant and return the commands, in the order in which they must be carried out.
 
-        No event is a wakeup. If time went backwards nothing has changed.
+        A call without events is a wakeup. If time goes backwards, InputError is raised and nothing has changed.
         """
         self.core.site.check(now_ms)
         self._now_ms, self._inner = now_ms, []
         self.book.begin(now_ms)
         self.runs.begin()
-        # What cannot begin yet has all of its time before it: it is not ended at its limit for what others take.
+        # A job that cannot begin yet keeps its whole limit: jobs that leave its nodes late must not cost it time.
         for job_id, limit_ms in self.runs.not_begun():
             self.core.site.expect_end(now_ms, job_id, now_ms + limit_ms)
         for event in events:
@@ -182,7 +182,7 @@ class LiveSite:
         return self.book.out
 
     def request_of(self, job_id: int) -> JobRequest | None:
-        """Return what was asked for with a job that is here, an own user's or the grid's; None if it is not known."""
+        """Return the request of a job that is here, an own user's or the grid's; None if unknown."""
         record = self.book.records.get(job_id)
         if record is not None:
             return record.request
@@ -190,14 +190,11 @@ class LiveSite:
         return None if expected is None else expected.described.request
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called though no event comes."""
+        """Return when `handle` is to be called without an event."""
         return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return when a job starts here, the grid's or an own user's; None if it is not known.
-
-        Nothing changes by that.
-        """
+        """Forecast when a job starts here, an own user's or the grid's; None if it is unknown."""
         now_ms = max(now_ms, self._now_ms)
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
@@ -222,11 +219,11 @@ class LiveSite:
 
     @property
     def state_type(self) -> Any:
-        """The type of the state; it goes with the discipline."""
+        """The type of the state, which depends on the discipline."""
         return with_parts(LiveSiteState, self.core)
 
     def state(self) -> LiveSiteState[Any]:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
         return LiveSiteState(
             now_ms=self._now_ms,
             core=self.core.state(),
@@ -237,7 +234,7 @@ class LiveSite:
         )
 
     def restore(self, state: LiveSiteState[Any]) -> None:
-        """Take in all that another site of the same settings knew; this one is fresh."""
+        """Restore the state of another site of the same settings into this new one."""
         self._now_ms = state.now_ms
         if state.settings:
             self._use(state.settings)
@@ -258,7 +255,7 @@ class LiveSite:
         assert asked <= parts, "an attempt is expected that is not here"
         self.book.check_invariants()
 
-    # -- what comes in ------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def _take_in(self, event: LiveSiteEvent) -> None:
         match event:
@@ -302,20 +299,20 @@ class LiveSite:
                 self._inner.append(event)
 
     def _use(self, settings: dict[str, Any]) -> None:
-        """Go on with other settings; the core is a fresh one."""
+        """Use other settings, with a new core."""
         self._changed = settings
         self.settings = settings_as(self.settings, settings, self.settings.changeable)
         self.core = _core_of(self.settings)
         self.runs.use_ports(self.settings.machines)
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
-        """Go on with other settings, and with all that is known."""
+        """Use other settings, and keep the state."""
         core = self.core
         self._use(settings)
         hand_over(core, self.core)
 
     def _begin_late(self) -> None:
-        """Enter that jobs begin whose nodes have been left just now."""
+        """Record the start of jobs whose nodes the evicted jobs have left at this instant."""
         for run in self.runs.begun:
             run.start_ms = self._now_ms
             record = self.book.records.get(run.job_id)
@@ -324,7 +321,7 @@ class LiveSite:
             self.book.note(run.job_id, "starting", f"on {run.where}, which has been left")
 
     def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
-        """Pass on to the core what the grid asks for a job, if that was described, and its user is taken here."""
+        """Pass a request for nodes to the core if the job was described and its user is accepted here."""
         expected = self._expected.get((job_id, event.attempt))
         if expected is None:
             self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
@@ -347,18 +344,18 @@ class LiveSite:
                 self._inner.append(event)
 
     def _not_taken(self, request: JobRequest) -> str | None:
-        """Return why the site takes no such job of its user, in one line, or None."""
+        """Return why the site does not accept a job of its user, in one line, or None."""
         return self.runs.users.refusal(request.user, request.batch_options, has_forms=bool(request.forms))
 
     def _why_stuck(self, request: JobRequest) -> str | None:
-        """Return why a job cannot run where running jobs are moved, or None if it can, or none is."""
+        """Return why a job cannot run on a site that moves running jobs, or None."""
         if not self._moves_jobs or request.program.can_be_moved:
             return None
         right = "submit it with the signal at which it saves what it has done (--checkpoint-signal USR1)"
         return f"the site moves running jobs to other nodes, and this one does not say that it can be: {right}"
 
     def _wish(self, wish: Wish, record: JobRecord) -> None:
-        """Do what a user wants of a job that is in the queue, or runs."""
+        """Apply a user's action to a job that is in the queue or runs."""
         if wish.kind == "hold":
             self._inner.append(JobCancelled(record.job_id))
             self.book.take_out(record, record.attempt)
@@ -373,10 +370,10 @@ class LiveSite:
             elif wish.kind == "kill":
                 self.runs.kill(record.job_id, "cancelled", at_once=True)
 
-    # -- what the core decides ----------------------------------------------------------------------------------------
+    # -- decisions of the core ----------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Do what follows for jobs that are kept from the queue; return whether the core is to be told something."""
+        """Admit held jobs that may enter the queue; return whether there are events for the core."""
         # The record counts the attempts of a site's own jobs.
         self._inner += [JobSubmitted(job) for job, _ in self.book.settle()]
         return bool(self._inner)
@@ -415,13 +412,13 @@ class LiveSite:
                     self._answer(answer)
 
     def _tell_sharing(self) -> None:
-        """Note and report beside whom jobs run from now on, and by which factor that makes them longer."""
+        """Note and report which jobs share nodes from now on, and how much longer they take because of it."""
         for run in self.runs.change_sharing(self._now_ms):
             limit_ms = next(iter(run.pieces.values())).launch.limit_ms or run.request.limit_ms
             self._shares(run, run.shared.so_far(limit_ms) if run.shared is not None else None)
 
     def _shares(self, run: Run, sharing: NodeSharing | None) -> None:
-        """Enter with whom a job shares its nodes; tell the grid, if it is the grid's."""
+        """Record which jobs a job shares its nodes with, or report it to the grid if it is the grid's job."""
         if sharing is None or not sharing.beside:
             return
         record = self.book.records.get(run.job_id)
@@ -432,14 +429,14 @@ class LiveSite:
             self.book.note(run.job_id, "shares", f"its nodes at {self.settings.name}: {sharing.text}")
 
     def _note_pause(self, job_id: int, rate: int) -> None:
-        """Note that a job stands still as another has its machines, or that it goes on there."""
+        """Note that a job is paused because another job has its machines, or that it is resumed."""
         if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
             self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
         elif rate > 0 and self.core.site.traits.evicts:
             self.book.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
-        """Tell of jobs whose nodes a batch system took back before they began, and when these are asked for again."""
+        """Note the jobs whose nodes a batch system took back before they began, and when it is asked again."""
         asks = [ask for event in events if isinstance(event, BatchSeen) for ask in event.asks if ask.state == "over"]
         for ask in asks:
             forecast = self.core.forecast(self._now_ms, ask.job_id)
@@ -447,10 +444,10 @@ class LiveSite:
                 self.book.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob, last: Run | None = None) -> None:
-        """Have the machines start a job that was given nodes: of the site's own users, or of the grid.
+        """Start a job on the nodes that the core gave it: an own user's or the grid's.
 
-        Where jobs are evicted the site says how long each may run: its machines may differ, and it may have run before.
-        If it has left other nodes only now, its last run has the pace that it was given meanwhile.
+        On sites that evict jobs the core says how long the job may run: machines may differ, and the job may have run
+        before. If the job has only now left its former nodes, `last` is its run there, with the pace ordered meanwhile.
         """
         evicts = self.core.site.traits.evicts
         limit_ms = self.core.site.limit_left_ms(self._now_ms, command.job_id) if evicts else 0
@@ -492,14 +489,14 @@ class LiveSite:
         self.runs.start(run)
 
     def _evict(self, command: EvictJob) -> None:
-        """Have a job leave its nodes for another: it saves what it has done, and ends within its time of grace."""
+        """Evict a job for another one: it saves its work and ends within its time of grace."""
         reason = f"evicted at {self.settings.name}: {command.reason}"
         self.book.note(command.job_id, "evicted", reason)
         self.book.note(command.by, "evicts", f"job {command.job_id}")
         self.runs.evict(command.job_id, reason)
 
     def _move(self, command: MoveJob) -> None:
-        """Have a job that was given other nodes go on there; one of the grid goes back to it, to be placed anew."""
+        """Move a job of an own user to other nodes; a grid job goes back to the grid, which places it again."""
         job_id, record = command.job_id, self.book.records.get(command.job_id)
         attempt = self.core.attempt_of(job_id)
         if record is not None:
@@ -515,7 +512,7 @@ class LiveSite:
             self.runs.move(run)
 
     def _made(self, start: StartJob, described: DescribeJob) -> Run:
-        """Return what each machine has to run of a job on these nodes."""
+        """Return the run of a job on these nodes, with the task of each machine."""
         told = self.settings, start, described, self.core.site.traits.threads, self._now_ms
         run = make_run(*told, gives_parts=self._gives_parts)
         if self.core.site.traits.forms:
@@ -523,14 +520,14 @@ class LiveSite:
         return run
 
     def _describe(self, record: JobRecord, attempt: int) -> DescribeJob:
-        """Return what an attempt of a job of the site's own runs, as of one of the grid."""
+        """Return the description of an attempt of an own user's job, in the form that the grid uses for its jobs."""
         request = record.request
         size = 1 if request.program.ranks == "first-node" else request.nodes
         told = attempt, request, request.limit_ms, 0, size, (self.settings.name,), record.left(), record.starts
         return DescribeJob(record.job_id, *told)
 
     def _answer(self, answer: Answer) -> None:
-        """Tell the grid what the core answers, and what only this knows of it."""
+        """Send an answer of the core to the grid, completed by what only the live site knows."""
         if isinstance(answer, Reserved):
             answer = msgspec.structs.replace(answer, rendezvous=self._meeting_for(answer.job_id, answer.attempt))
         elif isinstance(answer, Ended):
@@ -542,7 +539,7 @@ class LiveSite:
         self.book.out.append(TellGrid(answer))
 
     def _meeting_for(self, job_id: int, attempt: int) -> str:
-        """Return where the ranks of a job on several sites can meet, if its first rank is here."""
+        """Return where the ranks of a job on several sites meet if its first rank is here; else an empty text."""
         expected, grant = self._expected[job_id, attempt], self.core.grant_of(job_id)
         if grant is None or expected.described.first_rank != 0:
             return ""
@@ -551,17 +548,17 @@ class LiveSite:
         return expected.port.meeting
 
     def _ended_answer(self, answer: Ended) -> Ended:
-        """Say how a job of the grid ended, and send ahead what is known of it."""
+        """Return the answer with the outcome of a grid job's run; send the report of the run ahead of it."""
         run = self.runs.over.get(answer.job_id)
         if run is None:
             return answer
         outcome, reason = run.outcome()
-        # Only this knows how it ended; but what the grid wanted ended, and so did, is not to be begun anew.
+        # The run has the outcome. But a job that the grid ended must not run again, whatever the outcome of its run.
         was_evicted = run.is_evicted and answer.outcome == "lost"
         if answer.outcome in ("finished", "limit") or outcome == "finished" or was_evicted:
             answer = msgspec.structs.replace(answer, outcome=outcome)
         elif answer.outcome == "cancelled" and run.is_gated and not run.is_open:
-            # It never began; that others have, and how they ended, is then no run of the job.
+            # It never began, so the job has not run, even if its other parts have begun.
             answer = msgspec.structs.replace(answer, outcome="unmet")
         key = answer.job_id, answer.attempt
         report = FragmentReport(
@@ -575,9 +572,9 @@ class LiveSite:
         return answer
 
     def _settle_evicted(self) -> None:
-        """Enter that evicted jobs have left their nodes: they wait again, or start where they were given others.
+        """Record that evicted jobs have left their nodes: they wait again, or start on the nodes that they have now.
 
-        What has ended by itself, or is wanted no more, leaves the queue, or those nodes; what is the grid's goes back.
+        A job that ended by itself or was cancelled leaves the queue or those nodes. A grid job goes back to the grid.
         """
         for job_id, run in list(self.runs.over.items()):
             record = self.book.records.get(job_id)
@@ -596,7 +593,7 @@ class LiveSite:
                 self._start(run.next_start, run)
 
     def _settle_over(self) -> list[Job]:
-        """Enter the ends of the jobs of the site's own users; return those that are to be run again."""
+        """Record the ends of jobs of the site's own users; return the jobs that have to run again."""
         again: list[Job] = []
         for job_id, run in self.runs.over.items():
             record = self.book.records.get(job_id)
@@ -615,7 +612,7 @@ class LiveSite:
 
 
 def _enter(record: JobRecord, run: Run) -> None:
-    """Enter into the record of a job what became of a run of it."""
+    """Record the result of a run in the record of its job."""
     record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
     record.ran_ms = run.ran_ms
     record.elements += of_attempt(run.elements, run.attempt)
