@@ -17,19 +17,7 @@ from gridweave.site.explain import Forecast, SiteReason, forecast_at
 from gridweave.site.job import Job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.work import RATE_ONE, work_of
-from gridweave.site.lifecycle import (
-    COMMITTED,
-    EVICTED,
-    GRANTED,
-    LEASED,
-    PART,
-    RESERVED,
-    RUNNING,
-    STARTED,
-    WAITING,
-    Lifecycle,
-    PartCause,
-)
+from gridweave.site.lifecycle import COMMITTED, EVICTED, PART, RESERVED, RUNNING, WAITING, Lifecycle, PartCause
 from gridweave.site.messages import (
     Answer,
     BatchSeen,
@@ -243,7 +231,7 @@ class ContractCore:
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:
             return forecast_at(name, site.explain(now_ms, job_id), now_ms, job_id, job.width, job.estimate_ms)
-        if part is None or part.state in STARTED:
+        if part is None or part.has_started:
             return None
         said = SiteReason(nodes=self.nodes, free=site.source.idle)
         if part.state == WAITING:
@@ -317,7 +305,7 @@ class ContractCore:
         for each in self.site.reservations():
             yield "reservation", each.reservation_id, each.width, each.start_ms, each.start_ms + each.length_ms
         for job_id, part in self._parts.items():
-            if part.shared and part.state in GRANTED:
+            if part.shared and part.is_granted:
                 yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms
 
     def check_invariants(self) -> None:
@@ -333,7 +321,7 @@ class ContractCore:
         for job_id, part in self._parts.items():
             place = share.outside if job_id in share.outside else waiting if part.state == WAITING else running
             assert (job_id in place) != (part.state == EVICTED), f"job {job_id} is {part.state}, not so"
-            assert part.state not in LEASED or job_id in self._timed, f"job {job_id} has no lease"
+            assert not part.has_lease or job_id in self._timed, f"job {job_id} has no lease"
         grid = set(self._parts)
         assert running - grid == set(self._own_running), "the own users' running jobs differ"
         assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
@@ -721,7 +709,7 @@ class ContractCore:
         for job_id, part in sorted(self._parts.items()):
             if part.state == WAITING:
                 continue
-            has_started = part.state in STARTED
+            has_started = part.has_started
             self._forget(job_id, "end" if has_started else "release")
             if has_started:
                 self._answer(Ended(job_id, part.attempt, self._now_ms, "lost", part.evicted))

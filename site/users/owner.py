@@ -10,6 +10,7 @@ from gridweave.errors import OptionError
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE, late_end_ms, work_left
+from gridweave.site.lifecycle import GRANTED, LEASED, STARTED
 from gridweave.site.messages import RunsLate, StartJob
 
 
@@ -226,3 +227,18 @@ class GridJob(msgspec.Struct, gc=False):
     opened_ms: int | None = None
     evicted: str = ""  # the job that has its nodes now, and why; empty if it was not evicted
     ahead: bool = False  # whether its nodes are reserved ahead, and its start is not agreed on yet
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether it ends by itself unless the grid renews its lease or commits its nodes."""
+        return self.state in LEASED
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether it has nodes and has not started."""
+        return self.state in GRANTED
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it may have processes."""
+        return self.state in STARTED
