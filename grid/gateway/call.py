@@ -1,10 +1,13 @@
-"""What a handler of a route is given, and what is there for all of them."""
+"""Calls and routes: what a handler receives, which handler answers a request, and the parts that handlers share."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NoReturn, TypeVar, cast, get_type_hints
 
 import msgspec
 from aiohttp import web
@@ -16,9 +19,9 @@ from gridweave.grid.gateway.connections import Logins
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.metrics import GatewayMetrics
-from gridweave.grid.gateway.problems import RefusalError, refused_field
+from gridweave.grid.gateway.problems import RefusalError, refused_field, wrong_method
 from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.grid.gateway.wire import BOTH, JSON
+from gridweave.grid.gateway.wire import BOTH, JSON, check_body, read_body
 from gridweave.grid.web.browser import LoginCodes
 from gridweave.site.job import JobRecord, JobRequest
 
@@ -61,7 +64,8 @@ class GatewayCall:
     request_id: str
     identity: Identity = EVERYBODY
     route: HttpRoute | None = None
-    target: str = ""  # what stands for the braces in the path of the route, with a slash between two
+    match: web.UrlMappingMatchInfo | None = None  # how aiohttp has matched the path
+    target: str = ""  # for the logs: the job, site, machine or token that the path names
     # The body as it came, for routes that read it themselves.
     data: bytes = b""
     form: str = JSON
@@ -91,9 +95,28 @@ class GatewayCall:
             raise refused_field(f"{where}.user", problem, "forbidden")
         return msgspec.structs.replace(request, user=self.identity.user)
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What the path has in place of the braces of its route, e.g. ``{"id": "7"}``."""
+        return self.match or {}
+
+    async def read_body(self, most: int, take: Callable[[int], None]) -> bytes:
+        """Read the body, after ``100 Continue`` if the client waits for it; `take` gets the size of each part.
+
+        Raise RefusalError if the body is longer than `most` bytes, too slow, or compressed.
+        """
+        check_body(self.request, most)
+        if self.match is not None and (expected := self.request.headers.get("Expect")):
+            try:
+                await self.match.expect_handler(cast("web.Request", self.request))
+            except web.HTTPExpectationFailed:
+                detail = f"Expect is {expected!r:.100}; send 100-continue, or leave it out"
+                raise RefusalError("unknown-expectation", detail) from None
+        return await read_body(self.request, most, self.parts.settings.body_timeout_s, take)
+
     def job_id(self) -> int:
         """Return the number of the job that the path names, or refuse what is none."""
-        text = self.target
+        text = self.names.get("id", "")
         if text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0:
             return int(text)
         raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
@@ -133,7 +156,7 @@ class HttpRoute:
     """What is at a path, for one method: by this the gateway answers, and the interface is described."""
 
     method: str
-    path: str  # at most two parts are in braces
+    path: str  # parts in braces match any text without a slash
     name: str
     summary: str
     handler: Handler
@@ -175,3 +198,51 @@ def route(where: str, handler: Handler, scope: Scope | None = "read", **more: An
         "answer": None if issubclass(answer, web.StreamResponse) else answer,
     }
     return HttpRoute(method=method, path=path, handler=handler, scope=scope, **(told | more))
+
+
+Serve = Callable[[HttpRoute, GatewayCall], Awaitable[web.StreamResponse]]
+"""Answers a call for which a route was found."""
+
+
+class Router:
+    """Routes calls to `serve`; `hint` ends the detail of 404 and says where the valid paths are listed.
+
+    The router stands on aiohttp's low-level server, not in an `aiohttp.web.Application`. An application answers
+    ``Expect: 100-continue`` before it runs middlewares, so it would invite the body of a client without a token. It
+    also creates its own connections, and the gateway limits how many there are.
+    """
+
+    def __init__(self, routes: Iterable[HttpRoute], serve: Serve, hint: str) -> None:
+        self._serve, self._hint = serve, hint
+        self._dispatcher = web.UrlDispatcher()
+        path = attrgetter("path")
+        for _, of_path in groupby(sorted(routes, key=path), path):
+            self._add_resource(list(of_path))
+
+    def _add_resource(self, routes: list[HttpRoute]) -> None:
+        # By default {NAME} matches no empty text, which would make the job "" an unknown route.
+        resource = self._dispatcher.add_resource(routes[0].path.replace("}", ":[^/]*}"))
+        for route in routes:
+            # aiohttp only keeps the handlers. `answer` calls them, with the call in place of the request.
+            handler: Any = partial(self._serve, route)
+            resource.add_route(route.method, handler)
+            if route.method == "GET" and not route.is_stream:
+                resource.add_route("HEAD", handler)
+        # Without this route the dispatcher would try other paths: GET /v1/jobs/cancel would be the job "cancel".
+        refuse: Any = partial(_refuse_method, sorted(route.method for route in routes))
+        resource.add_route("*", refuse)
+
+    async def answer(self, call: GatewayCall) -> web.StreamResponse:
+        """Answer a call by the route of its method and path, or raise RefusalError."""
+        # The dispatcher reads only the method and the URL of a request.
+        call.match = await self._dispatcher.resolve(cast("web.Request", call.request))
+        if call.match.http_exception is not None:
+            raise RefusalError("unknown-route", f"there is nothing at {call.request.path!r:.200}; {self._hint}")
+        call.target = "/".join(call.match.values())
+        handler: Any = call.match.handler
+        response: web.StreamResponse = await handler(call)
+        return response
+
+
+async def _refuse_method(allowed: list[str], call: GatewayCall) -> NoReturn:
+    raise wrong_method(call.request.path, call.request.method, allowed)

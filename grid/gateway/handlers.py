@@ -125,15 +125,14 @@ def _of_a_site() -> Iterator[None]:
 
 async def _drain(call: GatewayCall, draining: bool) -> Done:
     with _of_a_site():
-        await call.backend.drain(call.target, draining)
+        await call.backend.drain(call.names["name"], draining)
     return Done()
 
 
 async def give_up(call: GatewayCall) -> Done:
     """Have what a machine ran that never comes back run again."""
-    site, _, machine = call.target.partition("/")
     with _of_a_site():
-        found = await call.backend.give_up(site, machine)
+        found = await call.backend.give_up(call.names["name"], call.names["machine"])
     if found.refused:
         raise RefusalError(found.refused, found.reason)
     return Done()
@@ -161,7 +160,7 @@ async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExp
 
 async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> SiteExperience:
     with _of_a_site():
-        return await call.backend.experience(call.target, changes)
+        return await call.backend.experience(call.names["name"], changes)
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
@@ -224,9 +223,10 @@ async def make_short_token(call: GatewayCall, body: ShortToken) -> MadeToken:
 
 async def revoke_token(call: GatewayCall) -> Done:
     """Revoke a token; its streams end at once."""
-    if not await _tokens(call).do(TokenStore.revoke, call.target):
-        raise RefusalError("unknown-token", f"there is no valid token {call.target!r:.100}")
-    call.parts.hub.revoked(call.target)
+    token_id = call.names["id"]
+    if not await _tokens(call).do(TokenStore.revoke, token_id):
+        raise RefusalError("unknown-token", f"there is no valid token {token_id!r:.100}")
+    call.parts.hub.revoked(token_id)
     return Done()
 
 

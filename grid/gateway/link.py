@@ -10,14 +10,14 @@ import asyncio
 import hmac
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import cast
 
 from aiohttp import web
 
-from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Router, route
 from gridweave.grid.gateway.limits import Slots
-from gridweave.grid.gateway.problems import RefusalError, wrong_method
-from gridweave.grid.gateway.wire import read_body
+from gridweave.grid.gateway.problems import RefusalError
 from gridweave.site.service.link import (
     BEAT_PATH,
     BODY_FORM,
@@ -122,6 +122,7 @@ class LinkDoor:
     ) -> None:
         self._accepts, self._take, self._answer, self._problem = dict(accepts), take, answer, problem
         self._wants_certificate, self._probes = wants_certificate, probes
+        self.router = Router(self._routes(), self._serve, "docs/link.md lists what there is")
         self._slots = Slots(_MOST_AT_ONCE, "too-many-at-once", "requests of this link")
         self.heard_ms: dict[str, int] = {}
 
@@ -134,53 +135,45 @@ class LinkDoor:
         """Return when the other end of a link was heard last, in Unix time; 0: not yet."""
         return self.heard_ms.get(site, 0) / 1000
 
-    def route(self, call: GatewayCall) -> HttpRoute:
-        """Return what a request is for."""
-        path, method = call.request.path, call.request.method
-        if path == PACKET_PATH:
-            found = _PACKET
-        elif path == BEAT_PATH:
-            found = _BEAT
-        elif path == PROBE_PATH and self._probes is not None:
-            found = _PROBE
-        elif self._answer is not None and path.startswith(f"{CALL_PATH}/"):
-            found = _CALL
-        else:
-            raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; docs/link.md lists what there is")
-        if method != found.method:
-            raise wrong_method(path, method, [found.method])
-        return found
+    def _routes(self) -> Iterator[HttpRoute]:
+        yield route(f"POST {PACKET_PATH}", self._packet, None, name="link_packet")
+        yield route(f"POST {BEAT_PATH}", self._beat, None, name="link_beat")
+        if self._answer is not None:
+            for path in ("{method}", "{machine}/{method}"):
+                yield route(f"POST {CALL_PATH}/{path}", self._call, None, name="link_call")
+        if self._probes is not None:
+            yield route(f"GET {PROBE_PATH}", self._probes.answer, None, name="link_probe", is_stream=True)
 
-    async def handle(self, call: GatewayCall) -> web.StreamResponse:
+    async def _serve(self, route: HttpRoute, call: GatewayCall) -> web.StreamResponse:
         """Answer a request of the other end, or a probe of another site."""
-        call.route = self.route(call)
-        if call.route is _PROBE:
-            assert self._probes is not None, "a route without an answer"
-            return await self._probes.answer(call.request)
+        call.route = route
+        if route.is_stream:
+            return cast("web.StreamResponse", await route.handler(call.request))
         site = self._identify(call)
         call.target = site
         if (form := call.request.headers.get("Content-Type", "")) != BODY_FORM:
             raise RefusalError("unsupported-media-type", f"Content-Type is {form!r:.100}; send {BODY_FORM}")
-        settings = call.parts.settings
         with self._slots.one(site), call.parts.memory.holding() as take:
-            data = await read_body(call.request, MOST_BYTES, settings.body_timeout_s, take)
+            data = await call.read_body(MOST_BYTES, take)
             self.heard_ms[site] = time.time_ns() // 1_000_000
-            if call.route is _BEAT:
-                return web.Response(text=self._problem(site))
-            if call.route is _PACKET:
-                problem = await self._take(site, data)
-                if problem is not None:
-                    raise RefusalError("malformed-body", problem)
-                return web.Response(status=204)
-            answer = await self._ask(call.request.path, site, data)
-            return web.Response(body=answer, content_type=BODY_FORM)
+            return cast("web.StreamResponse", await route.handler(call, site, data))
 
-    async def _ask(self, path: str, site: str, data: bytes) -> bytes:
-        assert self._answer is not None, "a route without an answer"
-        parts = path.removeprefix(f"{CALL_PATH}/").split("/")
-        if len(parts) > 2 or not all(_NAME.fullmatch(part) for part in parts):
-            raise RefusalError("unknown-route", f"{path!r:.200} leads nowhere; {CALL_PATH}/[MACHINE/]METHOD")
-        return await self._answer(site, parts[0] if len(parts) == 2 else "", parts[-1], data)
+    async def _packet(self, _call: GatewayCall, site: str, data: bytes) -> web.Response:
+        problem = await self._take(site, data)
+        if problem is not None:
+            raise RefusalError("malformed-body", problem)
+        return web.Response(status=204)
+
+    async def _beat(self, _call: GatewayCall, site: str, _data: bytes) -> web.Response:
+        return web.Response(text=self._problem(site))
+
+    async def _call(self, call: GatewayCall, site: str, data: bytes) -> web.Response:
+        assert self._answer is not None, "the route exists only with an answer"
+        machine, method = call.names.get("machine"), call.names["method"]
+        if not all(_NAME.fullmatch(name) for name in (machine, method) if name is not None):
+            detail = f"{call.request.path!r:.200} leads nowhere; {CALL_PATH}/[MACHINE/]METHOD"
+            raise RefusalError("unknown-route", detail)
+        return web.Response(body=await self._answer(site, machine or "", method, data), content_type=BODY_FORM)
 
     def _identify(self, call: GatewayCall) -> str:
         """Return the site whose link it is, if the other end has its secret and speaks as this one does."""
@@ -208,16 +201,6 @@ def _certificate(request: web.BaseRequest) -> bool:
     """Return whether the other end has shown a certificate; TLS has found it good then."""
     tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
     return tls is not None and bool(tls.getpeercert())
-
-
-async def _never(call: GatewayCall) -> web.Response:
-    raise AssertionError("a link is not answered by the table of routes")
-
-
-_PACKET = route(f"POST {PACKET_PATH}", _never, None, name="link_packet")
-_BEAT = route(f"POST {BEAT_PATH}", _never, None, name="link_beat")
-_CALL = route(f"POST {CALL_PATH}/{{method}}", _never, None, name="link_call")
-_PROBE = route(f"GET {PROBE_PATH}", _never, None, name="link_probe", is_stream=True)
 
 
 def is_of_link(path: str) -> bool:

@@ -15,7 +15,6 @@ from gridweave.grid.api import Done, Health, Login, SubmitJobs
 from gridweave.grid.gateway import handlers, streams, submission
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.openapi import describe
-from gridweave.grid.gateway.problems import RefusalError, wrong_method
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
 from gridweave.grid.web import sessions
 from gridweave.site.job import WishKind
@@ -148,36 +147,3 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("GET /readyz", handlers.readyz, None, answer=Health),
     route("GET /openapi.json", openapi, None, forms=(JSON,)),
 )
-
-_Parts = tuple[str, ...]
-
-
-def _pattern(path: str) -> _Parts:
-    return tuple("{}" if part.startswith("{") else part for part in path.split("/"))
-
-
-_BY_PATH: dict[_Parts, dict[str, HttpRoute]] = {}
-for _one in ROUTES:
-    _BY_PATH.setdefault(_pattern(_one.path), {})[_one.method] = _one
-
-_BRACES_AT: tuple[tuple[int, ...], ...] = ((3,), (3, 5))
-"""Which parts of a path are in braces, where some are."""
-
-
-def find_route(call: GatewayCall, path: str, method: str) -> HttpRoute:
-    """Return the route of a request, and note in the call what its path names."""
-    parts = tuple(path.split("/"))
-    methods = _BY_PATH.get(parts)
-    for places in _BRACES_AT:
-        if methods is None and len(parts) > places[-1]:
-            methods = _BY_PATH.get(tuple("{}" if place in places else part for place, part in enumerate(parts)))
-            call.target = "/".join(parts[place] for place in places)
-    if methods is None:
-        call.target = ""
-        raise RefusalError("unknown-route", f"there is nothing at {path!r:.200}; /openapi.json lists what there is")
-    found = methods.get(method)
-    if found is None and method == "HEAD" and "GET" in methods and not methods["GET"].is_stream:
-        found = methods["GET"]
-    if found is None:
-        raise wrong_method(path, method, sorted(methods))
-    return found

@@ -19,7 +19,7 @@ from gridweave.grid.api import Scope
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity, TokenStore, identify
 from gridweave.grid.gateway.audit import AuditEntry, AuditLog, audit_place
 from gridweave.grid.gateway.backend import Backend
-from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, cut
+from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, Router, cut
 from gridweave.grid.gateway.connections import Logins, OpenConnections
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.issuer import Issuer
@@ -27,7 +27,7 @@ from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
 from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, good_id, log_request, time_text
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.gateway.routes import find_route
+from gridweave.grid.gateway.routes import ROUTES
 from gridweave.grid.gateway.settings import Certificate, GatewaySettings, is_loopback
 from gridweave.grid.gateway.wire import (
     NoParameters,
@@ -37,7 +37,6 @@ from gridweave.grid.gateway.wire import (
     encode,
     parameters,
     problem_response,
-    read_body,
 )
 from gridweave.grid.web.browser import LoginCodes, check_browser
 from gridweave.grid.web.files import is_of_web, send_file
@@ -69,6 +68,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self._link = link
+        self._router = Router(ROUTES, self._serve, "/openapi.json lists what there is")
         self._certificate: Certificate | None = None
         if settings.cert is not None and settings.key is not None:
             self._certificate = Certificate(settings.cert, settings.key, settings.client_ca)
@@ -200,14 +200,18 @@ class Gateway:
         self._check_rate(call)
 
     async def _dispatch(self, call: GatewayCall) -> web.StreamResponse:
-        request, parts = call.request, self._parts
-        if self._link is not None and is_of_link(request.path):
-            return self._finished(call, await self._link.handle(call))
-        if parts.tokens is None:
-            check_browser(request)
-        if is_of_web(request.path):
+        path = call.request.path
+        if self._link is not None and is_of_link(path):
+            return self._finished(call, await self._link.router.answer(call))
+        if self._parts.tokens is None:
+            check_browser(call.request)
+        if is_of_web(path):
             return send_file(call)
-        route = find_route(call, request.path, request.method)
+        return await self._router.answer(call)
+
+    async def _serve(self, route: HttpRoute, call: GatewayCall) -> web.StreamResponse:
+        """Answer a call for which the route was found."""
+        request, parts = call.request, self._parts
         call.route = route
         if route.scope is not None:
             await self._let_in(call, route, route.scope)
@@ -223,9 +227,8 @@ class Gateway:
         whose = call.identity.user or f"at {request.remote}"
         with parts.at_once.one(whose), parts.memory.holding() as take:
             if route.body is not None:
-                call.form = body_form(request.headers.get("Content-Type", ""))
-                most = route.most_bytes(self.settings)
-                call.data = await read_body(request, most, self.settings.body_timeout_s, take)
+                call.form = body_form(request)
+                call.data = await call.read_body(route.most_bytes(self.settings), take)
                 if not route.reads_body:
                     given["body"] = decode(call.data, call.form, route.body)
             return await self._respond(call, route, given)

@@ -68,25 +68,27 @@ def _covers(wanted: str, form: str) -> bool:
     return wanted in ("*/*", "*", form) or wanted == form.partition("/")[0] + "/*"
 
 
-def body_form(header: str) -> str:
+def body_form(request: web.BaseRequest) -> str:
     """Return whether a body is JSON or MessagePack, by its ``Content-Type``."""
-    name, *parameters = (piece.strip().lower() for piece in header.split(";"))
-    name = _ALIASES.get(name, name)
-    charset = next((text.partition("=")[2].strip('"') for text in parameters if text.startswith("charset=")), "utf-8")
-    if name not in BOTH or charset not in ("utf-8", "utf8"):
+    form = _ALIASES.get(request.content_type, request.content_type)
+    if form not in BOTH or (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
+        header = request.headers.get("Content-Type", "")
         what = f"is {header!r:.100}" if header else "is missing"
         raise RefusalError("unsupported-media-type", f"Content-Type {what}; send {JSON} or {MSGPACK}, in UTF-8")
-    return name
+    return form
 
 
-async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take: Callable[[int], None]) -> bytes:
-    """Return the body of a request, if it is not too large, too slow, or compressed: a few bytes could become many."""
+def check_body(request: web.BaseRequest, most: int) -> None:
+    """Refuse a body that is compressed, since a few bytes could become many, or longer than `most` bytes."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
         raise RefusalError("unsupported-media-type", f"Content-Encoding is {encoding!r:.100}; send the body as it is")
     if (request.content_length or 0) > most:
         raise RefusalError("body-too-large", f"the body has {request.content_length} bytes; at most {most}")
-    await _expect(request)
+
+
+async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take: Callable[[int], None]) -> bytes:
+    """Read a body of at most `most` bytes within `timeout_s`; `take` is called with the size of each part."""
     parts: list[bytes] = []
     total = 0
     try:
@@ -103,18 +105,6 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take:
     except RequestPayloadError as error:
         raise RefusalError("bad-http", f"the body is broken: {error}", headers={"Connection": "close"}) from None
     return b"".join(parts)
-
-
-async def _expect(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to send its body."""
-    expected = request.headers.get("Expect", "")
-    if not expected:
-        return
-    if expected.lower() != "100-continue":
-        raise RefusalError("unknown-expectation", f"Expect is {expected!r:.100}; send 100-continue, or leave it out")
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    # This was no part of the answer.
-    request.writer.output_size = 0
 
 
 def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "") -> T:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from fake_backend import FakeBackend
-from gateway_parts import SLEEP, a_job, serving
+from gateway_parts import SLEEP, a_job, make_tokens, serving
 from gridweave.grid.api import Problem, Submitted
 from gridweave.site.launch import UsageCurve, UsagePoint
 
@@ -277,3 +278,18 @@ async def test_a_waiting_client_is_told_to_send_its_body() -> None:
         body = {"jobs": [a_job()]}
         async with grid.session.post(f"{grid.url}/v1/jobs", json=body, expect100=True) as response:
             assert response.status == 200
+
+
+@pytest.mark.parametrize(("user", "length", "status"), [("nobody", 10, b"401"), ("anna", 100 << 20, b"413")])
+async def test_a_body_is_not_invited_before_its_request_is_allowed(
+    tmp_path: Path, user: str, length: int, status: bytes
+) -> None:
+    """A client that expects 100 Continue without a valid token, or with too large a body, is refused at once."""
+    tokens = make_tokens(tmp_path / "tokens.db", anna="submit") | {"nobody": "gw_0123456789ab_wrong"}
+    async with serving(FakeBackend(), tokens=str(tmp_path / "tokens.db")) as grid:
+        reader, writer = await asyncio.open_connection("127.0.0.1", grid.gateway.port)
+        head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {tokens[user]}\r\n"
+        head += "Content-Type: application/json\r\nExpect: 100-continue\r\n"
+        writer.write(f"{head}Content-Length: {length}\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
