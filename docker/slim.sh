@@ -8,7 +8,7 @@ rm -rf ray/jars ray/cpp ray/rllib ray/tune ray/train ray/serve ray/data ray/llm 
 rm -rf pip pip-*.dist-info setuptools setuptools-*.dist-info _distutils_hack distutils-precedence.pth
 find . -type d \( -name tests -o -name test \) \
   \( -path './numpy/*' -o -path './scipy/*' -o -path './numba/*' -o -path './matplotlib/*' -o -path './networkx/*' \
-     -o -path './psutil/*' -o -path './fontTools/*' -o -path './ray/*' \) -prune -exec rm -rf {} +
+     -o -path './fontTools/*' -o -path './ray/*' \) -prune -exec rm -rf {} +
 find . -name __pycache__ -prune -exec rm -rf {} +
 # Not those in NAME.libs, which have been relinked once already: a second change breaks some of them.
 for file in ray/_raylet.so ray/core/src/ray/*/* llvmlite/binding/*.so; do
