@@ -236,13 +236,8 @@ def make_private(folder: Path, *, passable: bool = False) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that other users cannot read, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.replace(path)
+    """Write a file that other users cannot read, completely or not at all."""
+    write_whole(path, text.encode(), mode=0o600)
 
 
 def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:

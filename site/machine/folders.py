@@ -120,7 +120,9 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     mode = file_mode(path.parent) if mode is None else mode
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
+        # A file that an earlier process has left would keep its own mode, and its other names.
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(data)
         temporary.replace(path)
     except OSError:

@@ -1,7 +1,4 @@
-"""How every command prints: results on standard output, remarks and progress on standard error.
-
-A progress bar appears only when there is something to wait for. Memory that is not needed any more goes back.
-"""
+"""Output of all commands: results go to standard output, messages and progress bars to standard error."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Print a remark on standard error, where it does not disturb what reads the result."""
+    """Print a message on standard error, so that a pipe gets only the result."""
     typer.echo(visible(text), err=True)
 
 
 def print_json(value: object) -> None:
-    """Print a result for machines, as JSON on standard output; numbers that are not finite are refused."""
+    """Print JSON on standard output; raise ValueError for NaN and infinity."""
     typer.echo(visible(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
@@ -45,13 +42,14 @@ def print_table(
     right: Sequence[int] | None = None,
     wrap: bool = False,
 ) -> None:
-    """Print a result for people, as a table on standard output.
+    """Print a table on standard output.
 
-    The first ``left`` columns hold names and stand at the left, numbers at the right; or ``right`` says which those
-    are. Where a terminal is too narrow the last column may ``wrap``. Otherwise a table is as wide as it needs to be: in
-    a file, or a narrow window, the ends of its cells are not to be lost.
+    The first ``left`` columns are aligned to the left, the others to the right, unless ``right`` lists the columns
+    that are aligned to the right. With ``wrap``, the last column is wrapped to the width of the terminal. Cells are
+    never cut off, neither in a file nor in a narrow window.
 
-    It looks as those of rich do, without loading that: a command that asks one thing would take a tenth longer.
+    The table looks like rich's ``SIMPLE_HEAD``, and a test compares the two. rich itself would add 30 ms to each
+    command for its import, and 0.55 ms for each row: 0.65 s in place of 0.1 s for a list of 1,000 jobs.
     """
     whole = ([list(headings)] if headings is not None else []) + list(rows)
     lines = [[visible(cell).split("\n") for cell in row] for row in whole]
@@ -75,11 +73,11 @@ def print_table(
 
 _GAP = "   "
 _LEAST_WRAPPED = 20
-"""Columns of a terminal between two columns of a table, and for the last one at least, if that may be wrapped."""
+"""Space between two columns, and the least width of a wrapped column."""
 
 
 def _laid_out(row: list[list[str]], widths: Sequence[int], at_right: Sequence[bool]) -> Iterator[str]:
-    """Yield the lines of a row of a table: as many as the highest of its cells has."""
+    """Yield the lines of a row, which has as many as its highest cell."""
     cells = row + [[""]] * (len(widths) - len(row))
     if cells and any(_width(line) > widths[-1] for line in cells[-1]):
         cells[-1] = [part for line in cells[-1] for part in textwrap.wrap(line, widths[-1])]
@@ -92,7 +90,7 @@ def _laid_out(row: list[list[str]], widths: Sequence[int], at_right: Sequence[bo
 
 
 def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes; Chinese letters take two each."""
+    """Return the width of a text in terminal columns; a Chinese character takes two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -101,7 +99,7 @@ def _width(text: str) -> int:
 
 
 def check_folder(out: str) -> Path:
-    """Find out before the work, rather than after it, that a folder for ``--out`` cannot be written to."""
+    """Raise OptionError before the work begins if the folder of ``--out`` cannot be written to."""
     import os
 
     if not out.strip():
@@ -122,12 +120,12 @@ def check_folder(out: str) -> Path:
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number of things, such as ``1 job`` or ``2,000 jobs``."""
+    """Return a count with its noun, such as ``1 job`` or ``2,000 jobs``."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def picture_kind(option: str, out: str) -> str:
-    """Return the kind of picture that the suffix of a file stands for, before any work is done for it."""
+    """Return the image format of a file's suffix, such as ``png``; raise OptionError if matplotlib cannot write it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     kind = Path(out).suffix.lower().removeprefix(".")
@@ -137,7 +135,7 @@ def picture_kind(option: str, out: str) -> str:
 
 
 def save_picture(figure: Figure, out: str, kind: str) -> None:
-    """Write a figure into a file, whole or not at all."""
+    """Write a figure to a file completely or not at all."""
     import io
 
     from gridweave.scenarios.traces.text import write_file
@@ -152,11 +150,11 @@ _LARGE_BYTES = 1 << 20
 
 
 def give_back_large_arrays() -> None:
-    """Have arrays of a megabyte and more go back to the system as soon as they are let go; for the command alone.
+    """Return the memory of freed arrays of 1 MB and more to the system at once; does nothing without glibc.
 
-    Once a large array has been let go, glibc's malloc puts those of its size on the heap, up to 32 MB (mallopt(3),
-    "M_MMAP_THRESHOLD"), and the heap can shrink only from its end, where small things are. The columns of a long trace
-    come and go, and a third of the peak would be holes between them. Elsewhere than under glibc this does nothing.
+    By default glibc raises its threshold for mmap after each large free, up to 32 MB (mallopt(3),
+    "M_MMAP_THRESHOLD"), and then allocates arrays of that size on the heap, which shrinks only at its end. The columns
+    of a long trace are allocated and freed in turn, and gaps between them would take a third of the peak memory.
     """
     import ctypes
 
@@ -171,7 +169,7 @@ T = TypeVar("T")
 PATIENCE_S = 1.0
 
 Report = Callable[[int, int, str], None]
-"""How much is done, how much there is, and what is going on."""
+"""Called with the amount done, the total, and a description of the current step."""
 
 
 def _bar() -> Progress:
@@ -192,7 +190,7 @@ def _bar() -> Progress:
 
 @contextmanager
 def delayed_progress(description: str) -> Iterator[Report]:
-    """Show a bar on stderr, on terminals alone, once the block has taken longer than a second; yield how to move it."""
+    """Show a progress bar on a terminal's stderr if the block takes longer than a second; yield its update function."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
         return
@@ -210,10 +208,10 @@ def delayed_progress(description: str) -> Iterator[Report]:
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Return what a function returns, and hear Ctrl-C at once while it runs.
+    """Call a function in a thread, so that Ctrl-C interrupts the caller at once; return the function's result.
 
-    Compiled code hears no signal before it returns, which may be minutes later. So it runs in a thread of its own,
-    which an interrupt leaves behind: the process is then to end.
+    Compiled code handles no signal until it returns, which may take minutes. After an interrupt the thread still runs,
+    so the caller should end the process.
     """
     returned: list[T] = []
     raised: list[BaseException] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,16 @@ from gridweave.site.launch import Launch, PieceState, Rank, Used, launch_problem
 from gridweave.site.machine import processes
 from gridweave.site.machine.agent import lane_threads, node_cores, parse_cpu_list, thread_siblings, usable_cores
 from gridweave.site.machine.environment import rank_environment
-from gridweave.site.machine.folders import RESERVE, STATE, read_cancel, read_state, reserve, write_cancel, write_state
+from gridweave.site.machine.folders import (
+    RESERVE,
+    STATE,
+    read_cancel,
+    read_state,
+    reserve,
+    write_cancel,
+    write_state,
+    write_whole,
+)
 from gridweave.site.machine.output import RankOutput, output_path
 from gridweave.site.machine.processes import boot_id, descendants, open_process, process_stat
 from gridweave.site.machine.usage import Meter
@@ -215,6 +225,18 @@ def test_the_last_state_uses_the_room_set_aside(tmp_path: Path) -> None:
     write_state(tmp_path, ended_state("second"))
     assert read_state(tmp_path) == ended_state("second")
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
+
+
+def test_a_secret_is_not_written_into_a_file_that_others_can_read(tmp_path: Path) -> None:
+    """What an earlier process has left under the name of the temporary file is neither written into nor kept."""
+    left = tmp_path / f".token.{os.getpid()}"
+    left.write_text("old")
+    left.chmod(0o644)
+    os.link(left, tmp_path / "other-name")
+    write_whole(tmp_path / "token", b"secret", mode=0o600)
+    assert (tmp_path / "token").read_bytes() == b"secret"
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    assert (tmp_path / "other-name").read_text() == "old"
 
 
 def test_the_first_wish_to_end_stays(tmp_path: Path) -> None:
