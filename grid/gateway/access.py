@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: bearer tokens, made, found and revoked; of their secrets only a hash is kept."""
+"""Access of users: bearer tokens and logins are created, looked up and revoked; only hashes of secrets are stored."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from gridweave.site.times import span_text
 
 PREFIX = "gw"
 FROM_FILE, SCRAPER = "0" * 12, "0" * 11 + "1"
-"""The ids of the tokens that were made elsewhere, and given in files: the operator's, and that of who reads metrics."""
+"""Ids of the two tokens that are read from files: the operator's, and the one of the metrics scraper."""
 
 ADOPTED = (FROM_FILE, SCRAPER)
 
@@ -71,10 +71,10 @@ _ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
 _MOST_LENGTH = 200
 _WAIT_S = 5.0
 _USED_MS = 60_000
-"""So old may be what is written down of when a token was used: not each request is to be a write."""
+"""A token's time of last use may be this old, so that not every request writes to the database."""
 
 _MOST_SHORT = 100
-"""The most short tokens, and the most logins, that a user has at once."""
+"""Largest number of short tokens, and of logins, of one user."""
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
@@ -100,11 +100,11 @@ def _table(name: str) -> Table:
 
 _tokens = _table("gridweave_access_token")
 _logins = _table("gridweave_login")
-"""Logins have a table of their own, in which nobody looks for a bearer token."""
+"""Logins have a table of their own, in which bearer tokens are never looked up."""
 
 
 class MadeLogin(NamedTuple):
-    """A new login: the half of its secret for the cookie, the half for the page, and what it allows."""
+    """A new login: the cookie's half of its secret, the page's half, and the rights."""
 
     cookie: str
     key: str
@@ -116,9 +116,9 @@ def _unix_ms() -> int:
 
 
 class TokenStore:
-    """The tokens of a grid, in SQLite or PostgreSQL, by a path or a URL; several processes may use the same place.
+    """Tokens of a grid in SQLite or PostgreSQL, named by a path or a URL; several processes may share them.
 
-    A secret has 256 random bits: nobody finds it by trying, so that a plain hash of it is as good as a slow one.
+    A secret has 256 random bits and cannot be guessed, so a plain hash of it is as safe as a slow one.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class TokenStore:
         self.where = str(url.database) if self._is_sqlite else url.render_as_string(hide_password=True)
         if self._is_sqlite:
             self._make_file(create)
-        # One thread at a time uses the one connection there is.
+        # There is one connection, and one thread at a time uses it.
         self._lock = threading.Lock()
         self._engine = _engine_of(url, is_sqlite=self._is_sqlite)
         with self._transaction() as connection:
@@ -149,8 +149,8 @@ class TokenStore:
             raise InputError(f"{path}: there are no tokens there; create one with gridweave token create")
         if not path.parent.is_dir():
             raise OptionError("tokens", f"{path.parent} is not a folder; name a file in a folder that exists")
-        # Hashes alone are in it, but who has tokens is nobody's business.
-        with contextlib.suppress(OSError):  # what is wrong is told when it is opened as a database
+        # The database holds only hashes, but other users need not know who has tokens.
+        with contextlib.suppress(OSError):  # an error is reported when the database is opened
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
     @contextlib.contextmanager
@@ -169,7 +169,7 @@ class TokenStore:
         days: float | None = USUAL_DAYS,
         limits: TokenLimits = NO_LIMITS,
     ) -> MadeToken:
-        """Make a token that can be used for some days, or (None) until it is revoked; its secret is seen only here."""
+        """Create a token that is valid for `days` (None: until it is revoked); only the result holds its secret."""
         if days is not None and not 0 < days <= 36_500:
             raise OptionError("days", f"is {days:g} days; more than 0, and at most 36500")
         now_ms = self._now_ms()
@@ -179,17 +179,17 @@ class TokenStore:
             return self._insert(connection, user, scopes, (now_ms, until_ms), limits)
 
     def create_short(self, by: TokenInfo, scopes: Sequence[Scope], hours: float) -> MadeToken:
-        """Make a token with the user and the limits of another, which ends no later and is revoked with it."""
+        """Create a token with the user and limits of `parent`; it ends no later and is revoked with it."""
         if by.parent:
             raise OptionError("token", "was made for a short time itself; ask with the token that it was made by")
         with self._transaction() as connection:
             return self._insert_short(connection, by, scopes, hours)
 
     def create_login(self, by: TokenInfo, hours: float) -> MadeLogin:
-        """Make a login for a browser with the rights of a token, which ends no later and is revoked with it.
+        """Create a login for a browser with the rights of `parent`; it ends no later and is revoked with it.
 
-        Its secret has two halves. The browser sends one in a cookie and the other in a header; neither is of use
-        without the other, and both together are no bearer token.
+        Its secret has two halves. The browser sends one in a cookie and the other in a header. One half is worth
+        nothing without the other, and the two together are not a bearer token.
         """
         if by.is_login:
             raise OptionError("token", "is a login; log in with the token that it was made by")
@@ -201,7 +201,7 @@ class TokenStore:
     def _insert_short(
         self, connection: Connection, by: TokenInfo, scopes: Sequence[Scope], hours: float, key: str = ""
     ) -> MadeToken:
-        """Make a short token or, with the half of a secret that a page keeps, a login."""
+        """Insert a short token or, given the page's half of a secret, a login."""
         if not 0 < hours <= MOST_HOURS:
             raise OptionError("hours", f"is {hours:g} hours; more than 0, and at most {MOST_HOURS:g}")
         now_ms = self._now_ms()
@@ -210,16 +210,16 @@ class TokenStore:
             until_ms = min(until_ms, by.until_ms)
         _check_token(by.user, scopes, by.limits)
         table, what = (_logins, "logins") if key else (_tokens, "tokens for a short time")
-        # The number of rows stays in proportion to the users, whatever they make.
+        # The number of rows is limited for each user.
         connection.execute(delete(table).where(table.c.parent != "", ~self._is_usable(table)))
         mine = select(func.count()).where(table.c.user_name == by.user, table.c.parent != "")
         if connection.execute(mine).scalar_one() >= _MOST_SHORT:
             right = "wait until some have ended, or have the token revoked that they were made by"
             raise OptionError("token", f"{by.user} has {_MOST_SHORT} {what}; {right}")
         made = self._insert(connection, by.user, scopes, (now_ms, until_ms), by.limits, by.token_id, key)
-        # A revocation of the parent at this moment either waits, and then finds the new row, or came first.
+        # If the parent is being revoked, the revocation either waits and finds the new row, or is seen here.
         parent = select(self._is_usable(_tokens)).where(_tokens.c.token_id == by.token_id).with_for_update()
-        is_ours = _ID.fullmatch(by.token_id) is not None  # and not the issuer's
+        is_ours = _ID.fullmatch(by.token_id) is not None  # the parent is not a token of the issuer
         if not connection.execute(parent).scalar_one_or_none() and is_ours:
             raise OptionError("token", "is no longer valid; ask with another")
         return made
@@ -237,7 +237,7 @@ class TokenStore:
         parent: str = "",
         key: str = "",
     ) -> MadeToken:
-        """Insert a token that is good from an instant to another, or until it is revoked; with a key, a login."""
+        """Insert a token with its period of validity (None: until it is revoked), or a login if there is a key."""
         made_ms, until_ms = span_ms
         token_id = self._random_bytes(_ID_BYTES).hex()
         secret = self._secret()
@@ -256,7 +256,7 @@ class TokenStore:
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
     def adopt(self, token: str, user: str, scopes: Sequence[Scope], *, token_id: str = FROM_FILE) -> TokenInfo:
-        """Take in a token that was made elsewhere; it takes the place of the one that was taken in before."""
+        """Store a token that was created elsewhere, in place of the one stored before under this id."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not all("!" <= letter <= "~" for letter in token):
             right = f"{LEAST_LENGTH} to {_MOST_LENGTH} characters of ASCII without blanks: openssl rand -hex 32"
             raise OptionError("token", f"is not a valid token; {right}")
@@ -268,7 +268,7 @@ class TokenStore:
         return info
 
     def find(self, token: str) -> TokenInfo | None:
-        """Return what a bearer token stands for, or None if it is unknown or no longer valid."""
+        """Look up a bearer token; None if it is unknown or no longer valid."""
         if not LEAST_LENGTH <= len(token) <= _MOST_LENGTH:
             return None
         parts = token.split("_", 2)
@@ -277,7 +277,7 @@ class TokenStore:
         return found or next((one for place in ADOPTED if (one := self._find(_tokens, place, token)) is not None), None)
 
     def find_login(self, cookie: str, key: str) -> TokenInfo | None:
-        """Return what the two halves of a login stand for, or None if they are unknown or no longer valid."""
+        """Look up a login by its two halves; None if it is unknown or no longer valid."""
         login_id, _, secret = cookie.partition("_")
         if max(len(cookie), len(key)) > _MOST_LENGTH or not secret or not key or not _ID.fullmatch(login_id):
             return None
@@ -295,14 +295,14 @@ class TokenStore:
         return _info(table, kept)
 
     def _use(self, table: Table, row: Row[Any]) -> None:
-        """Write down that a token is used, once in a minute."""
+        """Record the use of a token, at most once a minute."""
         now_ms = self._now_ms()
         if row.used_ms is None or now_ms - row.used_ms >= _USED_MS:
             with self._transaction() as connection:
                 connection.execute(update(table).where(table.c.token_id == row.token_id).values(used_ms=now_ms))
 
     def list(self) -> list[TokenInfo]:
-        """Return all valid tokens and logins, the oldest first."""
+        """Return all valid tokens and logins, oldest first."""
         with self._transaction() as connection:
             found = [
                 _info(table, row)
@@ -318,14 +318,15 @@ class TokenStore:
             return frozenset(connection.execute(ids).scalars())
 
     def revoke(self, token_id: str) -> bool:
-        """Revoke a token or a login, and what was made by it; return whether it was valid before."""
+        """Revoke a token or login and everything created with it; return whether it was valid."""
         if not _ID.fullmatch(token_id):
             return False
         with self._transaction() as connection:
             ids = (select(table.c.token_id).where(self._is_named(table, token_id)) for table in (_tokens, _logins))
             if connection.execute(union_all(*ids)).first() is None:
                 return False
-            # Each statement waits for those who make a child of what the statement before revoked (`_insert_short`).
+            # Each statement waits for those who insert a child of what the statement before it revoked
+            # (`_insert_short`).
             short = select(_tokens.c.token_id).where(_tokens.c.parent == token_id)
             for table, these in (
                 (_tokens, _tokens.c.token_id == token_id),
@@ -344,7 +345,7 @@ class TokenStore:
         return table.c.revoked_ms.is_(None) & (until_ms.is_(None) | (until_ms > self._now_ms()))
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._engine.dispose()
 
 
@@ -364,7 +365,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> None:
-    """Raise OptionError if no token can be so."""
+    """Raise OptionError if a field of the token is invalid."""
     for option, names in (("user", (user,)), ("sites", limits.sites), ("accounts", limits.accounts)):
         for name in names:
             if not 1 <= len(name) <= 100 or not name.isprintable():
@@ -381,12 +382,12 @@ def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> Non
     for name in ("max_priority", "max_weight"):
         value = getattr(limits, name)
         if value is not None and not math.isfinite(value):
-            # It would be kept as no limit at all.
+            # JSON would store it as null, which means no limit.
             raise OptionError(name, f"is {value}; a number that is finite")
 
 
 def _whole(secret: str, key: str) -> str:
-    """Return the secret of a login from its halves; no half contains a dot."""
+    """Join the halves of a login's secret; neither contains a dot."""
     return f"{secret}.{key}"
 
 
@@ -422,54 +423,54 @@ P = ParamSpec("P")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who makes a request."""
+    """The user who makes a request."""
 
-    info: TokenInfo  # their token. Where there are none its id and user are empty, and it may operate.
+    info: TokenInfo  # of the user's token; without tokens its id and user are empty, and its scope is operate
 
     @property
     def user(self) -> str:
-        """Their name."""
+        """Name of the user."""
         return self.info.user
 
     @property
     def token_id(self) -> str:
-        """The id of their token."""
+        """Id of the user's token."""
         return self.info.token_id
 
     @property
     def is_operator(self) -> bool:
-        """Whether they see and change what is others'."""
+        """Whether the user may see and change what belongs to others."""
         return "operate" in self.info.scopes
 
     def may(self, scope: Scope) -> bool:
-        """Return whether they may do what a scope is for."""
+        """Whether the user's token has a scope."""
         return scope in self.info.scopes or self.is_operator
 
     def sees(self, user: str) -> bool:
-        """Return whether they see the jobs of a user."""
+        """Whether the user may see the jobs of `user`."""
         return self.is_operator or user == self.user
 
 
 EVERYBODY = Identity(TokenInfo(token_id="", user="", scopes=("operate",), made_ms=0))
-"""Who asks where there are no tokens."""
+"""Identity of every client if the gateway has no tokens."""
 
 
 class AsyncTokens:
-    """The store of tokens, used beside the event loop."""
+    """The token store, called from the event loop; its work is done in one thread."""
 
     def __init__(self, store: TokenStore, issuer: Issuer | None = None) -> None:
         self._store, self.issuer = store, issuer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
-        # With many requests under way most wait for the store, and for the same few tokens.
+        # Many requests wait for the store at once, and most of them have the same few tokens.
         self._found = SharedCalls[str, TokenInfo | None](self._find_all)
 
     async def do(self, method: Callable[Concatenate[TokenStore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a method of the store does."""
+        """Call a method of the store in its thread."""
         work = partial(method, self._store, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def find(self, token: str) -> TokenInfo | None:
-        """Return what a token stands for, be it one of ours or of the issuer; None if it is none."""
+        """Look up a token, ours or the issuer's; None if it is unknown or invalid."""
         if self.issuer is not None and looks_like_jwt(token):
             return await self.issuer.find(token)
         return await self._found.ask(token)
@@ -479,18 +480,18 @@ class AsyncTokens:
         return [found[token] for token in tokens]
 
     async def usable(self) -> frozenset[str]:
-        """Return the ids of all that can be used."""
+        """Return the ids of all valid tokens, ours and the issuer's."""
         ours = await self.do(TokenStore.usable)
         return ours if self.issuer is None else ours | self.issuer.usable()
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self._thread.shutdown()
         self._store.close()
 
 
 async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins: Logins) -> Identity:
-    """Return who makes a request; where there are no tokens everybody on this machine is an operator."""
+    """Identify the client of a request; without tokens every client on this machine is an operator."""
     if tokens is None:
         return EVERYBODY
     header = request.headers.get("Authorization", "")
@@ -505,14 +506,14 @@ async def identify(request: web.BaseRequest, tokens: AsyncTokens | None, logins:
 
 
 async def find_token(request: web.BaseRequest, token: str, tokens: AsyncTokens, logins: Logins) -> TokenInfo:
-    """Return what a token stands for that came with a request; those that are wrong are counted by address."""
+    """Look up the token of a request; wrong tokens are counted by address."""
     return await _counted(request, token, partial(tokens.find, token), logins)
 
 
 async def _counted(
     request: web.BaseRequest, secret: str, find: Callable[[], Awaitable[TokenInfo | None]], logins: Logins
 ) -> TokenInfo:
-    """Return what a secret stands for, unless too many were wrong; a wrong one is counted."""
+    """Look up a secret, unless too many were wrong; count it if it is wrong."""
     peer = request.remote, secret, None if logins.is_good(secret) else uid_of(request.transport)
     logins.check(*peer)
     try:
@@ -529,7 +530,7 @@ async def _counted(
 
 
 def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) -> tuple[str, str] | None:
-    """Return which part of a job goes beyond the limits of a token, and how; None: none does.
+    """Return the first field of a job that exceeds a token's limits, and the problem; None if there is none.
 
     Examples
     --------
@@ -555,7 +556,7 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
         return "weight", f"is {request.weight:g}, and the token is for at most {limits.max_weight:g}"
     array = request.array
     if limits.max_array is not None and array is not None:
-        # A packed array is one job with many elements.
+        # A packed array is one job with many tasks.
         last = max((array.index, *(end - 1 for _, end in array.elements)))
         if last >= limits.max_array:
             return "array.index", f"reaches {last}, and the token is for arrays of at most {limits.max_array} jobs"

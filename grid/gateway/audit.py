@@ -1,6 +1,6 @@
-"""What is written to files and kept: the audit log of what tokens and operators did, and the lines of requests.
+"""Rotated log files that only their owner can read: the audit log, and the log of requests.
 
-Both are for their owner alone, and both are rotated: a file that is full becomes ``NAME.1``, that one ``NAME.2``, ...
+A file that is full becomes ``NAME.1``, that one ``NAME.2``, and so on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import msgspec
 from gridweave.errors import InputError, OptionError
 
 MOST_BYTES, KEPT, AUDITS_KEPT = 10 << 20, 10, 100
-"""So large a file becomes, and so many full ones are kept: of the lines of requests, and of the audit log."""
+"""Largest size of a file, and number of rotated files: of the log of requests, and of the audit log."""
 
 AUDIT = "audit.log"
-"""What the audit log is called: it is in the folder of the tokens, if they are in a file."""
+"""Name of the audit log in the folder of the tokens."""
 
 _TAIL = 16 << 10
 _FIRST = "0" * 64
@@ -33,7 +33,7 @@ logger = logging.getLogger("gridweave.gateway")
 
 
 def audit_place(tokens: str | None, named: str | None) -> str | None:
-    """Return where the audit log is: where it is named, or else beside the tokens, if they are in a file.
+    """Return the path of the audit log: the setting, or a file beside the tokens if they are in a file.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditLog:
-    """A file to which lines are added, by several processes if need be; none is ever changed."""
+    """An append-only file of lines, each with the hash of the line before; several processes may share it."""
 
     def __init__(self, path: str | Path, *, most_bytes: int = MOST_BYTES, kept: int = AUDITS_KEPT) -> None:
         self.path = Path(path)
@@ -93,7 +93,7 @@ class AuditLog:
             pass
 
     def add(self, entry: AuditEntry) -> None:
-        """Add a line; if that fails the log of the gateway says so, and all goes on."""
+        """Append a line; a failure is logged once and changes nothing else."""
         try:
             with self._lock, self._opened() as handle:
                 if os.fstat(handle).st_size < self._most_bytes:
@@ -110,7 +110,7 @@ class AuditLog:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """Yield the file, which nobody else writes to meanwhile."""
+        """Open and lock the file; yield its descriptor."""
         while True:
             try:
                 handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -122,7 +122,7 @@ class AuditLog:
                 if _is_same(handle, self.path):
                     yield handle
                     return
-                # Another process has rotated it meanwhile.
+                # Another process has rotated the file.
             finally:
                 os.close(handle)
 
@@ -131,9 +131,9 @@ class AuditLog:
         os.write(handle, msgspec.json.encode(linked) + b"\n")
 
     def _before(self, handle: int) -> str:
-        """Return the digest of the last line: of this file, or, while it has none, of the one before it.
+        """Return the digest of the last line: of this file, or of the rotated one if this file is empty.
 
-        So it counts for whoever writes first after a rotation, be it another process.
+        So the chain continues when another process writes first after a rotation.
         """
         if not os.fstat(handle).st_size:
             with contextlib.suppress(FileNotFoundError):
@@ -161,7 +161,7 @@ def _is_same(handle: int, path: Path) -> bool:
 
 
 def _digest_of_last(handle: int) -> str:
-    """Return the digest of the last line of a file; of none it is all zeros."""
+    """Return the digest of the last line of a file; zeros if the file is empty."""
     size = os.fstat(handle).st_size
     tail = os.pread(handle, _TAIL, max(0, size - _TAIL))
     lines = tail.splitlines()
@@ -169,13 +169,13 @@ def _digest_of_last(handle: int) -> str:
 
 
 def check_audit(path: str | Path) -> tuple[int, int]:
-    """Follow an audit log from its oldest file to its newest line; return the number of files, and of lines.
+    """Check the chain of an audit log from its oldest file on; return the number of files and lines.
 
-    `path` is the newest file; those that were rotated are beside it. InputError if a file cannot be read, or a line
-    does not follow from the one before: the first such line is named.
+    `path` is the newest file; the rotated ones lie beside it. InputError if a file cannot be read, or names the first
+    line that does not follow from the one before.
     """
     names = _files_of(path)
-    # The first line of all follows from none; it may have left with the files that are not kept.
+    # The first line of the chain may have left with a file that was dropped; then any digest is accepted.
     last = _FIRST if len(names) <= AUDITS_KEPT else None
     n_lines = 0
     for name in names:
@@ -194,7 +194,7 @@ def check_audit(path: str | Path) -> tuple[int, int]:
 
 
 def _files_of(path: str | Path) -> list[str]:
-    """Return the files of an audit log, the oldest first."""
+    """Return the files of an audit log, oldest first."""
     numbers = [0, *(number for number in range(1, AUDITS_KEPT + 1) if Path(f"{path}.{number}").exists())]
     if numbers != list(range(len(numbers))):
         gone = next(number for number, there in enumerate(numbers) if number != there)
@@ -203,7 +203,7 @@ def _files_of(path: str | Path) -> list[str]:
 
 
 def _before(line: bytes) -> str | None:
-    """Return which digest a line says that the one before it has."""
+    """Return the digest that a line records for the line before it; None if the line is malformed."""
     try:
         return msgspec.json.decode(line, type=AuditEntry).before
     except msgspec.MsgspecError:
@@ -211,7 +211,7 @@ def _before(line: bytes) -> str | None:
 
 
 class PrivateRotation(RotatingFileHandler):
-    """A log in a file for its owner alone, that is rotated."""
+    """A rotating log file that only its owner can read."""
 
     def __init__(self, path: str | Path, *, most_bytes: int = MOST_BYTES, kept: int = KEPT) -> None:
         super().__init__(path, maxBytes=most_bytes, backupCount=kept, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the gateway asks of a live grid, whatever carries it there."""
+"""The interface between the gateway and a live grid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Signal
 
 
 class Backend(Protocol):
-    """A live grid, as the gateway sees it. It knows no tokens: who may do what has been decided before it is asked.
+    """A live grid. It does no access control: the gateway has checked tokens and limits before each call.
 
     Notes
     -----
@@ -41,7 +41,7 @@ class Backend(Protocol):
     async def submit(
         self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
     ) -> list[Accepted | Declined]:
-        """Hand in jobs with their idempotency keys, to the grid or to a site; return when the answers are durable.
+        """Submit jobs with their idempotency keys to the grid or a site; return once the answers are durable.
 
         Parameters
         ----------
@@ -52,71 +52,70 @@ class Backend(Protocol):
     async def wish(
         self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
-        """Do what a user wants of jobs; return those that it was done to, unknown ones and others left out.
+        """Apply an action to jobs; return the jobs it applied to, without those that are unknown.
 
-        To cancel, at once or not: those that had not ended. To get a signal: those that ran. To hold: those that are
-        held now, or will be if they do not start before.
-        To release: those that were held by their users.
+        Cancel and kill apply to jobs that have not ended, signal to running jobs, hold to jobs that have not started,
+        and release to jobs that their users hold.
         """
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return what is known of jobs, of those that ended long ago as well; unknown ones are left out."""
+        """Return the records of jobs, also of those that ended long ago; unknown jobs are left out."""
 
     async def jobs(self, query: JobQuery) -> JobPage:
-        """Return the jobs that are asked for, the newest first."""
+        """Return the jobs that match a query, newest first."""
 
     async def story(self, job_id: int) -> list[StoryEntry]:
-        """Return what happened to a job at the grid and at its sites, by time; empty if it is unknown."""
+        """Return the history of a job at the grid and its sites, by time; empty if the job is unknown."""
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
-        """Return what happened to jobs of the grid after an event; wait that long for something to happen.
+        """Return the job events after a number; if there are none, wait up to `timeout_s` for one.
 
-        ``after=-1`` asks for none but the number of the last one, at once.
+        ``after=-1`` returns at once, with no events and the number of the last one.
         """
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return when a job starts, and why it waits; None if it is unknown."""
+        """Forecast when a job starts and explain why it waits; None if it is unknown."""
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
-        """Return when such a job would start; it may be instead of one that waits."""
+        """Forecast when a job would start if it were submitted now, optionally in place of a waiting job."""
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where what waits starts, as far as that is known: so many jobs at most."""
+        """Return when and where waiting jobs start, as far as that is known; at most `limit` jobs."""
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Return what would become of waits and of the use of nodes if the grid were another; nothing changes."""
+        """Simulate the grid with other settings; return the waits and the utilisation. Nothing changes."""
 
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
     ) -> OutputPart | None:
-        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job.
+        """Return a part of a rank's output in an attempt, by default the last; None if the job is unknown.
 
-        The stream ``usage`` is what the piece of the rank used over time: a `UsageCurve` as JSON.
+        The stream ``usage`` is the resource use of the rank's node task over time, a `UsageCurve` as JSON.
         """
 
     async def sites(self) -> list[SiteInfo]:
-        """Return how the sites are, also of one that does not answer."""
+        """Return the state of all sites, also of those that do not answer."""
 
     async def drain(self, site: str, draining: bool) -> None:
-        """Have a site take nothing new of the grid, or take it again."""
+        """Stop a site from accepting jobs of the grid, or let it accept them again."""
 
     async def give_up(self, site: str, machine: str) -> GivenUp:
-        """Have what a machine ran that never comes back run again, unless the machine is unknown, or not away."""
+        """Declare a machine lost, so that its jobs run again; refused if the machine is unknown or answers."""
 
     async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
-        """Return how long jobs take, as far as a site knows, after some changes of that."""
+        """Return the run times that a site has learned, after applying some changes to them."""
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return the first of the jobs that wait; with `explain` when they start, and why not sooner."""
+        """Return the first waiting jobs; with `explain`, also when they start and why not sooner."""
 
     async def learnt(self) -> GridExperience:
-        """Return what the grid has learnt from jobs that are over."""
+        """Return what the grid has learned from jobs that have ended."""
 
     async def network(self) -> KnownNetwork:
-        """Return the network between the sites as it is known, and how many running jobs are on each link."""
+        """Return the network between the sites, with the number of running jobs on each link."""
 
     async def scheduling(self) -> Scheduling:
-        """Return how the grid schedules."""
+        """Return the scheduling settings of the grid."""
 
     async def health(self) -> Health:
         """Return whether the grid works; raises nothing."""

@@ -28,16 +28,16 @@ from gridweave.site.job import JobRecord, JobRequest
 T = TypeVar("T")
 
 FEW_IDS = 100
-"""Requests about at most so many jobs wait for no other request of their user."""
+"""Requests about at most this many jobs do not wait for other requests of their user."""
 
 _MOST_IDS_BYTES = 1 << 20
 _MOST_OPEN_BYTES = 16 << 10
-"""Of a body that comes without a token."""
+"""Limit of a body that needs no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the handlers of a gateway share."""
+    """State shared by all handlers of a gateway."""
 
     settings: GatewaySettings
     backend: Backend
@@ -57,7 +57,7 @@ class Parts:
 
 @dataclass(slots=True)
 class GatewayCall:
-    """A request on its way through the gateway."""
+    """One request, with what the gateway has found out about it."""
 
     parts: Parts
     request: web.BaseRequest
@@ -66,11 +66,11 @@ class GatewayCall:
     route: HttpRoute | None = None
     match: web.UrlMappingMatchInfo | None = None  # how aiohttp has matched the path
     target: str = ""  # for the logs: the job, site, machine or token that the path names
-    # The body as it came, for routes that read it themselves.
+    # The raw body, for handlers that decode it themselves.
     data: bytes = b""
     form: str = JSON
-    answer_form: str = JSON  # one of the forms that the route offers
-    # For the logs.
+    answer_form: str = JSON  # one of the route's forms
+    # Only for the logs.
     login_failed: bool = False
     jobs: int = 0
     bytes_out: int = 0
@@ -78,16 +78,16 @@ class GatewayCall:
 
     @property
     def backend(self) -> Backend:
-        """The grid."""
+        """The live grid."""
         return self.parts.backend
 
     @property
     def origin(self) -> str:
-        """Who asks, and with which request, for the stories of jobs."""
+        """The user and the request, for the history of a job."""
         return f"{self.identity.user or 'this machine'}, request {self.request_id}"
 
     def as_user(self, request: JobRequest, where: str) -> JobRequest:
-        """Return a job as one of who asks; refuse one of another user, unless an operator asks."""
+        """Set the user of a submitted job; refuse a job of another user unless the client is an operator."""
         if request.user == self.identity.user or (request.user and self.identity.is_operator):
             return request
         if request.user:
@@ -115,18 +115,18 @@ class GatewayCall:
         return await read_body(self.request, most, self.parts.settings.body_timeout_s, take)
 
     def job_id(self) -> int:
-        """Return the number of the job that the path names, or refuse what is none."""
+        """Return the job number in the path, or raise RefusalError."""
         text = self.names.get("id", "")
         if text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0:
             return int(text)
         raise RefusalError("unknown-job", f"{text!r:.100} is not a job number")
 
     async def in_turn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what work returns for which the grid simulates its future: one such question of a user at a time."""
+        """Run work for which the grid simulates its future; each user has one such request at a time."""
         return await self.parts.forecasts.take(self.identity.user, work)
 
     async def own_job(self) -> JobRecord:
-        """Return what is known of the job that the path names; others' jobs look like jobs that are not there."""
+        """Return the record of the job in the path; a job of another user is reported as unknown."""
         job_id = self.job_id()
         for record in await self.backend.records([job_id]):
             if record.job_id == job_id and self.identity.sees(record.request.user):
@@ -136,56 +136,55 @@ class GatewayCall:
 
 
 def unknown_job(job_id: int) -> RefusalError:
-    """Return that there is no such job, at least for whoever asks."""
+    """Return the refusal of an unknown job, or of another user's."""
     return RefusalError("unknown-job", f"there is no job {job_id}, or it is another user's")
 
 
 def cut(request: web.BaseRequest) -> None:
-    """Cut a connection, so that its client sees that the answer is not whole."""
+    """Abort the connection, so that the client sees that the answer is incomplete."""
     if request.transport is not None:
         request.transport.abort()
 
 
 Handler = Callable[..., Awaitable[object]]
-"""Takes the call, and what the URL (``query``) and the body say, if it has parameters of these names; returns what is
-encoded, or a response that is whole or was sent."""
+"""Takes the call, and as `query` and `body` the decoded parameters and body, if it has parameters of these names.
+Returns a value to encode, or a complete response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRoute:
-    """What is at a path, for one method: by this the gateway answers, and the interface is described."""
+    """A method and path, with all that dispatch and the OpenAPI description need."""
 
     method: str
     path: str  # parts in braces match any text without a slash
     name: str
     summary: str
     handler: Handler
-    scope: Scope | None  # what a token must be for; None: none is needed
-    # Structs of what may be in the URL, and must be in the body.
+    scope: Scope | None  # scope that the token needs; None: no token is needed
+    # Types of the query parameters, of the body and of the answer.
     query: type[Any] | None
     body: type[Any] | None
-    answer: type[Any] | None  # of what the handler returns; None: a response of its own
-    forms: tuple[str, ...] = BOTH  # what the answer can be
-    problems: tuple[str, ...] = ()  # which kinds of refusals are its own, beside those that every route has
-    reads_body: bool = False  # whether the handler reads the body itself, which may be as large as the settings say
-    is_stream: bool = False  # whether the answer may go on for long
-    makes_tokens: bool = False  # whether what it answers lets somebody in; a login may not ask for that
-    # Their names, and what they mean.
+    answer: type[Any] | None  # None: the handler returns a response
+    forms: tuple[str, ...] = BOTH  # media types of the answer
+    problems: tuple[str, ...] = ()  # kinds of refusals of this route, besides the general ones
+    reads_body: bool = False  # whether the handler decodes the body, which may be as large as the settings allow
+    is_stream: bool = False  # whether the answer may go on for a long time
+    makes_tokens: bool = False  # whether the answer contains a token or login; a login may not ask for one
+    # Names and meanings.
     request_headers: tuple[tuple[str, str], ...] = ()
     answer_headers: tuple[tuple[str, str], ...] = ()
 
     def most_bytes(self, settings: GatewaySettings) -> int:
-        """Return how large a body may be."""
+        """Return the largest allowed size of a body in bytes."""
         if self.scope is None:
             return min(settings.max_body_bytes, _MOST_OPEN_BYTES)
         return settings.max_body_bytes if self.reads_body else min(settings.max_body_bytes, _MOST_IDS_BYTES)
 
 
 def route(where: str, handler: Handler, scope: Scope | None = "read", **more: Any) -> HttpRoute:
-    """Return the route of a handler at a method and path; what is not said is told by the handler.
+    """Create the route of a handler; fields that are not passed come from the handler.
 
-    Its name is that of the operation, the first line of its docstring the summary, and the types of what goes in and
-    comes out are those of its annotations.
+    The name is the function's, the summary the first line of its docstring, and the types are those of its annotations.
     """
     method, path = where.split(" ")
     types = get_type_hints(handler)

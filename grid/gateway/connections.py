@@ -1,4 +1,4 @@
-"""Who is connected from where, and who has failed to log in from there: one address alone cannot shut others out."""
+"""Limits by address, so that one address cannot lock others out: open connections, and failed logins."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _QUESTION = struct.Struct("=BBBBI")  # inet_diag_req_v2, before the socket
 _SOCKET = struct.Struct(">HH16s16s")  # inet_diag_sockid: ports and addresses
 _REST = struct.Struct("=III")  # ... interface and cookie
 _UID = struct.Struct("=I")
-_UID_AT = _HEADER.size + 4 + _SOCKET.size + _REST.size + 12  # behind inet_diag_msg's states, socket, timer and queues
+_UID_AT = _HEADER.size + 4 + _SOCKET.size + _REST.size + 12  # after inet_diag_msg's state, socket, timer and queues
 
 _WAIT_S = 0.5
 
 
 def place_of(address: object) -> str:
-    """Return what counts as one address: of IPv6 the first 64 bits, since one machine has all that begin so.
+    """Return the key of an address: an IPv6 address counts by its first 64 bits, as one machine may have all of them.
 
     Examples
     --------
@@ -55,10 +55,9 @@ def place_of(address: object) -> str:
 
 
 def uid_of(connection: asyncio.BaseTransport | None) -> int | None:
-    """Return which user of this machine opened a connection at its other end; None if it comes from elsewhere.
+    """Return the uid of the local user at the other end of a connection; None if it comes from another machine.
 
-    The kernel knows it of both ends (sock_diag(7)). None as well if it does not say: its module ``tcp_diag`` may be
-    missing.
+    The kernel knows it for both ends (sock_diag(7)). None also if the kernel's module ``tcp_diag`` is missing.
     """
     peer, own = (connection and connection.get_extra_info(name) for name in ("peername", "sockname"))
     if not peer or not own:
@@ -70,7 +69,7 @@ def uid_of(connection: asyncio.BaseTransport | None) -> int | None:
 
 
 def _uid_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
-    """Return whose socket of this machine is connected from one address and port to others; None if there is none."""
+    """Return the owner of the socket of this machine that is connected from `local` to `remote`, or None."""
     family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
     addresses = (socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0") for address, _ in (local, remote))
     wanted = _SOCKET.pack(local[1], remote[1], *addresses) + _REST.pack(0, _NO_COOKIE, _NO_COOKIE)
@@ -86,10 +85,10 @@ def _uid_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
 
 
 class OpenConnections(Generic[C]):
-    """All connections: so many at most, in all and from one address.
+    """All open connections, limited in total and by address.
 
-    A new one beyond that takes the place of the one that has been idle for longest; if none is idle it is closed
-    itself. Idle is a connection whose request has been answered, or has not come whole.
+    A new connection beyond a limit replaces the one that has been idle for longest, or is closed itself if none is
+    idle. A connection is idle until its request has arrived completely, and again once it is answered.
 
     Examples
     --------
@@ -105,7 +104,7 @@ class OpenConnections(Generic[C]):
         self._most, self._most_of_one = most, most_of_one
         self._places: dict[C, str] = {}
         self._counts: Counter[str] = Counter()
-        # The one that has been idle for longest first: all of them, and those from each address.
+        # Idle connections, longest idle first: all of them, and by address.
         self._idle: OrderedDict[C, None] = OrderedDict()
         self._idle_from: dict[str, OrderedDict[C, None]] = {}
 
@@ -113,7 +112,7 @@ class OpenConnections(Generic[C]):
         return len(self._places)
 
     def opened(self, connection: C, address: object) -> C | None:
-        """Take in a new connection; return which one is to be closed for it, if one is: it is counted no more."""
+        """Add a connection; return the one to close in its place, which is already removed, or None."""
         place = place_of(address)
         self._places[connection] = place
         self._counts[place] += 1
@@ -128,7 +127,7 @@ class OpenConnections(Generic[C]):
         return over
 
     def busy(self, connection: C) -> None:
-        """Take note that a connection has made a request."""
+        """Mark a connection as busy with a request."""
         self._idle.pop(connection, None)
         place = self._places.get(connection, "")
         if (idle := self._idle_from.get(place)) is not None:
@@ -137,14 +136,14 @@ class OpenConnections(Generic[C]):
                 del self._idle_from[place]
 
     def idle(self, connection: C) -> None:
-        """Take note that a connection waits for its next request."""
+        """Mark a connection as idle."""
         place = self._places.get(connection)
         if place is not None:
             self._idle[connection] = None
             self._idle_from.setdefault(place, OrderedDict())[connection] = None
 
     def closed(self, connection: C) -> None:
-        """Take note that a connection is gone."""
+        """Remove a connection."""
         self.busy(connection)
         place = self._places.pop(connection, None)
         if place is not None:
@@ -154,11 +153,10 @@ class OpenConnections(Generic[C]):
 
 
 class Logins:
-    """How many wrong tokens come from where; who was let in before is let in still.
+    """Failed logins by address, and on this machine by user. A token that was valid before is always looked up.
 
-    They are counted by address, and on this machine by user: a job must not keep others of its host from logging in.
-    The same token counts once in a minute, as a script repeats it that does not know that it has ended; after a while
-    it alone is refused.
+    Users of one host are counted apart, so that a job cannot lock out its neighbours. A repeated wrong token, as a
+    script with an expired one sends it, counts once a minute; too many repetitions block only that token.
 
     Examples
     --------
@@ -178,16 +176,16 @@ class Logins:
         self._most, self._now_s = per_minute, now_s
         self._rates = Rates(per_minute / _MINUTE_S, per_minute, now_s)
         self._rates_of_tokens = Rates(per_minute / _MINUTE_S, per_minute, now_s)
-        # Hashes of tokens that were good, the one seen last at the end; and of wrong ones, with when they were counted.
+        # Digests of valid tokens, last seen at the end, and of wrong tokens with the time when they were counted.
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._wrong: OrderedDict[bytes, float] = OrderedDict()
 
     def is_good(self, token: str) -> bool:
-        """Return whether a token was right when it was seen last."""
+        """Whether a token was valid at its last use."""
         return token_digest(token) in self._good
 
     def check(self, address: object, token: str, uid: int | None = None) -> None:
-        """Refuse a token, before it is looked up, if it was wrong too often, or too many from there were."""
+        """Refuse a token before it is looked up if it, or too many others from the same client, were wrong."""
         if self.is_good(token):
             return
         wait_s = self._rates_of_tokens.needed_s(token_digest(token).hex())
@@ -200,7 +198,7 @@ class Logins:
             raise RefusalError("too-many-failed-logins", problem, retry_after_s=wait_s)
 
     def failed(self, address: object, token: str, uid: int | None = None) -> None:
-        """Count a token that was wrong."""
+        """Count a wrong token."""
         digest, now_s = token_digest(token), self._now_s()
         self._good.pop(digest, None)
         self._rates_of_tokens.wait_s(digest.hex())
@@ -211,7 +209,7 @@ class Logins:
         self._rates.wait_s(_client(address, uid))
 
     def good(self, token: str) -> None:
-        """Remember a token that was right."""
+        """Remember a valid token."""
         _remember(self._good, token_digest(token), None)
 
 
@@ -228,5 +226,5 @@ def _remember(known: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
 
 
 def token_digest(token: str) -> bytes:
-    """Return the hash of a token, or of its secret: all that is kept of it."""
+    """Return the hash of a token or secret, which is all that is stored of it."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

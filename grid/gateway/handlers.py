@@ -1,4 +1,4 @@
-"""What answers the routes: of jobs (listed, shown, explained, cancelled, held, released), sites, tokens and itself."""
+"""Handlers of the routes for jobs, sites, tokens, and the gateway itself."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 _LOOK_S = 5.0
 
 MOST_PIECES = 32
-"""Of so many machines of a job it is told what it uses over time."""
+"""Largest number of machines of a job whose use over time is returned."""
 
 _MOST_CURVE_BYTES = 1 << 16
 
 
 class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of the queue is asked for."""
+    """Query of the queue."""
 
     limit: Annotated[int, Meta(ge=0, le=MOST_LISTED)] = 100
-    explain: bool = False  # whether it is told when they start, and why not sooner
+    explain: bool = False  # whether to explain when jobs start, and why not sooner
 
 
 async def sites(call: GatewayCall) -> Sites:
-    """Show how the sites are; whose jobs they take is told to operators alone, of others' jobs only where they are."""
+    """Show the sites. Only operators see who may use a site, and which jobs of others run there."""
     found = await call.backend.sites()
     return Sites(sites=found if call.identity.is_operator else await _without_others(call, found))
 
 
 async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
-    """Return sites that do not tell which jobs of others run there."""
+    """Remove from sites the jobs of others."""
     told = [busy.job_id for site in sites for busy in site.busy]
     told += [kept.number for site in sites for kept in site.kept if kept.kind == "lease"]
     own = set(await _own(call, told))
@@ -105,18 +105,18 @@ async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[Site
 
 
 async def drain(call: GatewayCall) -> Done:
-    """Have a site take nothing new of the grid."""
+    """Stop a site from accepting jobs of the grid."""
     return await _drain(call, True)
 
 
 async def resume(call: GatewayCall) -> Done:
-    """Have a site take jobs of the grid again."""
+    """Let a site accept jobs of the grid again."""
     return await _drain(call, False)
 
 
 @contextlib.contextmanager
 def _of_a_site() -> Iterator[None]:
-    """Refuse what is asked of a site that there is not."""
+    """Convert InputError into the refusal of an unknown site."""
     try:
         yield
     except InputError as error:
@@ -130,7 +130,7 @@ async def _drain(call: GatewayCall, draining: bool) -> Done:
 
 
 async def give_up(call: GatewayCall) -> Done:
-    """Have what a machine ran that never comes back run again."""
+    """Declare a machine lost, so that what ran on it runs again elsewhere."""
     with _of_a_site():
         found = await call.backend.give_up(call.names["name"], call.names["machine"])
     if found.refused:
@@ -139,14 +139,14 @@ async def give_up(call: GatewayCall) -> Done:
 
 
 async def experience(call: GatewayCall) -> SiteExperience:
-    """Show how long jobs take, as far as a site knows."""
+    """Show the run times that a site has learned."""
     return await _experience(call, ())
 
 
 async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExperience:
-    """Have a site know better how long jobs take; what it knows then is answered."""
+    """Change the run times that a site has learned; the answer shows them after the change."""
     for number, times in enumerate(body.times):
-        # Those that are forgotten need no times.
+        # Deleted entries need no times.
         whole = times if times.runs else msgspec.structs.replace(times, runs=1, mean_ms=1.0, deviation_ms=0.0)
         if problem := whole.problem():
             raise refused_field(f"times[{number}]", problem)
@@ -164,29 +164,29 @@ async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> Sit
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:
-    """Show the jobs that wait, the first first; the last fault is told to operators alone."""
+    """Show the waiting jobs, first ones first. Only operators see the last fault."""
     work = partial(call.backend.queue, query.limit, explain=query.explain)
     found = await (call.in_turn(work) if query.explain else work())
     return found if call.identity.is_operator else msgspec.structs.replace(found, fault=None)
 
 
 async def scheduling(call: GatewayCall) -> Scheduling:
-    """Show how the grid schedules."""
+    """Show the scheduling settings of the grid."""
     return await call.backend.scheduling()
 
 
 async def learnt(call: GatewayCall) -> GridExperience:
-    """Show what splits of jobs really cost, by user, class and width, and whether the grid goes by it."""
+    """Show what splits of jobs really cost, by user, class and width, and whether the grid uses it."""
     return await call.backend.learnt()
 
 
 async def network(call: GatewayCall) -> KnownNetwork:
-    """Show the network between the sites as it is known, and how many running jobs are on each link."""
+    """Show the network between the sites, with the number of running jobs on each link."""
     return await call.backend.network()
 
 
 async def whoami(call: GatewayCall) -> TokenInfo:
-    """Show who the token of the request belongs to, and what it allows."""
+    """Show whose token the request has, and what it allows."""
     return call.identity.info
 
 
@@ -200,19 +200,19 @@ def _tokens(call: GatewayCall) -> AsyncTokens:
 
 
 async def list_tokens(call: GatewayCall) -> Tokens:
-    """List the tokens that can be used."""
+    """List the valid tokens."""
     if call.parts.tokens is None:
         return Tokens(tokens=[])
     return Tokens(tokens=await call.parts.tokens.do(TokenStore.list))
 
 
 async def make_token(call: GatewayCall, body: NewToken) -> MadeToken:
-    """Make a token; it is shown only here."""
+    """Create a token; only this answer contains it."""
     return await _tokens(call).do(TokenStore.create, body.user, body.scopes, days=body.days, limits=body.limits)
 
 
 async def make_short_token(call: GatewayCall, body: ShortToken) -> MadeToken:
-    """Make a token of the same user for at most a day, e.g. for a job that hands in jobs."""
+    """Create a token of the same user for at most a day, e.g. for a job that submits jobs."""
     tokens, info = _tokens(call), call.identity.info
     wrong = [scope for scope in body.scopes if not call.identity.may(scope)]
     if wrong:
@@ -222,7 +222,7 @@ async def make_short_token(call: GatewayCall, body: ShortToken) -> MadeToken:
 
 
 async def revoke_token(call: GatewayCall) -> Done:
-    """Revoke a token; its streams end at once."""
+    """Revoke a token and end its streams."""
     token_id = call.names["id"]
     if not await _tokens(call).do(TokenStore.revoke, token_id):
         raise RefusalError("unknown-token", f"there is no valid token {token_id!r:.100}")
@@ -234,12 +234,12 @@ async def revoke_token(call: GatewayCall) -> Done:
 
 
 async def healthz(call: GatewayCall) -> Health:
-    """Whether the gateway lives."""
+    """Whether the gateway runs."""
     return Health(status="ok", version=__version__)
 
 
 async def readyz(call: GatewayCall) -> web.Response:
-    """Whether the meta-scheduler answers; 503 if it does not."""
+    """Whether the meta-scheduler answers; 503 if not."""
     health = await call.backend.health()
     return web.Response(
         status=200 if health.status == "ok" else 503,
@@ -249,7 +249,7 @@ async def readyz(call: GatewayCall) -> web.Response:
 
 
 async def metrics(call: GatewayCall) -> web.Response:
-    """Numbers for Prometheus."""
+    """Metrics for Prometheus."""
     found: Queue | None = None
     seen: list[SiteInfo] = []
     try:
@@ -262,9 +262,9 @@ async def metrics(call: GatewayCall) -> web.Response:
 
 
 async def list_jobs(call: GatewayCall, query: JobQuery) -> JobPage:
-    """List jobs, the newest first.
+    """List jobs, newest first.
 
-    They are those of their user unless an operator asks.
+    Operators see the jobs of all users, others only their own.
     """
     if not call.identity.is_operator:
         if query.user not in (None, call.identity.user):
@@ -280,18 +280,18 @@ async def list_jobs(call: GatewayCall, query: JobQuery) -> JobPage:
 
 
 async def show_job(call: GatewayCall) -> JobRecord:
-    """Show what is known of a job."""
+    """Show a job."""
     return await call.own_job()
 
 
 async def story(call: GatewayCall) -> Story:
-    """Tell all that happened to a job."""
+    """Show the history of a job."""
     record = await call.own_job()
     return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
 
 
 async def usage(call: GatewayCall) -> UsageOverTime:
-    """Tell what a job uses over time, machine by machine, as long as its output is kept there."""
+    """Show the resource use of a job over time, machine by machine, as long as its output is kept there."""
     record = await call.own_job()
     pieces: list[UsageCurve] = []
     rank, size = 0, 1
@@ -303,7 +303,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
             if not pieces:
                 raise
             break
-        except (msgspec.MsgspecError, RecursionError, InputError):  # there is none, or its user has written over it
+        except (msgspec.MsgspecError, RecursionError, InputError):  # there is none, or the user has overwritten it
             break
         pieces.append(piece)
         rank, size = max(rank, piece.last_rank) + 1, piece.size
@@ -311,7 +311,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
 
 
 async def forecast(call: GatewayCall) -> Forecast:
-    """Explain when a job starts, and why it waits."""
+    """Forecast when a job starts, and explain why it waits."""
     record = await call.own_job()
     found = await call.in_turn(partial(call.backend.forecast, record.job_id))
     if found is None:
@@ -320,7 +320,7 @@ async def forecast(call: GatewayCall) -> Forecast:
 
 
 async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
-    """Ask when a job would start, and where; nothing is submitted."""
+    """Forecast when and where a job would start; nothing is submitted."""
     request = call.as_user(body.request, "request")
     problem = keeping_problem(request)
     if problem is not None:
@@ -332,7 +332,7 @@ async def quote(call: GatewayCall, body: QuoteJob) -> Forecast:
 
 
 class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of the schedule is asked for."""
+    """Query of the schedule."""
 
     since_ms: Instant | None = None
     until_ms: Instant | None = None
@@ -340,9 +340,9 @@ class ScheduleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def schedule(call: GatewayCall, query: ScheduleQuery) -> SchedulePart:
-    """Show what has started, and where, in few bytes: the newest jobs first.
+    """Show which jobs have started where, in a compact form, newest first.
 
-    They are those of their user unless an operator asks.
+    Operators see the jobs of all users, others only their own.
     """
     user = None if call.identity.is_operator else call.identity.user
     found = await call.backend.jobs(JobQuery(user=user, limit=MOST_LISTED, **msgspec.structs.asdict(query)))
@@ -359,15 +359,15 @@ def _scheduled(record: JobRecord) -> ScheduledJob:
 
 
 class PlanQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of the plan is asked for."""
+    """Query of the plan."""
 
     limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 500
 
 
 async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
-    """Show when and where what waits starts, if each job takes as long as it may and no other comes.
+    """Show when and where waiting jobs start if each takes as long as its limit and no other job comes.
 
-    Only operators see the names of others' jobs.
+    Only operators see the names of other users' jobs.
     """
     found = await call.in_turn(partial(call.backend.plan, query.limit))
     if call.identity.is_operator:
@@ -377,12 +377,12 @@ async def plan(call: GatewayCall, query: PlanQuery) -> PlannedStarts:
 
 
 async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
-    """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed."""
+    """Simulate other settings of the grid, with the resulting waits and utilisation; nothing is changed."""
     return await call.in_turn(partial(call.backend.what_if, body))
 
 
 def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
-    """Return the handler that does what a user wants of the job in the path."""
+    """Return the handler that applies an action to the job in the path."""
 
     async def handler(call: GatewayCall) -> Done:
         record = await call.own_job()
@@ -392,7 +392,7 @@ def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
 
 
 def wish_many(kind: WishKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
-    """Return the handler that does what a user wants of the jobs in the body; others' are passed over."""
+    """Return the handler that applies an action to the jobs in the body, without those of others."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
         return await _wish_own(call, kind, body.job_ids)
@@ -401,7 +401,7 @@ def wish_many(kind: WishKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]
 
 
 async def _wish_own(call: GatewayCall, kind: WishKind, asked: list[int], signal: SignalName | None = None) -> Done:
-    """Do what a user wants of those jobs that are theirs; of requests about many one of a user at a time."""
+    """Apply an action to the client's own jobs; each user has one such request about many jobs at a time."""
 
     async def work() -> Done:
         job_ids = await _own(call, asked)
@@ -412,12 +412,12 @@ async def _wish_own(call: GatewayCall, kind: WishKind, asked: list[int], signal:
 
 
 async def signal_jobs(call: GatewayCall, body: SignalJobs) -> Done:
-    """Send the processes of running jobs a signal; others, and others' jobs, are passed over."""
+    """Send a signal to the processes of running jobs; unknown jobs and those of others are skipped."""
     return await _wish_own(call, "signal", body.job_ids, body.signal)
 
 
 async def _own(call: GatewayCall, job_ids: list[int]) -> list[int]:
-    """Return those of the jobs that are of who asks, each once."""
+    """Return the client's own jobs among these, without repetitions."""
     most = call.parts.settings.max_jobs
     if len(job_ids) > most:
         raise RefusalError("too-many-jobs", f"{len(job_ids)} jobs; at most {most} in one request")

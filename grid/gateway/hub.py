@@ -1,4 +1,4 @@
-"""Events of jobs: one long poll of the grid for the whole gateway, fanned out to all who watch."""
+"""Job events: one long poll of the grid for the whole gateway, passed on to all watchers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from gridweave.grid.gateway.problems import refused_field
 logger = logging.getLogger("gridweave.gateway")
 
 POLL_S = 20.0
-"""So long one poll of the grid waits for something to happen."""
+"""How long one poll of the grid waits for an event."""
 
 REST_S, UNWATCHED_REST_S, FEW = 0.05, 0.2, 100
-"""So long after an answer with no more than a few events the grid is not asked again, while somebody watches and
-while nobody does: what happens in the meantime is told by one answer. After more there is no rest: whoever is behind
-is not to fall back further."""
+"""Pause after a poll with few events, with and without watchers, so that one poll collects more. After many events
+there is no pause, because the hub would fall further behind."""
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -34,14 +33,14 @@ T = TypeVar("T")
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events somebody wants to see."""
+    """The events that a watcher wants."""
 
-    user: str | None = None  # only of jobs of this user
-    jobs: frozenset[int] = frozenset()  # only of these; empty: of all
-    kinds: frozenset[str] = frozenset()  # only of these kinds; empty: of all
+    user: str | None = None  # only jobs of this user
+    jobs: frozenset[int] = frozenset()  # only these jobs; empty: all
+    kinds: frozenset[str] = frozenset()  # only these kinds; empty: all
 
     def takes(self, seen: JobEvent) -> bool:
-        """Return whether an event is one of those."""
+        """Whether the filter accepts an event."""
         return (
             (self.user is None or seen.user == self.user)
             and (not self.jobs or seen.job_id in self.jobs)
@@ -50,7 +49,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chunk:
-    """Some events for all who want the same; they are encoded once."""
+    """Events for all watchers with the same filter, encoded once."""
 
     def __init__(self, events: list[JobEvent]) -> None:
         self.events = events
@@ -58,14 +57,14 @@ class Chunk:
         self._frames: dict[str, list[bytes]] = {}
 
     def sse(self) -> bytes:
-        """Return them as server-sent events."""
+        """Encode the events as server-sent events."""
         if self._sse is None:
             encode = msgspec.json.encode
             self._sse = b"".join(b"id: %d\ndata: %b\n\n" % (seen.number, encode(seen)) for seen in self.events)
         return self._sse
 
     def frames(self, form: Literal["json", "msgpack"]) -> list[bytes]:
-        """Return one frame of a WebSocket for each."""
+        """Encode each event as a WebSocket frame."""
         if form not in self._frames:
             encode = msgspec.json.encode if form == "json" else msgspec.msgpack.encode
             self._frames[form] = [encode(seen) for seen in self.events]
@@ -73,12 +72,12 @@ class Chunk:
 
 
 class Watcher:
-    """One who watches, by a token if there are any: the hub puts chunks in, and its connection takes them out."""
+    """One client's queue: the hub puts chunks in, and the client's connection takes them out."""
 
     def __init__(self, wanted: Filter, token_id: str, after: int) -> None:
         self.wanted = wanted
         self.token_id = token_id
-        # Up to which event it was given all, and took all.
+        # Number of the last event that was put in, and of the last one taken out.
         self.given = self.taken = after
         self.waiting = 0
         self.ended_by: Literal["slow", "revoked", "stopping"] | None = None
@@ -86,7 +85,7 @@ class Watcher:
         self._news = asyncio.Event()
 
     def put(self, chunk: Chunk, last: int, most: int) -> None:
-        """Give it a chunk, and with that all up to an event; end it if too much waits then."""
+        """Add a chunk with all events up to `last`; end the stream if too many events wait."""
         self.given = max(last, self.given)
         self.waiting += len(chunk.events)
         if self.waiting > most:
@@ -96,18 +95,18 @@ class Watcher:
         self._news.set()
 
     def pass_over(self, last: int) -> None:
-        """Note that it was given all that is for it up to an event; nothing changes if it has still to take some."""
+        """Advance to `last` without events for this watcher, unless chunks still wait."""
         if not self._chunks:
             self.given = self.taken = max(last, self.given)
 
     def stop(self, reason: Literal["slow", "revoked", "stopping"]) -> None:
-        """End it; what waits is thrown away."""
+        """End the stream and drop the waiting chunks."""
         self.ended_by = self.ended_by or reason
         self._chunks.clear()
         self._news.set()
 
     async def next(self, timeout_s: float) -> tuple[Chunk, int] | None:
-        """Return the next chunk and up to which event that is all; None at the end, or if nothing came in time."""
+        """Return the next chunk and the number of its last event; None at the end or after the timeout."""
         if not self._chunks and self.ended_by is None:
             self._news.clear()
             try:
@@ -123,9 +122,9 @@ class Watcher:
 
 
 class EventHub:
-    """Asks the grid what happens, and tells all who watch; who has more than `backlog` events waiting is dropped.
+    """Polls the grid and distributes its events; a watcher with more than `backlog` waiting events is dropped.
 
-    `usable` returns the ids of the tokens that can be used, which is looked at every `check_s` if nothing happens.
+    `usable` returns the ids of the valid tokens. Without events it is called every `check_s`.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class EventHub:
         self._usable = usable
         self._backlog = backlog
         self._check_s = check_s
-        # By what they want: most events are for few of them, and the others cost nothing then.
+        # By filter, so that an event costs nothing for the watchers that do not want it.
         self._watchers: dict[Filter, set[Watcher]] = {}
         self._recent: deque[JobEvent] = deque()
         self._recent_after = 0
@@ -149,20 +148,20 @@ class EventHub:
         self._tasks: list[asyncio.Task[None]] = []
         self.is_stopping = False
         self.last = 0
-        # Who else is told of each event, before those who watch.
+        # Called with all events before the watchers get them.
         self.listeners: list[Callable[[list[JobEvent]], None]] = []
-        # What is done once it is known from which event on all will be heard, before anybody is told of one.
+        # Called once the number of the first polled event is known, before any listener.
         self.on_begin: list[Callable[[], Awaitable[None]]] = []
         self.on_unavailable: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start to poll."""
         self._tasks = [asyncio.create_task(self._run())]
         if self._usable is not None:
             self._tasks.append(asyncio.create_task(self._look_after_tokens()))
 
     async def stop(self) -> None:
-        """Tell all who watch that it ends, and ask no more."""
+        """End all streams and stop polling."""
         self.is_stopping = True
         for watcher in self._all():
             watcher.stop("stopping")
@@ -172,14 +171,14 @@ class EventHub:
 
     @property
     def watchers(self) -> int:
-        """How many watch."""
+        """Number of watchers."""
         return sum(len(some) for some in self._watchers.values())
 
     def _all(self) -> list[Watcher]:
         return [watcher for some in self._watchers.values() for watcher in some]
 
     def revoked(self, token_id: str) -> None:
-        """End the streams of a token that was revoked."""
+        """End the streams of a revoked token."""
         for watcher in self._all():
             if watcher.token_id == token_id:
                 watcher.stop("revoked")
@@ -196,14 +195,14 @@ class EventHub:
             try:
                 await self._deliver(batch)
             except Exception:
-                # An error of ours in one batch is not to silence all that follow.
+                # An error in one batch must not stop the following ones.
                 logger.exception("events up to %d could not be told", batch.last)
                 self.last = max(self.last, batch.last)
             if len(batch.events) <= FEW:
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Let more happen, which one answer then tells; not for long if somebody watches, or comes to watch."""
+        """Let events accumulate for one poll; briefly while there are watchers, or until one comes."""
         if self._watchers:
             await asyncio.sleep(REST_S)
             return
@@ -213,11 +212,11 @@ class EventHub:
                 await self._watched.wait()
 
     async def _ask(self, after: int, timeout_s: float) -> JobEvents:
-        """Return what happened after an event; ask until there is an answer."""
+        """Poll for the events after a number until the grid answers."""
         return await self._persist(lambda: self._backend.events(after, timeout_s))
 
     async def _persist(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something again and again, until there is an answer."""
+        """Repeat a call until the grid answers."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -234,7 +233,7 @@ class EventHub:
         if batch.last <= before:
             return
         usable = await self._await_usable() if events and self._watchers else None
-        # From here on nothing waits, so that whoever attaches has all up to `before`, or all up to the new one.
+        # No await from here on, so a new watcher has all events up to `before`, or all of this batch.
         self.last = batch.last
         self._keep(events)
         for listener in self.listeners:
@@ -251,7 +250,7 @@ class EventHub:
     def _tell(
         self, watchers: Iterable[Watcher], events: list[JobEvent], last: int, usable: frozenset[str] | None
     ) -> None:
-        """Tell all who want these events of them, but for what somebody has heard of before."""
+        """Send each watcher its events, except those that were already replayed to it."""
         chunks: dict[int, Chunk] = {}
         for watcher in watchers:
             if usable is not None and watcher.token_id not in usable:
@@ -271,11 +270,11 @@ class EventHub:
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     async def _await_usable(self) -> frozenset[str] | None:
-        """Return the tokens that can be used; while they cannot be read nobody is told of anything."""
+        """Return the valid tokens; until they can be read, nothing is delivered."""
         return None if self._usable is None else await self._persist(self._usable)
 
     async def _look_after_tokens(self) -> None:
-        """End streams whose token was revoked, or is too old, also if nothing happens."""
+        """End the streams of revoked and expired tokens, also while there are no events."""
         while True:
             await asyncio.sleep(self._check_s)
             if not self._watchers:
@@ -290,22 +289,22 @@ class EventHub:
     async def watch(
         self, wanted: Filter, token_id: str, after: int | None, idle_s: float
     ) -> AsyncGenerator[Chunk | StreamEnd | int, None]:
-        """Yield what happens after an event (None: from now on), in order, and nothing twice.
+        """Yield the events after a number (None: from now on), in order and without repetition.
 
-        A number is that of the last event that was looked at: it comes when all from before is told, and whenever there
-        was nothing for `idle_s`. After a `StreamEnd` nothing comes.
+        A number alone is that of the last event considered; it comes after a replay, and whenever `idle_s` pass without
+        an event. Nothing comes after a `StreamEnd`.
         """
         watcher = Watcher(wanted, token_id, -1 if after is None else after)
         try:
             async for chunk, last in self._catch_up(watcher):
                 yield chunk
                 watcher.taken = max(watcher.taken, last)
-            # Whoever is cut off before the first event knows from where to go on.
+            # A client whose connection breaks before the first event then knows where to resume.
             yield watcher.taken
             while True:
                 found = await watcher.next(idle_s)
                 if watcher.ended_by is not None:
-                    # What was under way when it was ended is what it took last.
+                    # The chunk that was being sent when the stream ended counts as taken.
                     yield StreamEnd(reason=watcher.ended_by, after=watcher.taken)
                     return
                 if found is None:
@@ -324,10 +323,10 @@ class EventHub:
             self._watchers.pop(watcher.wanted, None)
 
     async def _catch_up(self, watcher: Watcher) -> AsyncIterator[tuple[Chunk, int]]:
-        """Yield what a watcher has not seen, and up to which event that is all; then it is told with the others."""
+        """Yield the events a watcher has missed, with the number of the last one; then attach it to the live events."""
         await self._begun.wait()
         if watcher.given < 0:
-            # What has happened and was not heard of here yet, as this rests, is not what happens from now on.
+            # Events that the resting hub has not polled yet do not count as later ones.
             now = await self._ask(-1, 0.0)
             watcher.given = watcher.taken = max(now.last, self.last)
         while not self._recent_after <= watcher.given <= self.last:
@@ -341,7 +340,7 @@ class EventHub:
                 break
             watcher.given = page.last
             yield Chunk([seen for seen in page.events if watcher.wanted.takes(seen)]), page.last
-        # Nothing is awaited between here and where the hub knows it.
+        # No await between this line and the one that attaches the watcher.
         missed = [seen for seen in self._recent if seen.number > watcher.given and watcher.wanted.takes(seen)]
         watcher.given = max(watcher.given, self.last)
         if self.is_stopping:
@@ -352,7 +351,7 @@ class EventHub:
             yield Chunk(missed), watcher.given
 
     async def check_after(self, after: int) -> None:
-        """Refuse an event as the last one that somebody saw if it is still to come."""
+        """Refuse the number of a last seen event that lies in the future."""
         if after > self.last:
             last = (await self._backend.events(-1, 0.0)).last
             if after > last:

@@ -1,8 +1,8 @@
-"""Tokens of the institute's issuer: JSON Web Tokens (RFC 7519), with the keys that OpenID Connect discovery names.
+"""Tokens of an institute's issuer: JSON Web Tokens (RFC 7519), with keys found by OpenID Connect discovery.
 
-A token is taken if it is signed by one of the issuer's keys with one of a few algorithms, is from that issuer, for
-this audience, and neither too old nor too young. Keys are looked up again when they are old, or when a token names one
-that is not known here.
+A token is valid if one of the issuer's keys has signed it with an accepted algorithm, if its issuer and audience are
+the configured ones, and if its times include now. Keys are fetched again after a while, and when a token names an
+unknown key.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.settings import IssuerSettings, check_issuer_url
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""What a token may be signed with: never ``none``, and never a secret that both sides have."""
+"""Accepted signatures: never ``none``, and no algorithm with a shared secret."""
 
 _LEEWAY_S = 30.0
 _FETCH_S = 5.0
 _FRESH_S, _KEPT_S, _PAUSE_S = 300.0, 86_400.0, 10.0
-"""After which time keys are asked for anew, and, if the issuer is away, used no more; how long it is left alone."""
+"""Age at which keys are fetched again, age at which they are no longer used, and least time between two fetches."""
 
 _MOST_BYTES = 1 << 20
 _MOST_LENGTH = 8_000
@@ -43,7 +43,7 @@ logger = logging.getLogger("gridweave.gateway")
 
 
 def looks_like_jwt(token: str) -> bool:
-    """Return whether a text may be a JSON Web Token.
+    """Whether a text has the form of a JSON Web Token.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def looks_like_jwt(token: str) -> bool:
 
 
 class Issuer:
-    """The issuer, as the gateway knows it."""
+    """Looks up tokens of one issuer and caches its keys."""
 
     def __init__(self, settings: IssuerSettings, *, now_s: Callable[[], float] = time.time) -> None:
         self._settings, self._now_s = settings, now_s
@@ -69,13 +69,13 @@ class Issuer:
         self._fetched_s = self._tried_s = -_KEPT_S
         self._problem = ""
         self._lock = asyncio.Lock()
-        # Of tokens that were good: when they end.
+        # The end of each valid token, by its id.
         self._open: dict[str, float] = {}
 
     async def find(self, token: str) -> TokenInfo | None:
-        """Return what a token stands for; None if it is none, or not good; why is in the log.
+        """Look up a token; None if it is invalid, with the reason in the log.
 
-        RefusalError if the issuer cannot be reached, and its keys are not known.
+        RefusalError if the issuer does not answer and its keys are unknown or too old.
         """
         try:
             key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
@@ -87,13 +87,13 @@ class Issuer:
         return self._info(token, claims, times)
 
     def usable(self) -> frozenset[str]:
-        """Return the ids of the tokens that were good, and have not ended."""
+        """Return the ids of the valid tokens seen so far."""
         now_s = self._now_s()
         self._open = {token_id: until_s for token_id, until_s in self._open.items() if now_s < until_s}
         return frozenset(self._open)
 
     async def look(self) -> None:
-        """Ask for the keys, so that the log says at the start if they are not to be had."""
+        """Fetch the keys, so that the log reports a wrong configuration at the start."""
         async with self._lock:
             await self._fetch()
 
@@ -145,7 +145,7 @@ class Issuer:
         async with self._lock:
             age_s = self._now_s() - self._fetched_s
             is_known = name in self._keys
-            # Whoever names keys that there are not makes no requests to the issuer by that, but one now and then.
+            # Tokens with invented key names cause at most one fetch per pause.
             if (not is_known or age_s > _FRESH_S) and self._now_s() - self._tried_s > _PAUSE_S:
                 await self._fetch()
             if self._now_s() - self._fetched_s > _KEPT_S:
@@ -155,7 +155,7 @@ class Issuer:
             return self._keys[name]
 
     async def _fetch(self) -> None:
-        """Ask the issuer for its keys; if it does not answer the old ones stay, and the log says so."""
+        """Fetch the keys; if that fails, log the reason and keep the old ones."""
         self._tried_s = self._now_s()
         try:
             timeout = aiohttp.ClientTimeout(total=_FETCH_S)
@@ -194,7 +194,7 @@ class Issuer:
 
 
 def _read_keys(document: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
-    """Return the keys that can be used here, by their names; those of other kinds are passed over."""
+    """Return the usable keys by name; raise ValueError if there are none."""
     found = {}
     for each in document.get("keys", []):
         if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") == "oct":
@@ -219,20 +219,20 @@ class _Times(msgspec.Struct, frozen=True):
 
 
 class _ClaimedLimits(TokenLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits in a claim: what is not known there may be a limit, and is refused."""
+    """Limits in a claim. An unknown field is refused, because it may be a limit that this version does not know."""
 
 
 def _limits_of(claim: object) -> TokenLimits:
-    """Return the limits that a claim names; raise if they are none."""
+    """Read the limits in a claim; raise ValidationError if they are malformed."""
     found = msgspec.convert(claim, _ClaimedLimits)
     for value in (found.max_priority, found.max_weight):
-        if value is not None and not math.isfinite(value):  # JSON as Python reads it has NaN
+        if value is not None and not math.isfinite(value):  # Python reads NaN in JSON
             raise msgspec.ValidationError(f"max_priority or max_weight is {value}; a number that is finite")
     return TokenLimits(**msgspec.structs.asdict(found))
 
 
 def scopes_of(claim: object) -> tuple[Scope, ...]:
-    """Return the scopes that a claim names, as ``gridweave:submit`` or ``submit``; what else is there is not for us.
+    """Return the scopes in a claim, written as ``gridweave:submit`` or ``submit``; other words are ignored.
 
     Examples
     --------

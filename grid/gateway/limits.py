@@ -1,4 +1,4 @@
-"""Limits: requests in a time and at once, bytes that are held, and the jobs of each user that are not over."""
+"""Limits of requests per second and at once, of bytes in memory, and of each user's open jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Rates:
-    """How fast each client may make requests: a bucket of tokens each, filled steadily.
+    """A token bucket for each client.
 
     Examples
     --------
@@ -39,11 +39,11 @@ class Rates:
         self._per_s = per_s
         self._burst = max(1.0, burst)
         self._now_s = now_s
-        # Of each client: how much was in its bucket, and when.
+        # By client: the level of the bucket, and the time it was measured.
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait_s(self, client: str) -> float:
-        """Take one out of the bucket of a client; return after which time there would be one, if there is none."""
+        """Take one token from a client's bucket; return 0, or the time until there is one, in seconds."""
         now_s = self._now_s()
         level, at_s = self._buckets.get(client, (self._burst, now_s))
         level = min(self._burst, level + (now_s - at_s) * self._per_s)
@@ -56,7 +56,7 @@ class Rates:
         return 0.0
 
     def needed_s(self, client: str) -> float:
-        """Return after which time there would be one in the bucket of a client; nothing is taken out."""
+        """Return the time until a client's bucket has a token, in seconds; take none."""
         now_s = self._now_s()
         level, at_s = self._buckets.get(client, (self._burst, now_s))
         return max(0.0, (1.0 - level) / self._per_s - (now_s - at_s))
@@ -70,7 +70,7 @@ class Rates:
 
 
 class Slots:
-    """How many of something each user has at once; more are refused."""
+    """A limit of things that each user has at once; more are refused."""
 
     def __init__(self, most: int, kind: str, what: str) -> None:
         self._most = most
@@ -80,7 +80,7 @@ class Slots:
 
     @contextlib.contextmanager
     def one(self, user: str) -> Iterator[None]:
-        """Have one more until the end of the block, or refuse."""
+        """Hold one slot within the block, or raise RefusalError."""
         if self._taken[user] >= self._most:
             problem = f"{self._taken[user]} {self._what} are open; wait until one is over, or end one"
             raise RefusalError(self._kind, problem, retry_after_s=1.0)
@@ -93,22 +93,22 @@ class Slots:
                 del self._taken[user]
 
     def total(self) -> int:
-        """Return how many there are of all users together."""
+        """Return the number of slots held by all users."""
         return self._taken.total()
 
 
 class Turns:
-    """Lets one piece of work of each user be under way; what else they ask for waits for its turn, in order.
+    """Runs the work of each user one after the other, in the order of arrival.
 
-    Whoever is cancelled while it waits gives up its turn. Work that is under way goes on, and so keeps the user's turn,
-    when nobody waits for it any more: the grid works on it as well.
+    Cancelling a caller gives up its turn while it waits. Work that has begun continues and keeps the turn, because the
+    grid continues it as well.
     """
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, user: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what work returns, which begins when it is the user's turn."""
+        """Wait for the user's turn, then run the work and return its result."""
         lock = self._locks.setdefault(user, asyncio.Lock())
         await lock.acquire()
         task = asyncio.get_running_loop().create_task(work())
@@ -116,14 +116,14 @@ class Turns:
         def done(task: asyncio.Task[T]) -> None:
             lock.release()
             if not task.cancelled():
-                task.exception()  # whoever waits hears of it; if nobody does, it is no error of the gateway
+                task.exception()  # an error is for the caller; without one it is not an error of the gateway
 
         task.add_done_callback(done)
         return await asyncio.shield(task)
 
 
 class Memory:
-    """How many bytes of bodies all requests together may hold."""
+    """A limit of bytes that all requests hold together."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -131,7 +131,7 @@ class Memory:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
-        """Yield what lets one request hold more bytes, or refuses; all are given back at the end of the block."""
+        """Yield a function that holds more bytes or raises RefusalError; the block's end releases all of them."""
         mine = 0
 
         def take(count: int) -> None:
@@ -149,32 +149,32 @@ class Memory:
 
 
 _KEYS = 20_000
-"""So many keys at least are known of the jobs that were taken in last, and twice as many at most."""
+"""Keys of recent jobs that are remembered: at least this many, at most twice as many."""
 
 _PATIENCE_S = 10.0
 
 
 class OpenJobs:
-    """The jobs of the grid that are not over, by user: read at the start, and kept by what happens since then."""
+    """Open jobs of the grid by user: read at the start, then updated by events."""
 
     def __init__(self, backend: Backend, most: int) -> None:
         self._backend = backend
         self._most = most
         self._users: dict[int, str] = {}
         self._counts: Counter[str] = Counter()
-        # Jobs that are being handed in.
+        # Jobs that are being submitted.
         self._coming: Counter[str] = Counter()
-        # All jobs of the grid up to this number are known, so that one that is not there is over.
+        # Jobs up to this number are known: one that is missing here has ended.
         self._newest = 0
         self._is_known = asyncio.Event()
-        # Keys of jobs that were taken in, the newer ones and those before: handed in again they are no new jobs.
+        # Keys of submitted jobs, in two generations. Submitting such a key again creates no job.
         self._keys: set[str] = set()
         self._older_keys: set[str] = set()
         self._doubtful: deque[int] = deque()
         self._doubt = asyncio.Event()
 
     async def load(self) -> None:
-        """Read which jobs are open; the events from before that are to be heard too."""
+        """Read the open jobs; `heard` must get all events from before this call on."""
         newest = (await self._backend.jobs(JobQuery(limit=1))).jobs
         found: dict[int, str] = {}
         async for page in _pages(self._backend, JobQuery(state=OPEN, limit=MOST_LISTED)):
@@ -185,7 +185,7 @@ class OpenJobs:
         self._is_known.set()
 
     async def known(self) -> None:
-        """Return once it is known which jobs are open: soon after the start, if the grid answers."""
+        """Wait until the open jobs are known, which is soon after the start if the grid answers."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._is_known.wait()
@@ -194,19 +194,19 @@ class OpenJobs:
             raise UnavailableError(problem) from None
 
     def heard(self, events: Sequence[JobEvent]) -> None:
-        """Take in what has happened to jobs."""
+        """Apply job events."""
         for seen in events:
             if seen.kind == "submitted":
                 self._opened(seen.job_id, seen.user)
             elif seen.kind == "ended":
                 self._over(seen.job_id)
             elif seen.kind == "refused" and seen.job_id in self._users:
-                # By one site, or for good? The record tells.
+                # Refused by one site or by the grid? The record has the answer.
                 self._doubtful.append(seen.job_id)
                 self._doubt.set()
 
     async def settle(self) -> None:
-        """Find out, without end, of jobs of which it is not clear whether they are over."""
+        """Look up, forever, the jobs of which events do not show whether they have ended."""
         while True:
             await self._doubt.wait()
             self._doubt.clear()
@@ -226,12 +226,12 @@ class OpenJobs:
                         self._over(record.job_id)
 
     def count(self, user: str) -> int:
-        """Return how many jobs of a user are open."""
+        """Return the number of a user's open jobs."""
         return self._counts[user]
 
     @contextlib.contextmanager
     def admitting(self, jobs: Sequence[tuple[str, str]]) -> Iterator[Callable[[Sequence[Accepted | Declined]], None]]:
-        """Let jobs (a key and a user each) be handed in, if no user has too many then; yield what hears the answers."""
+        """Admit jobs (key and user each), or refuse them if a user has too many; yield what takes the answers."""
         assert self._is_known.is_set(), "it is waited for before"
         new = Counter(user for key, user in jobs if key not in self._keys and key not in self._older_keys)
         for user, count in sorted(new.items()):
@@ -243,12 +243,12 @@ class OpenJobs:
             self._coming -= new
 
     def _taken_in(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
-        """Count those of the jobs that were taken in."""
+        """Count the accepted jobs."""
         for (key, user), answer in zip(jobs, answers, strict=True):
             if isinstance(answer, Accepted):
                 self._keys.add(key)
                 if answer.job_id > self._newest and answer.job_id not in self._users:
-                    # Nobody has heard of it yet, so that its end is still to be heard, too.
+                    # No event of this job was delivered yet, so its end will be.
                     self._users[answer.job_id] = user
                     self._counts[user] += 1
         if len(self._keys) > _KEYS:
@@ -270,14 +270,14 @@ class OpenJobs:
 
 
 def check_count(user: str, new: int, are_open: int, most: int) -> None:
-    """Refuse new jobs of a user who would have too many."""
+    """Raise RefusalError if a user would have too many open jobs."""
     if are_open + new > most:
         problem = f"{user or 'nobody'} has {are_open} jobs that are not over, and hands in {new} more; at most {most}"
         raise RefusalError("too-many-open-jobs", f"{problem}: wait until some have ended, or cancel some")
 
 
 async def open_at_site(backend: Backend, site: str, user: str, most: int) -> int:
-    """Return how many jobs a user has handed in to a site and are not over; counted no further than to `most`."""
+    """Return the number of a user's open jobs at a site, counted up to `most`."""
     count = 0
     async for page in _pages(backend, JobQuery(own=site, user=user, state=OPEN, limit=MOST_LISTED)):
         count += len(page)
@@ -287,7 +287,7 @@ async def open_at_site(backend: Backend, site: str, user: str, most: int) -> int
 
 
 async def _pages(backend: Backend, query: JobQuery) -> AsyncGenerator[list[JobRecord], None]:
-    """Yield all jobs that are asked for, page after page."""
+    """Yield all jobs that match a query, page by page."""
     page = await backend.jobs(query)
     while page.jobs:
         yield page.jobs

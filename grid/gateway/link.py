@@ -1,7 +1,7 @@
-"""The end of a link that takes what the other one sends (docs/link.md): who it is, which version, and then what.
+"""The receiving end of links (docs/link.md): authentication, version check, and dispatch.
 
-A link has nothing to do with users: their tokens do not open it, and its secrets open nothing else. Probes of other
-sites come in here too, with keys that are made of the secrets (docs/link.md, "Probes").
+Links are apart from users: a user's token does not open a link, and a link's secret opens nothing else. Probes of other
+sites arrive here too, with keys derived from the secrets (docs/link.md, "Probes").
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ from gridweave.site.service.probes.prober import BLOCK_BYTES
 from gridweave.site.service.probes.server import ProbeServer
 
 MOST_BYTES = 64 << 20
-"""Of a body. Packets are cut well before that (`MOST_PACKET_BYTES` of the driver), unless one job fills them."""
+"""Largest body. Packets are cut well below this size (`MOST_PACKET_BYTES` of the driver), unless a single job fills
+one."""
 
 _MOST_AT_ONCE, _MOST_PROBES = 200, 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 
 TakePacket = Callable[[str, bytes], Awaitable[str | None]]
-"""Takes a packet of a site's link; returns why it was dropped, if it was."""
+"""Takes a packet of a site; returns why the packet was dropped, or None."""
 
 Answer = Callable[[str, str, str, bytes], Awaitable[bytes]]
-"""Answers what is asked: site, machine (empty: the site itself), method and arguments."""
+"""Answers a question: site, machine (empty: the site itself), method and arguments."""
 
 
 class ProbeDoor:
     """Answers probes of a site over WebSockets.
 
-    The ``turn`` is held while bandwidth is measured. The site holds it when it measures itself, so that the two do not
-    overlap.
+    The lock ``turn`` is held while bandwidth is measured. The site also holds it for its own measurements, so that two
+    of them never overlap.
     """
 
     def __init__(self, site: str, accepts: Secrets, turn: asyncio.Lock) -> None:
@@ -65,7 +66,7 @@ class ProbeDoor:
         self._under_way = 0
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one connection; RefusalError unless it has a valid key."""
+        """Answer one connection; raise RefusalError if its key is invalid."""
         key = self._key_of(request)
         if self._under_way >= _MOST_PROBES:
             raise RefusalError("too-many-at-once", f"{_MOST_PROBES} probes are being answered; try later")
@@ -86,7 +87,7 @@ class ProbeDoor:
         return socket
 
     def _key_of(self, request: web.BaseRequest) -> bytes:
-        """Return the key for which the other end has sent a proof."""
+        """Return the key that the other end has proved to know."""
         headers = request.headers
         origin, until, tag = [*headers.get(PROBE_HEADER, "").split(" "), "", "", ""][:3]
         until_s = int(until) if until.isascii() and until.isdigit() and len(until) < 16 else 0
@@ -103,11 +104,11 @@ class ProbeDoor:
 
 
 class LinkDoor:
-    """Where the other ends of links knock.
+    """Receives the requests of links.
 
-    `accepts` has by site what is expected of its other end; without `answer` nothing can be asked here, without
-    `probes` no other site measures the way to here. `problem` says of a site why this end does not reach it now, if it
-    knows. `heard_ms` is when each end was heard last, in Unix time.
+    `accepts` has the secrets by site. Without `answer` the other ends cannot ask questions, and without `probes` other
+    sites cannot measure the way here. `problem` returns why this end does not reach a site, or "". `heard_ms` has the
+    Unix time of each site's last request.
     """
 
     def __init__(
@@ -128,11 +129,11 @@ class LinkDoor:
 
     @property
     def sites(self) -> list[str]:
-        """The sites whose links end here."""
+        """Names of the sites whose links end here."""
         return list(self._accepts)
 
     def heard_s(self, site: str) -> float:
-        """Return when the other end of a link was heard last, in Unix time; 0: not yet."""
+        """Return the Unix time of a site's last request; 0 if there was none."""
         return self.heard_ms.get(site, 0) / 1000
 
     def _routes(self) -> Iterator[HttpRoute]:
@@ -145,7 +146,7 @@ class LinkDoor:
             yield route(f"GET {PROBE_PATH}", self._probes.answer, None, name="link_probe", is_stream=True)
 
     async def _serve(self, route: HttpRoute, call: GatewayCall) -> web.StreamResponse:
-        """Answer a request of the other end, or a probe of another site."""
+        """Answer a request of a site, or a probe."""
         call.route = route
         if route.is_stream:
             return cast("web.StreamResponse", await route.handler(call.request))
@@ -176,12 +177,12 @@ class LinkDoor:
         return web.Response(body=await self._answer(site, machine or "", method, data), content_type=BODY_FORM)
 
     def _identify(self, call: GatewayCall) -> str:
-        """Return the site whose link it is, if the other end has its secret and speaks as this one does."""
+        """Return the site of a request with the right secret and version; raise RefusalError otherwise."""
         headers = call.request.headers
         site = headers.get(SITE_HEADER, "")
         scheme, _, secret = headers.get("Authorization", "").partition(" ")
         known = self._accepts.get(site)
-        # What is not known takes as long, and is told no other thing, than what is wrong.
+        # An unknown site takes as long as a wrong secret, and gets the same answer.
         fits = (known or next(iter(self._accepts.values()))).accepts(secret.strip())
         if known is None or not fits or scheme.lower() != "bearer":
             detail = f"{SITE_HEADER} {site!r:.100} and the secret do not fit: see token_file there, accepts_file here"
@@ -198,11 +199,11 @@ class LinkDoor:
 
 
 def _certificate(request: web.BaseRequest) -> bool:
-    """Return whether the other end has shown a certificate; TLS has found it good then."""
+    """Whether the other end has shown a certificate, which TLS has then verified."""
     tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
     return tls is not None and bool(tls.getpeercert())
 
 
 def is_of_link(path: str) -> bool:
-    """Return whether a path is one of a link."""
+    """Whether a path belongs to a link."""
     return path.startswith(f"{LINK_PATH}/")

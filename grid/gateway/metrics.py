@@ -1,6 +1,6 @@
-"""What the gateway counts, for Prometheus (docs/gateway.md, "Metrics"), and what it logs of each request.
+"""Prometheus metrics of the gateway (docs/gateway.md, "Metrics"), and the log of requests.
 
-No label has values that clients choose, and no line holds a secret.
+No label has values that clients choose, and no log line contains a secret.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5
 
 
 class GatewayMetrics:
-    """The numbers of one gateway, in a registry of their own."""
+    """The metrics of one gateway, in their own registry."""
 
     def __init__(self, *, watchers: Callable[[], int], streams: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
@@ -55,7 +55,7 @@ class GatewayMetrics:
         gauge("gridweave_streams", "Streams of events and output.").set_function(streams)
 
     def watch_links(self, links: Mapping[str, Link], sites: Sequence[str], heard_s: Callable[[str], float]) -> None:
-        """Count what goes over the links of this process, and when each site whose link ends here was heard."""
+        """Count the requests of this process's links, and show when each site was last heard."""
         requests = self._counter(
             "gridweave_link_requests", "Requests to the other ends of links.", ("site", "what", "result")
         )
@@ -75,13 +75,13 @@ class GatewayMetrics:
             heard.labels(site).set_function(functools.partial(heard_s, site))
 
     def answered(self, route: str, method: str, status: int, seconds: float | None) -> None:
-        """Count a request, by the name of its route (empty: none) and with its time (None: it was a stream)."""
+        """Count a request by route (empty: none matched), with its duration in seconds (None: a stream)."""
         self._requests.labels(route or "none", method if route else "none", str(status)).inc()
         if seconds is not None:
             self._seconds.labels(route or "none").observe(seconds)
 
     def heard(self, events: Sequence[JobEvent]) -> None:
-        """Count what has happened to jobs."""
+        """Count job events."""
         for seen in events:
             if seen.kind == "submitted":
                 self._submitted.inc()
@@ -94,7 +94,7 @@ class GatewayMetrics:
         self._backend_errors.inc()
 
     def looked(self, queue: Queue | None, sites: Sequence[SiteInfo]) -> None:
-        """Take in how the grid is; without a queue it does not answer."""
+        """Update the gauges of the grid and its sites; without a queue the grid is shown as down."""
         self._up.set(queue is not None)
         if queue is not None:
             for state in OPEN:
@@ -112,7 +112,7 @@ class GatewayMetrics:
                 self._of_site[name].labels(site.name).set(value)
 
     def text(self) -> bytes:
-        """Return all of it in the text format of Prometheus."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 
@@ -122,27 +122,27 @@ _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 class LoggedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What is known of a request in the end."""
+    """One line of the log of requests."""
 
     time: str
-    id: str  # the id of the request, as in the story of the jobs that it handed in
-    # The token by its id.
+    id: str  # request id, as in the history of the jobs it submitted
+    # Id of the token.
     user: str = ""
     token: str = ""
-    # The route by its name; the target is the job, site or token in its path.
+    # Name of the route, and the job, site or token in its path.
     method: str
     route: str = ""
     target: str = ""
-    status: int  # 499: the client went away before the answer
+    status: int  # 499: the client disconnected before the answer
     duration_ms: float
     bytes_in: int = 0
     bytes_out: int = 0
-    jobs: int = 0  # how many it was about
-    problem: str = ""  # the kind of refusal
+    jobs: int = 0  # number of jobs that the request was about
+    problem: str = ""  # kind of the refusal
 
 
 def time_text(now_ms: int) -> str:
-    """Return an instant as logs have it.
+    """Format a time for logs.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def time_text(now_ms: int) -> str:
 
 
 def good_id(given: str) -> bool:
-    """Return whether the id that a client gave its request can be used.
+    """Whether a client's request id is valid.
 
     Examples
     --------
@@ -164,6 +164,6 @@ def good_id(given: str) -> bool:
 
 
 def log_request(line: LoggedRequest) -> None:
-    """Write a line."""
+    """Write a log line."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", msgspec.json.encode(line).decode())

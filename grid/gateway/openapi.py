@@ -1,4 +1,4 @@
-"""The description of the interface (OpenAPI 3.1), made of the table of routes and of the types."""
+"""The OpenAPI 3.1 description, generated from the routes and their types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WITH_BODY = ("malformed-body", "slow-body", "body-too-large", "unsupported-medi
 
 
 def describe(routes: Sequence[HttpRoute], *, with_tokens: bool) -> dict[str, Any]:
-    """Return the description of some routes."""
+    """Describe routes."""
     types = {kind for route in routes for kind in (route.query, route.body, route.answer) if kind is not None} | {
         Problem,
         JobEvent,
@@ -105,7 +105,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema of what can stand in a URL, where there is no null."""
+    """Return a schema without null, which a URL cannot express."""
     found = {key: value for key, value in schema.items() if key != "default" or value is not None}
     choices = [choice for choice in found.get("anyOf", []) if choice != {"type": "null"}]
     if len(choices) == 1:
@@ -135,7 +135,7 @@ def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any
 
 
 def _problems(route: HttpRoute, headers: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """Return what a route answers when it cannot do what it is asked for, by status."""
+    """Return the error responses of a route, by status."""
     kinds: dict[int, list[str]] = {}
     for kind in _kinds(route):
         kinds.setdefault(KINDS[kind].status, []).append(kind)

@@ -1,4 +1,4 @@
-"""Every kind of refusal, in one table (docs/gateway.md, "Problems")."""
+"""All kinds of refusals, in one table (docs/gateway.md, "Problems")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_DETAIL = 1_000
 
 
 class Kind(NamedTuple):
-    """What all refusals of a kind have in common."""
+    """Status and title that all refusals of a kind share."""
 
     status: int
     title: str
@@ -56,11 +56,11 @@ KINDS: dict[str, Kind] = {
     "issuer-unavailable": Kind(503, "The issuer of tokens does not answer"),
     "busy": Kind(503, "The gateway has too much to do"),
 }
-"""The status and title of each kind; the ``type`` of its documents is ``urn:gridweave:problem:NAME``."""
+"""Kinds by name; the ``type`` of a problem document is ``urn:gridweave:problem:NAME``."""
 
 
 class RefusalError(GridweaveError):
-    """A request is refused: `detail` says what was wrong, and what would be right; `kind` is one of `KINDS`."""
+    """A refused request. `detail` says what was wrong and what would be right; `kind` is one of `KINDS`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RefusalError(GridweaveError):
 
     @property
     def status(self) -> int:
-        """The status of HTTP."""
+        """HTTP status."""
         return KINDS[self.kind].status
 
     def document(self, request_id: str) -> Problem:
@@ -103,18 +103,18 @@ class RefusalError(GridweaveError):
 
 
 def refused_field(where: str, detail: str, kind: str = "invalid-request") -> RefusalError:
-    """Return the refusal of one part of a request."""
+    """Return a refusal that names one field of the request."""
     return RefusalError(kind, f"{where} {detail}", errors=[FieldProblem(where=where, detail=detail)])
 
 
 def wrong_method(path: str, method: str, allowed: Iterable[str]) -> RefusalError:
-    """Return the refusal of a method that is none of those of a path."""
+    """Return the refusal of a method that a path does not support."""
     right = ", ".join(allowed)
     return RefusalError("wrong-method", f"{path!r:.200} takes {right}, not {method!r:.50}", headers={"Allow": right})
 
 
 def shortened(text: str) -> str:
-    """Return a text in one line, without the middle of what is long: it may hold what a client has sent."""
+    """Return a text on one line, with the middle of a long text cut out, as the text may come from a client."""
     line = " ".join(text.split())
     if len(line) > _MOST_DETAIL:
         half = _MOST_DETAIL // 2

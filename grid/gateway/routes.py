@@ -1,6 +1,6 @@
-"""The table of routes: what the gateway answers, and who may ask.
+"""The table of routes, with the scope that each needs.
 
-What goes in and comes out, and what a route is called, is told by its handler: its annotations, name and docstring.
+The types of a route, its name and its summary come from its handler.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _wishes() -> Iterable[HttpRoute]:
 
 
 async def openapi(call: GatewayCall) -> web.Response:
-    """Describe the interface: what is answered here."""
+    """Return this description."""
     return web.Response(body=_description(call.parts.tokens is not None), content_type=JSON)
 
 

@@ -1,4 +1,4 @@
-"""The gateway: from HTTP to a live grid (docs/gateway.md)."""
+"""The gateway's HTTP server in front of a live grid (docs/gateway.md)."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ _LOOK_AT_CERTIFICATE_S = 30.0
 _TELL_EVERY_S = 60.0
 _WENT_AWAY = 499
 _OTHER_FILES = 256
-"""So many files a gateway has open beside its connections, at most."""
+"""Files that a gateway has open besides its connections, at most."""
 
 
 class Gateway:
     """A gateway in front of a live grid.
 
-    `link` is where the other ends of links knock; `links` are those by which this process calls them, to be counted.
+    `link` receives the requests of links; `links` are this process's own ends, whose requests are counted.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """URL of the gateway."""
         host = self.settings.host
         scheme = "http" if self._certificate is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen; the grid need not answer yet."""
+        """Start to listen; the grid need not answer yet."""
         _allow_files(self.settings.max_connections + _OTHER_FILES)
         server = _Server(self, handler_cancellation=True, keepalive_timeout=self.settings.idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=self.settings.stop_s)
@@ -120,7 +120,7 @@ class Gateway:
             self._tasks.append(asyncio.create_task(self._renew_certificate()))
 
     async def stop(self) -> None:
-        """Take no more requests, end the streams, let what is being answered come to its end, and stop."""
+        """Stop accepting requests, end all streams, finish the requests in progress, and stop."""
         await self._parts.hub.stop()
         for task in self._tasks:
             task.cancel()
@@ -131,7 +131,7 @@ class Gateway:
             await asyncio.to_thread(self._parts.tokens.close)
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again, for connections that come from now on."""
+        """Read the certificate and its key again; new connections use them."""
         if self._certificate is None:
             return
         try:
@@ -150,7 +150,7 @@ class Gateway:
     # -- one request --------------------------------------------------------------------------------------------------
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, whatever it is."""
+        """Answer a request."""
         begin_s = time.monotonic()
         self.connections.busy(request.protocol)
         call = self._call(request)
@@ -190,7 +190,7 @@ class Gateway:
             raise RefusalError("internal", problem) from None
 
     async def _let_in(self, call: GatewayCall, route: HttpRoute, scope: Scope) -> None:
-        """Find out who asks; refuse who may not, or asks too often."""
+        """Authenticate the client, and check its scope and its rate."""
         call.identity = await self._identified(call)
         if route.makes_tokens and call.identity.info.is_login:
             raise RefusalError("forbidden", "a login in a browser makes no tokens; ask with the token itself")
@@ -223,7 +223,7 @@ class Gateway:
         given = {} if route.query is None else {"query": asked}
         if route.is_stream:
             return await self._respond(call, route, given)
-        # Who is not known yet takes the room of nobody but those at the same address.
+        # A client that is not authenticated yet shares its slots only with its own address.
         whose = call.identity.user or f"at {request.remote}"
         with parts.at_once.one(whose), parts.memory.holding() as take:
             if route.body is not None:
@@ -248,7 +248,7 @@ class Gateway:
 
     @staticmethod
     def _finished(call: GatewayCall, answer: web.StreamResponse) -> web.StreamResponse:
-        """Return an answer with the headers that all have, unless it is on its way already."""
+        """Add the headers that all answers have, unless the answer has been sent."""
         if isinstance(answer, web.Response) and not answer.prepared:
             call.bytes_out += len(answer.body) if isinstance(answer.body, bytes) else 0
             answer.headers.update(call.headers)
@@ -258,8 +258,8 @@ class Gateway:
 
     def _check_rate(self, call: GatewayCall) -> None:
         if call.identity.is_operator and is_loopback(str(call.request.remote or "")):
-            return  # whoever runs the grid, at its own machine, cannot take it from others by this
-        # Who makes tokens for a short time is not to be faster by that.
+            return  # the operator on the gateway's own machine may make as many requests as needed
+        # A user does not get a higher rate with short tokens.
         wait_s = self._parts.rates.wait_s(call.identity.user or call.identity.token_id)
         if wait_s > 0:
             settings = self.settings
@@ -268,7 +268,7 @@ class Gateway:
 
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
         if call.request.writer.output_size > 0:
-            # Something has been sent already; a client sees by the missing end that it is not all.
+            # A part of the answer was sent. The aborted connection tells the client that the rest is missing.
             cut(call.request)
             raise ConnectionResetError(str(error))
         headers = call.headers | error.headers | {"Cache-Control": "no-store"}
@@ -280,7 +280,7 @@ class Gateway:
         return response
 
     def bad_http(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
-        """Return the answer to what is no request, or to one that the gateway failed at."""
+        """Answer a malformed request (400), or one whose handling failed."""
         call = self._call(request)
         if status == 400:
             what = error.message if isinstance(error, HttpProcessingError) else str(error or "")
@@ -294,7 +294,7 @@ class Gateway:
         return response
 
     def closed_for_room(self) -> None:
-        """Tell the log, once in a while, that connections are closed to make room for others."""
+        """Log, at most once a minute, that connections were closed to make room for others."""
         self._n_closed += 1
         now_s = time.monotonic()
         if now_s >= self._tell_closed_s:
@@ -313,9 +313,9 @@ class Gateway:
         timed = None if route is not None and route.is_stream else seconds
         self._parts.metrics.answered(route.name if route else "", call.request.method, status, timed)
         if route is not None and is_of_link(route.path) and not problem:
-            return  # there are many each second; what is wrong with one is told
+            return  # links make many requests each second; only refused ones are logged
         if route is not None and route.name == "readyz" and status < 400:
-            return  # whoever watches the gateway asks all the time
+            return  # monitoring asks all the time
         now = time_text(time.time_ns() // 1_000_000)
         if self._audit is not None and _is_audited(call, problem):
             self._audit.add(_audit_entry(call, now, status, problem))
@@ -323,9 +323,9 @@ class Gateway:
 
 
 def _is_audited(call: GatewayCall, problem: str) -> bool:
-    """Return whether a request goes into the audit log: it changed something, was not allowed, or its token was wrong.
+    """Whether the audit log records a request: it changed something, was forbidden, or its token was wrong.
 
-    What comes without a token is left out: anybody could fill the log with it.
+    Requests without a token are left out, because anybody could fill the log with them.
     """
     is_known = call.route is not None and call.identity is not EVERYBODY
     return call.login_failed or (is_known and (call.request.method not in ("GET", "HEAD") or problem == "forbidden"))
@@ -391,7 +391,7 @@ def _parts(backend: Backend, settings: GatewaySettings) -> Parts:
 
 
 def _allow_files(most: int) -> None:
-    """Let this process have so many files open, as far as it may: a connection is one."""
+    """Raise the limit of open files as far as allowed; each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -401,7 +401,7 @@ def _allow_files(most: int) -> None:
 
 
 class _Server(web.Server):
-    """aiohttp's server, with our answers to what it would answer itself, and so many connections at most."""
+    """aiohttp's server with our own connections."""
 
     def __init__(self, gateway: Gateway, *, handler_cancellation: bool, **options: Any) -> None:
         super().__init__(gateway.handle, handler_cancellation=handler_cancellation)
@@ -420,7 +420,7 @@ class _Connection(web.RequestHandler):
             server,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]
-            # A few bytes could become very many.
+            # A few compressed bytes could become very many.
             auto_decompress=False,
             lingering_time=_LINGER_S,
             logger=logger,
@@ -429,7 +429,7 @@ class _Connection(web.RequestHandler):
         self._gateway = gateway
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection; if there are too many, the one that has been idle for longest is closed."""
+        """Add a connection; above the limit, close the one that has been idle for longest."""
         super().connection_made(transport)
         address = transport.get_extra_info("peername")
         over = self._gateway.connections.opened(self, address[0] if address else None)
@@ -438,14 +438,14 @@ class _Connection(web.RequestHandler):
             over.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self._gateway.connections.closed(self)
         super().connection_lost(exc)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer; then the connection is idle."""
+        """Send the answer, then mark the connection as idle."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -458,7 +458,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP."""
+        """Answer a malformed request with a problem document."""
         with contextlib.suppress(AttributeError):
             self.keep_alive(False)
         return self._gateway.bad_http(request, status, exc)

@@ -1,4 +1,4 @@
-"""How a gateway is set up: where it listens, its limits, and its certificate, which may be renewed while it runs."""
+"""Settings of a gateway: address, limits, tokens, and a certificate that can be renewed while the gateway runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_PORT = 8765
 
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Whose tokens are taken beside our own: the table ``[gateway.issuer]`` (docs/gateway.md, "Tokens of an issuer").
+    """An issuer whose tokens are accepted besides our own (docs/gateway.md, "Tokens of an issuer").
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def check_issuer_url(option: str, url: str) -> None:
-    """Raise OptionError if keys cannot be asked for at a URL, or not so that they can be trusted."""
+    """Raise OptionError if keys fetched from a URL could not be trusted."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -77,50 +77,48 @@ def check_issuer_url(option: str, url: str) -> None:
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a gateway is set up."""
+    """Settings of a gateway."""
 
-    host: str = "127.0.0.1"  # the address to listen at
-    port: int = DEFAULT_PORT  # 0: any that is free
-    # Where the tokens are kept: a path, or a URL. None: there are none; everybody who reaches the gateway is an
-    # operator, so that it listens on loopback alone.
+    host: str = "127.0.0.1"  # address to listen on
+    port: int = DEFAULT_PORT  # 0: any free port
+    # Path or URL of the token database. Without one, every client is an operator, and the gateway listens on loopback
+    # only.
     tokens: str | None = None
-    # Files with the certificate (and those that it is signed with) and its key, for TLS.
+    # Files of the certificate chain and its key, for TLS.
     cert: str | None = None
     key: str | None = None
-    # A file of certificates: who shows one that is signed by one of them is known by it. The other ends of links must
-    # then, users need not.
+    # File of certificate authorities for client certificates. Links must then show one; users need not.
     client_ca: str | None = None
-    # Whether tokens may be sent here without TLS from other machines: where something in front of the gateway speaks
-    # TLS, or nobody else is on the network.
+    # Whether clients may send tokens without TLS from other machines: behind a TLS proxy, or on a private network.
     plain_http: bool = False
-    issuer: IssuerSettings | None = None  # whose tokens are taken beside our own
-    # Files, which are rotated: what tokens and operators did, and a line for each request. None: beside the tokens if
-    # they are in a file, or else nowhere; and standard error.
+    issuer: IssuerSettings | None = None  # whose tokens are accepted besides our own
+    # Rotated files: the audit log, and the log of requests. By default the audit log lies beside the tokens if they are
+    # in a file, and requests are logged to standard error.
     audit: str | None = None
     log: str | None = None
-    # Of a request that hands in jobs.
+    # Limits of a submission: bytes and jobs.
     max_body_bytes: int = 32 << 20
     max_jobs: int = 10_000
-    max_job_bytes: int = 1 << 20  # of one job in it
-    # How many requests each user may make, in the long run and at once.
+    max_job_bytes: int = 1 << 20  # of one job
+    # Requests per second of each user, in the long run and in a burst.
     requests_per_s: float = 500.0
     burst: float = 1_000.0
-    max_open_jobs: int = 100_000  # how many jobs of a user may be handed in and not over
-    # Requests of a user that are being answered, and streams of events and output that are open.
+    max_open_jobs: int = 100_000  # open jobs of a user
+    # Concurrent requests of a user, and open streams.
     max_at_once: int = 100
     max_streams: int = 500
-    # Of everybody together, and from one address. One more takes the place of the one that has been idle for longest.
+    # Connections in all and from one address. A further one replaces the one that has been idle for longest.
     max_connections: int = 4_000
     max_connections_per_address: int = 1_000
     failed_logins_per_minute: float = 20.0  # from one address; then its tokens are not looked up for a while
-    max_held_bytes: int = 256 << 20  # of all bodies together that are being read and worked on
-    body_timeout_s: float = 30.0  # in which the body of a request must have come
-    idle_s: float = 75.0  # after which a connection without a request is closed
-    comment_s: float = 15.0  # how often a stream of events that has nothing to say says so
-    backlog: int = 10_000  # so many events may wait for a watcher that does not take them; then it is dropped
-    # How often it is looked whether the tokens of open streams can be used still. (At each event as well.)
+    max_held_bytes: int = 256 << 20  # bytes of all bodies that are being read or handled
+    body_timeout_s: float = 30.0  # time within which a request's body must arrive
+    idle_s: float = 75.0  # time after which an idle connection is closed
+    comment_s: float = 15.0  # interval of keep-alive messages on a silent stream
+    backlog: int = 10_000  # events that may wait for a watcher before it is dropped
+    # Interval at which the tokens of open streams are checked, besides at each event.
     check_tokens_s: float = 1.0
-    stop_s: float = 10.0  # so long requests may take to come to an end when the gateway stops
+    stop_s: float = 10.0  # time that requests in progress have to finish when the gateway stops
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -132,7 +130,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Refuse what does not go with the rest, and what would be open to everybody."""
+        """Raise OptionError for settings that contradict each other or would let everybody in."""
         if (self.cert is None) != (self.key is None):
             given, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
@@ -155,7 +153,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, seen from itself.
+    """Whether a host is a loopback address.
 
     Examples
     --------
@@ -171,7 +169,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Certificate:
-    """A certificate and its key in files; whoever connects may show one that is signed by one of `client_ca`."""
+    """A TLS certificate with its key, reloaded when its files change; optionally verifies client certificates."""
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
@@ -205,12 +203,12 @@ class Certificate:
             except OSError as error:
                 problem = f"{self._client_ca}: {getattr(error, 'reason', None) or error.strerror}"
                 raise OptionError("client_ca", f"{problem}; name a file with certificates (PEM)") from None
-            # Users have tokens, and show none.
+            # Users authenticate by tokens and show no certificate.
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def _state(self) -> tuple[object, ...]:
-        """Return by what a change of the files is seen."""
+        """Return what changes when the files change."""
         found: list[object] = []
         for path in (self._cert, self._key):
             try:
@@ -221,11 +219,11 @@ class Certificate:
         return tuple(found)
 
     def has_changed(self) -> bool:
-        """Return whether the files are others than those that were read last."""
+        """Whether the files have changed since they were last read."""
         return self._state() != self._seen
 
     def reload(self) -> None:
-        """Read the files again, for connections that come from now on; the old ones go on if that fails."""
-        self._seen = self._state()  # what is wrong with them is told once
+        """Read the files again for new connections; if that fails, keep the old certificate."""
+        self._seen = self._state()  # a faulty file is reported once
         self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self._loaded(self.context)

@@ -1,4 +1,4 @@
-"""Answers that go on: events as they happen, over server-sent events or WebSocket, and output as it is written."""
+"""Long answers: events over server-sent events or WebSocket, and the output of jobs as it is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAST_HEADER = "Gridweave-Last"
 MOST_OUTPUT_BYTES = 1 << 20
 
 _SEND_S = 30.0
-"""A client that takes nothing for so long has gone."""
+"""Time after which a client that reads nothing counts as disconnected."""
 
 _FIRST_LOOK_S = 0.05
 _LONGEST_LOOK_S = 0.5
@@ -32,38 +32,38 @@ _MOST_NUMBER = 2**62
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which events are asked for."""
+    """Query of an event stream."""
 
-    # Those after this one; left out: those from now on.
+    # number of the last known event; default: events from now on
     after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] | None = None
-    # Only of these jobs, of these kinds.
+    # Only these jobs and kinds.
     job: Annotated[tuple[JobId, ...], Meta(max_length=1_000)] = ()
     kind: Annotated[tuple[EventKind, ...], Meta(max_length=100)] = ()
-    user: str | None = None  # only of jobs of this user
-    format: Literal["json", "msgpack"] = "json"  # of the frames of a WebSocket
+    user: str | None = None  # only jobs of this user
+    format: Literal["json", "msgpack"] = "json"  # of the WebSocket's frames
 
 
 class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of what a rank has written is asked for."""
+    """Query of a rank's output."""
 
     rank: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    attempt: Annotated[int, Meta(ge=1, le=_MOST_NUMBER)] | None = None  # of the job; left out: the last one
-    stream: Literal["out", "err", "result"] = "out"  # standard output, standard error, or what a callable has returned
+    attempt: Annotated[int, Meta(ge=1, le=_MOST_NUMBER)] | None = None  # of the job; default: the last
+    stream: Literal["out", "err", "result"] = "out"  # standard output, standard error, or the result of a callable
     offset: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0  # of the first byte
-    # So many bytes at most; with `follow` of no effect.
+    # At most this many bytes; ignored with `follow`.
     limit: Annotated[int, Meta(ge=1, le=MOST_OUTPUT_BYTES)] = MOST_OUTPUT_BYTES
-    follow: bool = False  # whether what is written later is sent, too, until the job has ended
+    follow: bool = False  # whether to continue until the job has ended
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
 async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | None]:
-    """Return which events a request may and wants to see, and after which one."""
+    """Return the filter of an event request, and the number of the last known event."""
     after = query.after
     heard = call.request.headers.get("Last-Event-ID")
     if heard:
-        # A browser that comes back asks for the same URL; what it has seen since then counts.
+        # A reconnecting browser asks for the same URL; the header has the newer number.
         if not (heard.isascii() and heard.isdigit() and len(heard) < 19):
             raise refused_field("Last-Event-ID", f"is {heard!r:.50}, which is not the number of an event")
         after = int(heard)
@@ -93,7 +93,7 @@ async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
     with call.parts.streams.one(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
         await response.prepare(call.request)
-        # Whoever has read this hears everything from there on: so it is not sent before the hub knows of the watcher.
+        # A client may rely on all events after this line, so it is sent only once the hub knows the watcher.
         greeting = b": gridweave\n\n"
         watching = call.parts.hub.watch(wanted, call.identity.token_id, after, call.parts.settings.comment_s)
         async with contextlib.aclosing(watching):
@@ -104,7 +104,7 @@ async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
                 if isinstance(told, StreamEnd):
                     await _send(call, response, b"event: end\ndata: %b\n\n" % msgspec.json.encode(told))
                     break
-                # A number alone is no event, but whoever comes back with it gets no event twice or in vain.
+                # A number without an event lets a client resume without repetition.
                 data = b": still here\nid: %d\n\n" % told if isinstance(told, int) else told.sse()
                 if data:
                     await _send(call, response, data)
@@ -149,7 +149,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
 
 
 async def _until_closed(socket: web.WebSocketResponse, sending: asyncio.Task[None]) -> None:
-    """Hear what the client says, which is nothing but that it goes."""
+    """Read from the client until it disconnects; it sends nothing else."""
     while True:
         hearing = asyncio.create_task(socket.receive())
         try:
@@ -203,7 +203,7 @@ _CLOSE_CODES = {
 
 
 async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
-    """Close a WebSocket; the reason is the `StreamEnd`, as JSON."""
+    """Close a WebSocket with the `StreamEnd` as JSON for its reason."""
     await socket.close(code=_CLOSE_CODES[end.reason], message=msgspec.json.encode(end))
 
 
@@ -211,7 +211,7 @@ async def _close(socket: web.WebSocketResponse, end: StreamEnd) -> None:
 
 
 async def output(call: GatewayCall, query: OutputQuery) -> web.StreamResponse:
-    """Read what a rank of a job has written, or follow it."""
+    """Read the output of a rank, or follow it."""
     record = await call.own_job()
     part = await _output_part(call, record.job_id, query, query.offset)
     headers = {OFFSET_HEADER: str(part.offset), "Content-Type": call.answer_form}
@@ -235,7 +235,7 @@ async def _output_part(call: GatewayCall, job_id: int, query: OutputQuery, offse
 async def _follow(
     call: GatewayCall, job_id: int, query: OutputQuery, part: OutputPart, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Send a part and all that follows; a stream that is cut off before the last part has no proper end."""
+    """Send a part and all that follows. A stream that is cut off has no proper end, so the client notices."""
     response = web.StreamResponse(headers={**call.headers, **headers, "X-Accel-Buffering": "no"})
     response.enable_chunked_encoding()
     await response.prepare(call.request)
@@ -266,7 +266,7 @@ async def _follow(
 
 
 async def _check_wanted(call: GatewayCall) -> None:
-    """Refuse to go on with a stream whose token can be used no more, or when the gateway stops."""
+    """Refuse to continue a stream whose token is no longer valid, or when the gateway stops."""
     tokens = call.parts.tokens
     if tokens is not None and call.identity.token_id not in await tokens.usable():
         raise RefusalError("unauthenticated", "the token is no longer valid")

@@ -1,4 +1,4 @@
-"""Jobs that are handed in: read one by one, checked, given their keys and their user, and passed on."""
+"""Submission of jobs: decode them one by one, check them, set their keys and users, and pass them to the grid."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from gridweave.site.job import Accepted, Declined, JobRequest
 from gridweave.site.launch import json_problem, nested_values
 
 MOST_WEIGHT = 1e9
-"""The largest weight and priority of a job: orders multiply them with nodes and times, and compare the products."""
+"""Largest weight and priority of a job, because policies multiply them by nodes and times."""
 
 _MOST_NAME = 200
 _MOST_KEY = 190
 _MOST_PARTS = 1_000_000
-"""So many arguments, variables and values the jobs of one request may have in all: each costs far more memory than its
-bytes on the wire."""
+"""Arguments, variables and values of all jobs of one request, at most: each needs far more memory than bytes on the
+wire."""
 _MOST_ERRORS = 20
 _IN_ONE_GO = 200
 
 
 class _TooManyError(GridweaveError, ValueError):
-    """More jobs than one request may have."""
+    """The request has more jobs than allowed."""
 
 
 class _RawJob(msgspec.Struct):
-    """A job of which only the outside has been read."""
+    """A job whose fields are not decoded yet."""
 
     request: msgspec.Raw
     key: Key | None = None
@@ -49,7 +49,7 @@ class _RawJob(msgspec.Struct):
 
 
 class _Counting:
-    """How many more jobs may be read. Nothing else runs while a body is decoded."""
+    """Counts decoded jobs against the limit. Nothing else runs while a body is decoded."""
 
     left = 0
 
@@ -60,7 +60,7 @@ class _RawJobs(msgspec.Struct):
 
 
 async def submit(call: GatewayCall) -> Submitted:
-    """Hand in jobs; they are durable when the answer comes. A single one that is declined is refused."""
+    """Submit jobs; the answer comes once they are durable. A single job that is declined is a problem of its own."""
     site, jobs = await _read(call)
     call.jobs = len(jobs)
     keys = _keys(call, jobs)
@@ -85,7 +85,7 @@ def _answer(key: str, answer: Accepted | Declined) -> SubmitAnswer:
 async def _hand_in(
     call: GatewayCall, jobs: list[tuple[str, JobRequest]], site: str | None
 ) -> Sequence[Accepted | Declined]:
-    """Pass jobs on, if their users have not too many."""
+    """Submit jobs to the grid unless a user has too many."""
     parts = call.parts
     users = [(key, request.user) for key, request in jobs]
     if site is None:
@@ -105,7 +105,7 @@ async def _hand_in(
 
 
 def _read_raw(call: GatewayCall) -> _RawJobs:
-    """Return the jobs of a request, none of them read yet."""
+    """Return the jobs of a request, not decoded yet."""
     most = call.parts.settings.max_jobs
     _Counting.left = most
     try:
@@ -118,7 +118,7 @@ def _read_raw(call: GatewayCall) -> _RawJobs:
 
 
 async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
-    """Return to which site, and which jobs; all that is wrong with their types is told at once."""
+    """Return the site and the decoded jobs; report all wrong types at once."""
     raw = _read_raw(call)
     call.data = b""
     most_bytes = call.parts.settings.max_job_bytes
@@ -141,14 +141,14 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
             raise RefusalError("body-too-large", problem)
         jobs.append(NewJob(request=call.as_user(request, f"jobs[{place}].request"), key=one.key))
         if place % _IN_ONE_GO == _IN_ONE_GO - 1:
-            await asyncio.sleep(0)  # others' requests are not to wait for all of these
+            await asyncio.sleep(0)  # let other requests run in between
     if wrong:
         raise RefusalError("invalid-request", f"{wrong[0].where}: {wrong[0].detail}", errors=wrong)
     return raw.site, _within_limits(call.identity.info.limits, raw.site, jobs)
 
 
 def _within_limits(limits: TokenLimits, site: str | None, jobs: list[NewJob]) -> list[NewJob]:
-    """Return jobs with their accounts; refuse all of them if one goes beyond what the token is for."""
+    """Set the accounts of jobs; refuse all of them if one exceeds the limits of the token."""
     if limits == TokenLimits():
         return jobs
     if len(limits.accounts) == 1:
@@ -199,12 +199,12 @@ def _keys(call: GatewayCall, jobs: Sequence[NewJob]) -> list[str]:
 
 
 def _of_user(user: str, key: str) -> str:
-    """Return a key that no other user can have; where the one ends and the other begins is not to be mistaken."""
+    """Return a key that is unique among users; the separator keeps user and key apart."""
     return f"{len(user)} {user} {key}"
 
 
 def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], places: Sequence[int]) -> None:
-    """Refuse a key that stands twice in a request: the second job would never be run."""
+    """Refuse a key that occurs twice in a request, because its second job would never run."""
     first: dict[str, int] = {}
     for (key, _), place in zip(passed, places, strict=True):
         if key in first:
@@ -216,7 +216,7 @@ def _check_unique(call: GatewayCall, passed: Sequence[tuple[str, JobRequest]], p
 
 
 def keeping_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with a request that could not be passed on as it is, in one line, or None.
+    """Return why a request cannot be stored, on one line, or None.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def _can_be_kept(request: JobRequest) -> bool:
 
 
 def _bad_fields(part: msgspec.Struct, within: str = "") -> Iterator[tuple[str, str]]:
-    """Yield which numbers no journal can hold, and why."""
+    """Yield the numbers that no journal can hold, with the reason."""
     for name in part.__struct_fields__:
         value = getattr(part, name)
         for one in value if isinstance(value, tuple) else (value,):

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers: JSON or MessagePack, by the same types, and nothing that could hurt."""
+"""Encoding of requests and answers, JSON or MessagePack of the same types, with strict checks of what clients send."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def accepted(header: str, offered: Sequence[str]) -> str | None:
-    """Return which of the forms that are offered a client wants most: the first one where it does not mind, or None.
+    """Return the offered media type that an ``Accept`` header prefers, the first one of equals, or None.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def accepted(header: str, offered: Sequence[str]) -> str | None:
 
 def _covers(wanted: str, form: str) -> bool:
     wanted = _ALIASES.get(wanted, wanted)
-    # Whoever accepts problem documents of a form accepts that form.
+    # A client that accepts problem documents of a type accepts the type.
     wanted = wanted.replace("application/problem+", "application/")
     return wanted in ("*/*", "*", form) or wanted == form.partition("/")[0] + "/*"
 
@@ -108,7 +108,7 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take:
 
 
 def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "") -> T:
-    """Return what a body says, or the part of one that stands at `where`; fields that nobody knows are refused."""
+    """Decode a body, or its part at `where`; unknown fields are refused."""
     try:
         found: T = _DECODE[form](data, type=kind)
         _check_names(data, form, kind, where)
@@ -118,24 +118,24 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
         raise RefusalError("invalid-request", f"{wrong.where or 'the body'}: {wrong.detail}", errors=[wrong]) from None
     except RecursionError:
         raise RefusalError("malformed-body", f"{where or 'the body'} is nested too deeply") from None
-    except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # text that is no UTF-8 is a ValueError
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # invalid UTF-8 is a ValueError
         name = "JSON" if form == JSON else "MessagePack"
         raise RefusalError("malformed-body", f"{where or 'the body'} is not {name}: {shortened(str(error))}") from None
 
 
-# The types themselves take fields that they do not know: those of a newer version are in journals and on links. Only
-# what a user writes may hold none. A second reading by types that know nothing but the names costs a few microseconds.
+# The types themselves ignore unknown fields, because journals and links hold those of newer versions. Only clients must
+# not send any. A second decoding that looks only at names takes a few microseconds.
 
 
 @functools.cache
 def _names_of(kind: Any) -> Any:
-    """Return the type with the names of a struct, and of all structs in it, which takes no others."""
+    """Return a struct type with only the field names of `kind`, at any depth, that refuses unknown ones."""
     fields: list[tuple[str, Any, Any]] = [(one.name, _names_in(one.type), None) for one in _fields(kind)]
     return msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
 
 
 def _names_in(kind: Any) -> Any:
-    """Return the same of the type of a field; what holds no struct is not read."""
+    """Return the same for the type of a field; a value without structs is not decoded."""
     inner = _struct_in(kind)
     if inner is None:
         return msgspec.Raw
@@ -143,7 +143,7 @@ def _names_in(kind: Any) -> Any:
 
 
 def _struct_in(kind: Any) -> Any:
-    """Return the struct that a value is, may be, or has many of; None if there is none.
+    """Return the struct in a type such as `list[T]` or `T | None`, or None.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def _fields(kind: type[Any]) -> Sequence[msgspec.structs.FieldInfo]:
 
 
 def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: str) -> None:
-    """Refuse a body with fields that nobody knows: each by its name, with the known one that looks most like it."""
+    """Raise RefusalError with all unknown fields, each with the most similar known name."""
     structure: Any = kind
     names = _names_of(structure)
     try:
@@ -181,7 +181,7 @@ def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: s
 
 
 def _unknown(value: Any, kind: Any, where: str) -> Iterator[FieldProblem]:
-    """Yield the fields that a struct does not know, at any depth."""
+    """Yield the unknown fields of a struct, at any depth."""
     known = {one.encode_name: one.type for one in _fields(kind)}
     for name, inner in value.items():
         place = f"{where}.{name}" if where else str(name)
@@ -193,7 +193,7 @@ def _unknown(value: Any, kind: Any, where: str) -> Iterator[FieldProblem]:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Return what was perhaps meant by a name that is not known, or all that would be.
+    """Suggest the known name most similar to an unknown one, or list all known names.
 
     Examples
     --------
@@ -205,7 +205,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProblem:
-    """Return what is wrong where, by what msgspec says of a part of a request.
+    """Convert an error of msgspec into a field and its problem.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProb
 
 
 def _check_parameters(query: Any, known: Sequence[str]) -> None:
-    """Refuse parameters that nobody knows, all of them."""
+    """Raise RefusalError with all unknown query parameters."""
     strange = [name for name in dict.fromkeys(query) if name not in known and _is_text(name)]
     wrong = [FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, known)}") for name in strange]
     if wrong:
@@ -230,11 +230,11 @@ def _check_parameters(query: Any, known: Sequence[str]) -> None:
 
 
 class NoParameters(msgspec.Struct, frozen=True):
-    """What the part of a URL behind ``?`` may say where nothing can be said."""
+    """The query of a route without parameters."""
 
 
 def parameters(query: Any, kind: type[T]) -> T:
-    """Return what the part of a URL behind ``?`` says; parameters that may be repeated are tuples in `kind`."""
+    """Decode a query string; fields of `kind` whose default is a tuple may be repeated."""
     structure: Any = kind
     fields: Sequence[msgspec.structs.FieldInfo] = _fields(structure)
     repeatable = {field.name for field in fields if isinstance(field.default, tuple)}
@@ -251,7 +251,7 @@ def parameters(query: Any, kind: type[T]) -> T:
     try:
         answer = msgspec.convert(found, kind, strict=False)
         for name in found:
-            if getattr(answer, name) is None:  # the text "null" is taken for none at all
+            if getattr(answer, name) is None:  # the text "null" would be None
                 raise msgspec.ValidationError(f"Expected a value, got `null` - at `$.{name}`")
     except msgspec.ValidationError as error:
         problem = field_problem(error)
@@ -261,7 +261,7 @@ def parameters(query: Any, kind: type[T]) -> T:
 
 
 def _is_text(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: bytes of a URL that are none become what cannot."""
+    """Whether a text is valid Unicode: invalid bytes in a URL become surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -270,12 +270,12 @@ def _is_text(text: str) -> bool:
 
 
 def encode(value: object, form: str) -> bytes:
-    """Return an answer as it goes over the wire."""
+    """Encode an answer."""
     return msgspec.json.encode(value) if form == JSON else msgspec.msgpack.encode(value)
 
 
 def problem_response(problem: Problem, accept: str, headers: dict[str, str]) -> web.Response:
-    """Return the answer that tells of a problem, whatever the client accepts."""
+    """Return the response for a problem, in the client's preferred form, or JSON."""
     form = accepted(accept, BOTH) or JSON
     if problem.retry_after_s is not None:
         headers = headers | {"Retry-After": str(max(1, math.ceil(problem.retry_after_s)))}
