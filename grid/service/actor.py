@@ -44,10 +44,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
 class MetaActor(DrivenActor["GridDesk"]):
-    """The meta-scheduler as an actor: a thin shell around its `GridDriver`.
+    """The meta-scheduler as an actor, a thin shell around its `GridDriver`.
 
-    It reaches its sites by `calls`: as actors of its Ray cluster or, if they are `far`, over the links of the gateway.
-    `machines` are those of each site, in site order.
+    It calls its sites through `calls`: as actors of its Ray cluster or, if they are `far`, over the links of the
+    gateway. `machines` lists the machines of each site, in site order.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class MetaActor(DrivenActor["GridDesk"]):
         super().__init__(GRID_ACTOR, **own)
 
     def make_desk(self) -> GridDesk:
-        """Return the desk of the meta-scheduler."""
+        """Create the meta-scheduler's queries with its driver."""
         from gridweave.grid.service.desk import GridDesk
         from gridweave.grid.service.driver import GridDriver
 
         place = journal_place(self._journal, self._password_file)
         own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
-        # Ray hands arrays over read-only, and the kernels write into some of these.
+        # Ray returns arrays read-only, and the kernels write into some of these.
         settings = copy.deepcopy(self._settings)
         driver = GridDriver(settings, place, self._clock, to_site=self._to_site, **own)
         return GridDesk(driver, self._machines)
@@ -91,15 +91,15 @@ class MetaActor(DrivenActor["GridDesk"]):
         return refusal
 
     async def packet(self, site: str, data: bytes) -> str | None:
-        """Take in a packet from a site; return why it was dropped, if it was."""
+        """Apply a packet from a site; return why it was dropped, or None."""
         return self.desk_now().driver.packet(site, data)
 
     async def probed(self, data: bytes) -> None:
-        """Take in what a site has measured of the way to another."""
+        """Record what a site has measured of its path to another site."""
         await self.desk_now().driver.probed(msgspec.msgpack.decode(data, type=Probed))
 
     async def measured(self) -> bytes:
-        """Return what is known of the ways between the sites by probes."""
+        """Return the paths between sites that probes have measured."""
         driver = (await self.desk()).driver
         return encode(driver.grid.measured.pairs(driver.clock.now_ms()))
 
@@ -111,7 +111,7 @@ class MetaActor(DrivenActor["GridDesk"]):
 
 
 class GatewayActor(LiveActor):
-    """A gateway in front of the actors of its Ray cluster; restarted, it listens again at the same address.
+    """A gateway in front of the actors of its Ray cluster; after a restart it listens at the same address.
 
     Parameters
     ----------
@@ -133,11 +133,11 @@ class GatewayActor(LiveActor):
 
     @property
     def problem(self) -> GridweaveError | None:
-        """Why it does not listen, or None."""
+        """Why the gateway does not listen, or None."""
         return self._problem
 
     async def _serve(self) -> None:
-        """Start the gateway, again and again until it listens."""
+        """Try to start the gateway until it listens."""
         from gridweave.grid.service.doors import serve_door
         from gridweave.grid.service.gateway_process import log_requests
 
@@ -166,7 +166,7 @@ class GatewayActor(LiveActor):
                 write_whole(Path(self._mark), msgspec.json.encode(GatewayMark(stat.pid, stat.start_ticks)))
 
     async def ready(self) -> str:
-        """Return the URL at which it listens; GridweaveError if it could not."""
+        """Return the URL of the gateway; raise GridweaveError if it does not listen."""
         await self._tried.wait()
         if self._served is None:
             assert self._problem is not None, "tried without a result"
@@ -174,14 +174,14 @@ class GatewayActor(LiveActor):
         return self._served.gateway.url
 
     async def carry(self, site: str, data: bytes) -> str | None:
-        """Carry a packet of the meta-scheduler to a site that is elsewhere; return why the site refuses it."""
+        """Carry a packet of the meta-scheduler to a remote site; return why the site refuses it, or None."""
         from gridweave.grid.service.doors import carry
 
         await self._tried.wait()
         return await carry({} if self._served is None else self._served.links, site, data)
 
     async def stop(self) -> None:
-        """Take no more requests, answer what is under way, and stop."""
+        """Stop accepting requests, answer those in progress, and stop."""
         for task in self._tasks:
             task.cancel()
         if self._served is not None:

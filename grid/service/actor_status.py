@@ -1,6 +1,6 @@
-"""What the actors of a grid say of themselves, asked over Ray: `gridweave status --actors`, on any host of a cluster.
+"""The state of a grid's actors, asked over Ray: `gridweave status --actors`, on any host of a cluster.
 
-An actor whose Ray node is gone cannot answer; then this names the node that it waits for, and what to type there.
+If an actor's Ray node is gone, the status names the node that the actor waits for, and the command that starts it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     well: bool
     host: str = ""
     pid: int | None = None
-    since_ms: int | None = None  # Unix time at which its process made it
+    since_ms: int | None = None  # Unix time at which its process started
     detail: str = ""
 
 
 def namespace_of(grid: str, default: str) -> str:
-    """Return the Ray namespace of a grid's actors.
+    """Return the Ray namespace of a grid.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def namespace_of(grid: str, default: str) -> str:
 
 
 def look_at_actors(address: str, namespace: str) -> list[ActorStatus]:
-    """Return how the actors in a namespace of a Ray cluster are; empty if there are none.
+    """Return the state of all actors in a namespace; empty if there are none.
 
     UnavailableError if the cluster does not answer.
     """
@@ -67,7 +67,7 @@ def _status(
 
 
 def awaited_node(name: str, names: Iterable[str], nodes: Sequence[Mapping[str, Any]], head: str) -> str:
-    """Return which Ray node an actor waits for, and what to type there; empty if its node is there.
+    """Return which Ray node an actor waits for and the command that starts it; empty if the node is there.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ ray start --address=10.0.0.1:6379 --labels=gridweave.io/site=beta
 
 
 def labels_of(name: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the labels of the Ray node of an actor of a site; empty for the others.
+    """Return the labels of the Ray node on which a site's actor runs; empty for other actors.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The actors of a grid, or of a site alone, on the Ray cluster that this process has joined: made, found and ended."""
+"""Actors of a grid, or of a single site, on the Ray cluster that this process has joined: start, find and stop them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gridweave.site.service.calls import (
 from gridweave.version import __version__
 
 START_S = 60.0
-"""How long an actor may take to answer."""
+"""How long an actor may take to answer, in seconds."""
 
 COMPILE_S = 600.0
-"""How long the first start on a machine may take, in which kernels are compiled."""
+"""How long the first start on a machine may take, which compiles kernels, in seconds."""
 
 GIVE_UP_S = 10.0
-"""How long actors are waited for that end because the start of a grid has failed."""
+"""How long to wait for actors to end after the start of a grid has failed, in seconds."""
 
 _AGAIN_S, _ABOUT_S, _TELL_EVERY_S = 0.2, 5.0, 10.0
 
@@ -75,7 +75,7 @@ def find_all_actors(namespace: str) -> dict[str, Any]:
 
 
 def ask_about(actors: Mapping[str, Any], timeout_s: float = _ABOUT_S) -> dict[str, ActorInfo]:
-    """Return what actors say of themselves; those that do not answer in time are left out."""
+    """Return what each actor reports of itself, without those that do not answer in time."""
     import ray
 
     asked = {name: handle.about.remote() for name, handle in actors.items()}
@@ -89,9 +89,9 @@ def ask_about(actors: Mapping[str, Any], timeout_s: float = _ABOUT_S) -> dict[st
 
 
 def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-    """End actors, and the jobs that they run if `end_jobs`: the gateway and the agents first, then the others.
+    """Stop actors, gateway and agents first, and with `end_jobs` their jobs.
 
-    What does not answer in time is ended all the same: its journal is whole at every instant.
+    An actor that does not answer in time is killed; its journal is consistent at every instant.
     """
     import ray
 
@@ -107,14 +107,14 @@ def stop_actors(actors: Mapping[str, Any], *, end_jobs: bool = True, timeout_s: 
 
 
 class Spot(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an actor is: on a Ray node with these labels, on the machine with this IP address; empty: on any."""
+    """Where to place an actor: a Ray node with these labels on the machine with this IP address; empty: any."""
 
     labels: dict[str, str] = {}
     ip: str = ""
 
 
 class RunningActors:
-    """Actors on Ray, of a grid or of a site alone; those in `made` did not run before.
+    """Actors of a grid or site on Ray; `made` lists those that this process has started.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class RunningActors:
         self.made: set[str] = set()
 
     def find(self, names: Sequence[str]) -> None:
-        """Take over those actors that run.
+        """Find the actors that run already.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class RunningActors:
         self.actors |= found
 
     def add(self, kind: type[LiveActor], name: str, spot: Spot, *arguments: object, **options: object) -> None:
-        """Make an actor, unless it runs; it starts when there is a node for it."""
+        """Create an actor unless it runs; it starts once a node for it has joined."""
         import ray
 
         if name in self.actors:
@@ -165,7 +165,7 @@ class RunningActors:
         self.made.add(name)
 
     def call(self, actor: str, method: str, *arguments: object, timeout_s: float = START_S) -> Any:
-        """Call a method of an actor; UnavailableError if there is no answer."""
+        """Call a method of an actor; UnavailableError if it does not answer."""
         import ray
 
         try:
@@ -174,7 +174,7 @@ class RunningActors:
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
     def wait_for(self, names: Sequence[str], timeout_s: float, tell: TellMissing | None = None) -> None:
-        """Wait until actors work; call `tell` every 10 s with those that do not yet.
+        """Wait until actors are ready; call `tell` every 10 s with the names of those that are not.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class RunningActors:
                 ray.get(reference, timeout=max(0.0, until - time.monotonic()))
                 del waiting[name]
             except (ray.exceptions.ActorUnavailableError, UnavailableError) as error:
-                # Its node or its process was killed just now, and Ray is about to restart it.
+                # Its node or process was killed just now, and Ray is about to restart it.
                 if time.monotonic() > until:
                     self._give_up(name, timeout_s, error)
                 time.sleep(_AGAIN_S)
@@ -212,7 +212,7 @@ class RunningActors:
         return self.actors[name].ready.remote()
 
     def _give_up(self, name: str, timeout_s: float, error: Exception) -> NoReturn:
-        """End the actors that were made here, and raise why one of all actors does not work."""
+        """Stop the actors that this process has started, and raise why one of all actors is not ready."""
         reason = reason_of(error)
         self.actors = {made: self.actors[made] for made in self.made}
         self.stop(end_jobs=False, timeout_s=min(timeout_s, GIVE_UP_S))
@@ -221,13 +221,13 @@ class RunningActors:
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
     def wait(self, timeout_s: float = START_S, tell: TellMissing | None = None) -> None:
-        """Wait until all actors work; if one does not, end those that were made here."""
+        """Wait until all actors are ready; if one fails, stop those that this process has started."""
         agents = [name for name in self.actors if name.startswith("agent:")]
-        # Agents compile nothing: one that is not there soon has no node to be on.
+        # Agents compile nothing, so an agent that does not start soon has no node.
         self.wait_for(agents, timeout_s)
         self.wait_for([name for name in self.actors if name not in agents], max(timeout_s, COMPILE_S), tell)
 
     def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
-        """End the actors, as `stop_actors`."""
+        """Stop the actors, as `stop_actors` does."""
         stop_actors(self.actors, end_jobs=end_jobs, timeout_s=timeout_s)
         self.actors = {}

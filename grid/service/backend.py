@@ -1,6 +1,6 @@
-"""A live grid as the gateway sees it, whatever carries the questions to its desks: on Ray, or a site alone.
+"""A live grid as the gateway sees it, on Ray or as a single site, whatever carries the calls.
 
-To the gateway of a site alone the grid behind it may be away, or there may be none.
+Seen from the gateway of a single site, the grid may be away or absent.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ from gridweave.site.service.calls import (
 from gridweave.version import __version__
 
 SUBMIT_S = 60.0
-"""So long an answer to jobs that are handed in is waited for."""
+"""How long to wait for the answer to a submission, in seconds."""
 
 WHAT_IF_S = 60.0
-"""So long it is waited for what would become of the grid if it were another, which is played twice or four times."""
+"""How long to wait for a what-if, which simulates the grid two to four times, in seconds."""
 
 LOOK_S = 1.5
-"""So long it is waited for what a site or the grid says of itself."""
+"""How long to wait for the state of a site or the grid, in seconds."""
 
 PATIENT_S, HUNG_S = 0.5, 1.0
-"""A site that has not answered for so long is asked whether it answers at all, and has so long for that."""
+"""After this silence a site is asked whether it answers at all; it has as long again for that answer. In seconds."""
 
 RECORDS_AT_ONCE = 1_000
-"""So many records a desk is asked for in one call."""
+"""Records to ask for in one call."""
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class LiveBackend:
     """
 
     home = GRID_ACTOR
-    """The actor at whose desk is asked what is asked of the whole."""
+    """Name of the actor that answers questions about the whole grid."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -118,11 +118,11 @@ class LiveBackend:
 
     @property
     def _site_actors(self) -> dict[str, str]:
-        """The names of sites by those of their actors, as far as they are known."""
+        """Names of sites by the names of their actors, as far as known."""
         return {site_actor(site.name): site.name for site in self._names}
 
     async def _unless_hung(self, actor: str, call: Coroutine[Any, Any, bytes]) -> bytes:
-        """Return the answer to a call; SiteAwayError if meanwhile the site does not even say how it is."""
+        """Return the answer to a call; raise SiteAwayError if meanwhile the site does not even report its state."""
         task = asyncio.ensure_future(call)
         try:
             done, _ = await asyncio.wait([task], timeout=PATIENT_S)
@@ -133,7 +133,7 @@ class LiveBackend:
             task.cancel()
 
     async def _look_at(self, actor: str) -> None:
-        """Raise SiteAwayError if a site does not say how it is."""
+        """Raise SiteAwayError if a site does not report its state."""
         try:
             await self._calls.ask(actor, "status", question(), timeout_s=HUNG_S, alone=True)
         except UnavailableError as error:
@@ -147,13 +147,13 @@ class LiveBackend:
     # -- who there is -------------------------------------------------------------------------------------------------
 
     async def _sites(self) -> list[SiteNames]:
-        """Return of which sites the grid is made; that does not change."""
+        """Return the names of the sites, which never change."""
         if not self._names:
             self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
         return self._names
 
     async def _site(self, name: str) -> str:
-        """Return the actor of a site."""
+        """Return the name of a site's actor."""
         names = [site.name for site in await self._sites()]
         if name not in names:
             raise InputError(f"there is no site {name!r:.100}; the grid has {', '.join(names)}")
@@ -163,7 +163,7 @@ class LiveBackend:
         return (await self._sites())[job_id // OWN_IDS - 1].name
 
     async def _desk_of(self, job_id: int) -> str | None:
-        """Return the actor at whose desk a job is known; None if there can be no such job."""
+        """Return the actor that has a job's record; None if no job can have this number."""
         if job_id < OWN_IDS:
             return GRID_ACTOR
         sites = await self._sites()
@@ -171,7 +171,7 @@ class LiveBackend:
         return site_actor(sites[number].name) if number < len(sites) else None
 
     async def _by_desk(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
-        """Return jobs by the actors at whose desks they are known."""
+        """Group jobs by the actor that has their records."""
         found: dict[str, list[int]] = {}
         for job_id in dict.fromkeys(job_ids):
             actor = await self._desk_of(job_id)
@@ -184,7 +184,7 @@ class LiveBackend:
     async def submit(
         self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
     ) -> list[Accepted | Declined]:
-        """Hand in jobs with their idempotency keys, to the grid or to a site."""
+        """Submit jobs with their idempotency keys to the grid or a site."""
         actor = GRID_ACTOR if site is None else await self._site(site)
         kind: Any = list[Accepted | Declined]
         answers: list[Accepted | Declined] = await self._ask(
@@ -195,7 +195,7 @@ class LiveBackend:
     async def wish(
         self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
-        """Do what a user wants of jobs; return those that it was done to."""
+        """Apply an action to jobs; return the jobs it applied to."""
         asked = (
             self._ask(actor, "wish", list[int], kind, mine, origin, signal)
             for actor, mine in (await self._by_desk(job_ids)).items()
@@ -203,13 +203,13 @@ class LiveBackend:
         return [job_id for done in await asyncio.gather(*asked) for job_id in done]
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return what is known of jobs, in the order in which they are asked for; unknown ones are left out."""
+        """Return the records of jobs in the order asked for, without unknown jobs."""
         asked = (self._records_at(actor, mine) for actor, mine in (await self._by_desk(job_ids)).items())
         found = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
         return [found[job_id] for job_id in dict.fromkeys(job_ids) if job_id in found]
 
     async def _records_at(self, actor: str, job_ids: list[int]) -> list[JobRecord]:
-        """Return the records of jobs of one desk, which answers others between two pages."""
+        """Return records from one actor, page by page, so that the actor answers others in between."""
         found: list[JobRecord] = []
         for start in range(0, len(job_ids), RECORDS_AT_ONCE):
             page = job_ids[start : start + RECORDS_AT_ONCE]
@@ -220,26 +220,26 @@ class LiveBackend:
         return next(iter(await self.records([job_id])), None)
 
     async def jobs(self, query: JobQuery) -> JobPage:
-        """Return the jobs that are asked for, the newest first."""
+        """Return the jobs that match a query, newest first."""
         if query.site is not None:
-            await self._site(query.site)  # there is one of this name
+            await self._site(query.site)  # raises InputError for an unknown site
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
         if query.follows is not None:
-            # Jobs wait for those of the same desk.
+            # Jobs depend only on jobs of the same actor.
             actor = await self._desk_of(query.follows) or actor
         return await self._ask(actor, "jobs", JobPage, query)
 
     async def story(self, job_id: int) -> list[StoryEntry]:
-        """Return what happened to a job at the grid and at its sites, by time.
+        """Return the history of a job at the grid and its sites, by time.
 
-        Where a site of the job does not answer, the last entry says so.
+        If a site of the job does not answer, the last entry says so.
         """
         actor = await self._desk_of(job_id)
         if actor is None:
             return []
         parts = [await self._ask(actor, "story", list[Note], job_id)]
         if parts[0] and actor == GRID_ACTOR:
-            # The record knows the sites of the last attempt alone.
+            # The record names only the sites of the last attempt.
             names = [site.name for site in await self._sites()]
             asked = (self._ask(site_actor(each), "story", list[Note], job_id, timeout_s=LOOK_S) for each in names)
             told = await asyncio.gather(*(_or_none(each) for each in asked))
@@ -250,19 +250,19 @@ class LiveBackend:
         return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
 
     async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:
-        """Return notes that what happened to a job at silent sites is missing."""
+        """Return notes that the history at silent sites is missing."""
         record = await self._record(job_id)
         places = [] if record is None else [name for name, _ in record.places]
         what = "does not answer; what happened there is missing here until it does"
         return [Note(job_id, at_ms, "unheard", f"site {name} {what}") for name in silent if name in places]
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
-        """Return what happened to jobs of the grid after an event; wait that long for something to happen."""
+        """Return the job events after a number; wait up to `timeout_s` for one."""
         patience_s = timeout_s + CALL_S
         return await self._ask(self.home, "events", JobEvents, after, timeout_s, timeout_s=patience_s, alone=True)
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return when a job starts, and why it waits; None if it is unknown."""
+        """Forecast when a job starts and explain why it waits; None if it is unknown."""
         if job_id >= OWN_IDS:
             return await self._own_forecast(job_id)
         kind: Any = Forecast | None
@@ -272,14 +272,14 @@ class LiveBackend:
         return None if known is None else await self._with_sites(known, "forecast", job_id)
 
     async def _with_pause(self, known: Forecast, job_id: int, site: str) -> Forecast:
-        """Return what is known of a job that runs at a site, with why it stands still there, if it does."""
+        """Add to a running job's forecast why it is paused at its site."""
         kind: Any = Forecast | None
         said: Forecast | None = await _or_none(self._ask(site_actor(site), "forecast", kind, job_id, timeout_s=LOOK_S))
         why = "" if said is None else said.reason
         return msgspec.structs.replace(known, reason=f"at {site}: {why}") if why else known
 
     async def _with_sites(self, known: Forecast, method: str, *arguments: object) -> Forecast:
-        """Return a forecast with what the sites say in whose queues the job waits, or would; those that answer."""
+        """Add to a forecast what the sites report in whose queues the job waits; silent sites are left out."""
         kind: Any = Forecast | None
         asked = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in known.queues)
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -302,13 +302,13 @@ class LiveBackend:
         return said or record_forecast(record, record.end_ms or 0)
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
-        """Return when such a job would start; it may be instead of one that waits."""
+        """Forecast when a job would start, optionally in place of a waiting job."""
         known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, timeout_s=FORECAST_S)
         known = await self._with_offers(known, request)
         return await self._with_sites(known, "quote", request, True)
 
     async def _with_offers(self, known: Forecast, request: JobRequest) -> Forecast:
-        """Return a quote with what sites offer whose nodes jobs share; those that answer."""
+        """Add to a quote the offers of sites with shared nodes; silent sites are left out."""
         asked = [
             _or_none(self._ask(site_actor(name), "quote", Forecast, request, True, timeout_s=LOOK_S))
             for name in known.offers
@@ -319,7 +319,7 @@ class LiveBackend:
         return msgspec.structs.replace(known, sites=tuple(rows)) if offers else known
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where what waits starts, as far as that is known."""
+        """Return when and where waiting jobs start, as far as known."""
         found = await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit, timeout_s=FORECAST_S)
         told = await self._told_by_sites(found.waits_at)
         jobs = [
@@ -329,7 +329,7 @@ class LiveBackend:
         return msgspec.structs.replace(found, jobs=[job for _, _, job in sorted(known, key=lambda each: each[:2])])
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Return what would become of waits and of the use of nodes if the grid were another."""
+        """Simulate the grid with other settings."""
         return await self._ask(GRID_ACTOR, "what_if", WhatIfAnswer, asked, timeout_s=WHAT_IF_S)
 
     # -- output -------------------------------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ class LiveBackend:
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
     ) -> OutputPart | None:
-        """Return a part of what a rank of an attempt of a job, else of its last, has written; None: unknown job."""
-        # What is known of the job comes first: if it is over now, nothing more is written.
+        """Return a part of a rank's output in an attempt, by default the last; None if the job is unknown."""
+        # Read the record first: if the job has ended by now, no more output follows.
         record = await self._record(job_id)
         if record is None:
             return None
@@ -359,24 +359,24 @@ class LiveBackend:
             removal = removal or read.removal
         if problem is not None:
             raise problem
-        # Where an earlier attempt ran, and whether it did, nobody knows any more.
+        # It is not recorded where an earlier attempt ran, or whether it did.
         has_run = record.start_ms is not None and record.state in OVER and attempt in (None, record.attempt)
         return msgspec.structs.replace(nothing, removed=_removed(record, removal)) if removal or has_run else nothing
 
     async def _actors_with(self, record: JobRecord, rank: int, attempt: int | None) -> list[str]:
-        """Return who may be able to read the output of a rank, the likeliest first."""
+        """Return the actors that may be able to read a rank's output, likeliest first."""
         if attempt in (None, record.attempt):
             site = _site_of_rank(record, rank)
             machines = {site: await self._machines_with(record, site, rank)}
-        else:  # where an earlier attempt was nobody knows any more
+        else:  # it is not recorded where an earlier attempt ran
             machines = {site.name: list(site.machines) for site in await self._sites()}
         agents = [agent_actor(site, machine) for site, names in machines.items() for machine in names]
-        # What a machine that is gone has left, its site may be able to read.
+        # The site may be able to read what a lost machine has left.
         return agents + [site_actor(site) for site in machines]
 
     async def _machines_with(self, record: JobRecord, site: str, rank: int) -> list[str]:
-        """Return the machines of a site that may have the output of a rank."""
-        # A record of the grid names the site as well, one of a site's own job does not.
+        """Return the machines of a site that may have a rank's output."""
+        # A record of the grid names the site too; that of a site's own job does not.
         ended = [machine.removeprefix(f"{site}/") for machine in record.machines if machine.startswith(f"{site}/")]
         if record.job_id >= OWN_IDS:
             ended = list(record.machines)
@@ -386,15 +386,15 @@ class LiveBackend:
         machine = await self._ask(actor, "machine_of", str, record.job_id, record.attempt, rank)
         if machine:
             return [machine]
-        # It has not started, or its part is over and others of the job are not.
+        # The job has not started, or this part has ended and others have not.
         return [name for each in await self._sites() if each.name == site for name in each.machines]
 
     # -- the grid and its sites ---------------------------------------------------------------------------------------
 
     async def sites(self) -> list[SiteInfo]:
-        """Return how the sites are, with why one does not answer, or takes no messages from the grid."""
+        """Return the state of all sites, with why one does not answer or is cut off from the grid."""
         if self._names:
-            # What the grid says of its sites changes; a grid that is away must not hide them.
+            # The grid's own view may fail; that must not hide the sites.
             about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
             self._names = await _or_none(about) or self._names
         names = await self._sites()
@@ -412,26 +412,26 @@ class LiveBackend:
         return [self._last[site.name] for site in names]
 
     async def drain(self, site: str, draining: bool) -> None:
-        """Have a site take nothing new of the grid, or take it again."""
+        """Stop a site from accepting jobs of the grid, or let it accept them again."""
         await self._ask(await self._site(site), "drain", type(None), draining)
 
     async def give_up(self, site: str, machine: str) -> GivenUp:
-        """Have what a machine ran that never comes back run again."""
+        """Declare a machine lost, so that its jobs run again."""
         return await self._ask(await self._site(site), "give_up", GivenUp, machine)
 
     async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
-        """Return how long jobs take, as far as a site knows, after some changes of that."""
+        """Return the run times a site has learned, after applying changes."""
         return await self._ask(await self._site(site), "experience", SiteExperience, changes)
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return the first of the jobs that wait; where they do so at a site, with what that expects and says."""
+        """Return the first waiting jobs; those that wait at a site with the site's own forecast."""
         found = await self._ask(self.home, "queue", Queue, limit, explain)
         told = await self._told_by_sites({job.job_id: job.waits_at for job in found.jobs if job.waits_at})
         jobs = [_queued_there(job, told[job.job_id]) if job.job_id in told else job for job in found.jobs]
         return msgspec.structs.replace(found, jobs=jobs)
 
     async def _told_by_sites(self, waits_at: Mapping[int, str]) -> dict[int, Forecast]:
-        """Return what sites say of the jobs in their queues, by job; what they cannot tell in a second is left out."""
+        """Return what sites report of their queued jobs, by job; silent sites are left out after a second."""
         names = sorted(set(waits_at.values()))
         waiting = [[job_id for job_id, site in waits_at.items() if site == name] for name in names]
         asked = (
@@ -442,15 +442,15 @@ class LiveBackend:
         return {each.job_id: each for answer in answers for each in answer or () if each.job_id is not None}
 
     async def network(self) -> KnownNetwork:
-        """Return the network between the sites as it is known."""
+        """Return the network between the sites."""
         return await self._ask(GRID_ACTOR, "network", KnownNetwork)
 
     async def learnt(self) -> GridExperience:
-        """Return what the grid has learnt from jobs that are over."""
+        """Return what the grid has learned from jobs that have ended."""
         return await self._ask(GRID_ACTOR, "learnt", GridExperience)
 
     async def scheduling(self) -> Scheduling:
-        """Return how the grid schedules."""
+        """Return the scheduling settings of the grid."""
         return await self._ask(GRID_ACTOR, "scheduling", Scheduling)
 
     async def health(self) -> Health:
@@ -477,7 +477,7 @@ async def _or_none(answer: Awaitable[T]) -> T | None:
 
 
 def _removed(record: JobRecord, removal: Removal | None) -> str:
-    """Return in one line why there is no output of a job that has run."""
+    """Return why a job that has run has no output, on one line."""
     what = f"the output of job {record.job_id}"
     if removal is None:
         return f"{what} is on none of its machines any more"
@@ -493,7 +493,7 @@ def _queued_there(job: QueuedJob, answer: Forecast) -> QueuedJob:
 
 
 def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> ScheduledJob:
-    """Return where a job is expected to be that waits at a site, by what that says; it has no start if it is not to."""
+    """Return where a job that waits at a site is expected to run; it has no start if the site expects none."""
     if answer.start_ms is None or answer.state not in PENDING:
         return msgspec.structs.replace(job, start_ms=None, end_ms=None)
     start_ms, places = max(answer.start_ms, now_ms), answer.places or job.places
@@ -501,7 +501,7 @@ def _expected_there(job: ScheduledJob, answer: Forecast, now_ms: int) -> Schedul
 
 
 def _site_of_rank(record: JobRecord, rank: int) -> str:
-    """Return at which site of the last attempt of a job a rank runs, or ran."""
+    """Return the site of the last attempt of a job at which a rank runs or ran."""
     one_each = record.request.program.ranks == "first-node"
     counts = [(site, 1 if one_each else nodes) for site, nodes in record.places]
     if record.job_id >= OWN_IDS and one_each:
@@ -522,7 +522,7 @@ class RayBackend(LiveBackend):
 
 
 class SiteBackend(LiveBackend):
-    """One site, by its desk and those of its machines: the jobs of its own users."""
+    """A single site with its machines: the jobs of its own users."""
 
     def __init__(self, calls: Calls, site: str) -> None:
         super().__init__(calls)
@@ -543,41 +543,41 @@ class SiteBackend(LiveBackend):
     async def submit(
         self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
     ) -> list[Accepted | Declined]:
-        """Hand in jobs to the site, as those of its own users."""
+        """Submit jobs to the site as those of its own users."""
         return await super().submit(jobs, site=self.site if site is None else site, origin=origin)
 
     async def jobs(self, query: JobQuery) -> JobPage:
-        """Return the jobs that are asked for, the newest first."""
+        """Return the jobs that match a query, newest first."""
         return await super().jobs(msgspec.structs.replace(query, own=query.own or self.site))
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return when a job starts, and why it waits; None if it is unknown."""
+        """Forecast when a job starts and explain why it waits; None if it is unknown."""
         return await self._own_forecast(job_id)
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
-        """Return when such a job of an own user would start."""
+        """Forecast when a job of the site's own users would start."""
         return await self._ask(self.home, "quote", Forecast, request, False)
 
     def _grid_only(self) -> InputError:
-        """Return the refusal of what only the gateway of the grid can answer."""
+        """Return the refusal of a question that only the grid's gateway can answer."""
         return InputError(f"this gateway serves only site {self.site}; ask the grid's gateway")
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Refuse: what the grid means to do is known there."""
+        """Refuse: only the grid has the plan."""
         raise self._grid_only()
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Refuse: what the grid would do is known there."""
+        """Refuse: only the grid can be simulated."""
         raise self._grid_only()
 
     async def network(self) -> KnownNetwork:
-        """Return that no network is known here."""
+        """Return an empty network, as only the grid knows one."""
         return KnownNetwork(nodes=[], links=[])
 
     async def learnt(self) -> GridExperience:
-        """Refuse: what splits cost is known there."""
+        """Refuse: only the grid learns what splits cost."""
         raise self._grid_only()
 
     async def scheduling(self) -> Scheduling:
-        """Refuse: how the grid schedules is known there."""
+        """Refuse: only the grid has these settings."""
         raise self._grid_only()

@@ -1,4 +1,4 @@
-"""A whole grid on a Ray cluster: the plan of its actors, and where each of them is."""
+"""A whole grid on a Ray cluster: the plan of its actors, and the place of each."""
 
 from __future__ import annotations
 
@@ -62,27 +62,27 @@ logger = logging.getLogger("gridweave.live")
 
 FIRST_PORT = 20_000
 PORTS_EACH = 200
-"""So many ports for the ranks of jobs to meet at are kept for each machine of the grid, from the first on."""
+"""Rendezvous ports of each machine of the grid, counted from the grid's first port."""
 
 PORTS_OF_A_NODE = 4
-"""So many of them a node of a batch system has."""
+"""Rendezvous ports of a batch system's node."""
 
 Answer = Accepted | Declined
 
 
 class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A site as it is to be started."""
+    """The plan of a site."""
 
     name: str
     nodes: int
-    machines: int = 1  # on how many Ray nodes; the nodes are divided among them as evenly as possible
+    machines: int = 1  # number of Ray nodes, among which the nodes are divided as evenly as possible
     virtual: bool = True  # whether nodes are only counted; otherwise the cores of a machine are divided among its nodes
     policy: Policy = SitePolicy()
-    timezone: str | None = None  # IANA name, for windows of the week; None: UTC
+    timezone: str | None = None  # IANA time zone of weekly windows; None: UTC
     owner: OwnerPolicy = OwnerPolicy()
     journal: str = ""  # URL of its journal; empty: a file in its folder
-    rules: MachineRules = ANY_JOBS  # whose jobs its machines start, as whom
-    batch: BatchPlan | None = None  # the batch system that its nodes belong to, if they belong to one
+    rules: MachineRules = ANY_JOBS  # Unix users of its machines, and whose jobs they start
+    batch: BatchPlan | None = None  # the batch system to which its nodes belong, if any
 
     def __post_init__(self) -> None:
         if not 1 <= self.machines <= self.nodes:
@@ -90,41 +90,41 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A grid as it is to be started."""
+    """The plan of a grid."""
 
-    folder: str  # where journals, jobs and their output are, on every machine
+    folder: str  # folder of journals, jobs and their output, on every machine
     sites: tuple[SitePlan, ...]
     policy: GridPolicy
-    namespace: str = NAMESPACE  # of its actors
-    # Whether the Ray nodes carry labels that say which site they belong to; otherwise all is put anywhere.
+    namespace: str = NAMESPACE  # Ray namespace of its actors
+    # Whether Ray nodes have labels of sites; otherwise actors run on any node.
     labelled: bool = True
-    grid_id: str = ""  # by which its actors know those of another grid
-    logs: str = ""  # folder for the logs of its actors, on every machine; empty: Ray keeps what they say
+    grid_id: str = ""  # id by which its actors recognise each other
+    logs: str = ""  # folder of its actors' logs, on every machine; empty: Ray keeps them
     journal: str = ""  # URL of the meta-scheduler's journal; empty: a file in the folder
-    # As for `GridSettings`.
+    # As in `GridSettings`.
     seed: int = 0
     margin_ms: int = 500
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     network: GridNetwork | None = None
     usual: UsualCommunication = UsualCommunication()
-    needs: UsualNeeds = UsualNeeds()  # also as for `SiteSettings`
+    needs: UsualNeeds = UsualNeeds()  # as in `SiteSettings`, too
     start_ms: int | None = None
     end_ms: int | None = None
-    maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
-    history_days: int = HISTORY_DAYS  # so long journals keep what they know of jobs that are over
-    probes: ProbePlan | None = None  # how often the ways between sites are measured; None: never
-    # As for `SiteSettings`.
+    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, at the grid and at each site for its own users
+    history_days: int = HISTORY_DAYS  # how long journals keep jobs that have ended
+    probes: ProbePlan | None = None  # interval of measurements between sites; None: never
+    # As in `SiteSettings`.
     rendezvous_ms: int = 30_000
     alone_ms: int = ALONE_MS
-    # From which on ports are kept for the ranks of jobs to meet at; grids on the same machine have others each.
+    # First rendezvous port; other grids on the same machine need others.
     first_port: int = FIRST_PORT
-    grid_labels: dict[str, str] = {}  # what a Ray node must have for the meta-scheduler to be there
-    grid_host: str = ""  # the IP address of the machine that it must be on; empty: any
-    clock: Clock = Clock()  # of all its actors; all times above are times of this clock
+    grid_labels: dict[str, str] = {}  # labels of the meta-scheduler's Ray node
+    grid_host: str = ""  # IP address of its machine; empty: any
+    clock: Clock = Clock()  # clock of all its actors, to which all times above refer
 
     def settings(self) -> GridSettings:
-        """Return what its meta-scheduler is made of."""
+        """Return the settings of its meta-scheduler."""
         sites = tuple((site.name, site.owner.nodes_for_grid(site.nodes)) for site in self.sites)
         return GridSettings(
             sites=sites,
@@ -142,7 +142,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def journals(self) -> list[JournalSpec]:
-        """Return the journals of its actors: that of the meta-scheduler, then those of the sites."""
+        """Return the journals of its actors: the meta-scheduler's, then the sites'."""
         from gridweave.grid.service.driver import identity_of
 
         sites = [
@@ -152,12 +152,12 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [JournalSpec(grid_place(self.folder, self.journal), identity_of(self.settings())), *sites]
 
     def probing(self, number: int) -> tuple[ProbePlan | None, tuple[tuple[str, str], ...]]:
-        """Return how a site of it probes, and which other sites: those after it, on their first machines."""
+        """Return how a site probes, and which sites: those after it, on their first machines."""
         later = range(number + 1, len(self.sites))
         return self.probes, tuple((self.sites[k].name, self.site_settings(k).machines[0].name) for k in later)
 
     def site_settings(self, number: int) -> SiteSettings:
-        """Return what a site of it is made of."""
+        """Return the settings of a site."""
         site = self.sites[number]
         before = sum(other.machines for other in self.sites[:number])
         return SiteSettings(
@@ -174,7 +174,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningGrid(RunningActors):
-    """A grid that runs on Ray; made by `start_grid`."""
+    """A grid that runs on Ray; created by `start_grid`."""
 
     def __init__(self, plan: GridPlan) -> None:
         super().__init__(plan.namespace, grid_id=plan.grid_id, logs=plan.logs)
@@ -183,9 +183,9 @@ class RunningGrid(RunningActors):
     def submit(
         self, requests: Sequence[tuple[str, JobRequest]], *, site: str | None = None
     ) -> list[Accepted | Declined]:
-        """Hand in jobs, to the grid or to a site as one of its own users; return what became of each.
+        """Submit jobs to the grid, or to a site as those of its own users; return the answer for each.
 
-        UnavailableError if there was no answer; the same keys may be handed in again.
+        UnavailableError without an answer; the same keys may be submitted again.
         """
         actor = GRID_ACTOR if site is None else site_actor(site)
         try:
@@ -195,13 +195,13 @@ class RunningGrid(RunningActors):
         return msgspec.msgpack.decode(data, type=list[Answer])
 
     def records(self, job_ids: Sequence[int], *, site: str | None = None) -> list[JobRecord]:
-        """Return what the grid, or a site, knows of jobs."""
+        """Return the records of jobs at the grid or a site."""
         actor = GRID_ACTOR if site is None else site_actor(site)
         return msgspec.msgpack.decode(self.call(actor, "records", list(job_ids)), type=list[JobRecord])
 
 
 class Kinds(NamedTuple):
-    """The classes of actors; others than these are for tests and measurements."""
+    """The classes of actors; other ones are for tests and measurements."""
 
     grid: type[LiveActor] = MetaActor
     site: type[LiveActor] = SiteActor
@@ -212,9 +212,9 @@ USUAL = Kinds()
 
 
 def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USUAL) -> RunningGrid:
-    """Start the actors of a grid on the Ray cluster that this process is connected to; those that run stay.
+    """Start the actors of a grid on the Ray cluster that this process has joined, unless they run.
 
-    UnavailableError if one is not ready in time: no node has its label, or its journal is not to be had.
+    UnavailableError if one is not ready in time: no node has its label, or its journal is not available.
     """
     grid = make_grid(plan, kinds=kinds)
     grid.wait(timeout_s)
@@ -222,11 +222,11 @@ def start_grid(plan: GridPlan, *, timeout_s: float = START_S, kinds: Kinds = USU
 
 
 def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
-    """Make the actors of a grid, as `start_grid`, and do not wait for them: each starts when there is a node for it."""
+    """Create the actors of a grid as `start_grid` does, without waiting; each starts once there is a node for it."""
     grid = RunningGrid(plan)
     grid.find(actor_names([(site.name, site.machines) for site in plan.sites]))
     journal = grid_place(plan.folder, plan.journal)
-    # It takes longest to start, and so comes first.
+    # The meta-scheduler takes longest to start, and so is first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, plan.clock, machines)
     kept: dict[str, Any] = {"maxima": plan.maxima, "history_days": plan.history_days}
@@ -246,12 +246,12 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the actors of sites are made."""
+    """Where to create the actors of sites."""
 
-    # As for `GridPlan`.
+    # As in `GridPlan`.
     folder: str
     labelled: bool = True
-    host: str = ""  # by which name other sites reach a machine; empty: that which Ray has
+    host: str = ""  # name by which other sites reach a machine; empty: its name in Ray
     clock: Clock = Clock()
 
 
@@ -283,7 +283,7 @@ def add_site(
     probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]] = (None, ()),
     **options: Any,
 ) -> None:
-    """Add the actors of a site: those of its machines, and its own, with the options of `SiteActor`."""
+    """Add the actors of a site and its machines, with the options of `SiteActor`."""
     kind = kinds.site
     if site.batch is None:
         _add_machines(found, site, settings, place, kinds, probing)
@@ -297,9 +297,9 @@ def add_site(
 
 
 def batch_notes(site: SitePlan) -> tuple[str, ...]:
-    """Return what an operator should know of a site's batch system, in a line each; nothing if it has none.
+    """Return remarks for the operator on a site's batch system, one per line; empty if it has none.
 
-    A batch system that does not answer is only a line: it may answer later.
+    A batch system that does not answer is only a remark, since it may answer later.
 
     Raises
     ------
@@ -325,9 +325,9 @@ def _spot(labelled: bool, site: SitePlan, machine: str) -> Spot:
 
 
 def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
-    """Return the machines of a site, each with its nodes and ports of its own.
+    """Return the machines of a site with their nodes and ports.
 
-    Where the nodes belong to a batch system, each is the place of one node, whichever the batch system gives.
+    Nodes of a batch system are one machine each; the batch system decides which node it is.
     """
     if site.batch is not None:
         room = PORTS_EACH // PORTS_OF_A_NODE
@@ -345,7 +345,7 @@ def machines_of(site: SitePlan, first_port: int) -> tuple[Machine, ...]:
 
 
 def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, first_port: int, secret: bytes) -> GridPlan:
-    """Return the grid that is to be started; by the secret the sites know each other when they probe."""
+    """Return the plan of a grid; its sites authenticate probes with the secret."""
     table = read.grid
     times = ("journal", "seed", "margin_ms", "retry_ms", "lease_ms", "rendezvous_ms", "alone_ms", "history_days")
     return GridPlan(
@@ -367,7 +367,7 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
 
 
 def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
-    """Return a site as it is to be started; what it leaves open is as for the grid."""
+    """Return the plan of a site; the grid has the defaults."""
     policy = site_policy(site, grid)
     return SitePlan(
         name=site.name,
@@ -384,7 +384,7 @@ def site_plan(site: LiveSiteTable, grid: LiveGridTable) -> SitePlan:
 
 
 def batch_plan(site: LiveSiteTable, output: OutputLimits) -> BatchPlan | None:
-    """Return which batch system a site has, and how it is asked; None if its nodes are its own."""
+    """Return the batch system of a site and how to reach it; None if the site has its own nodes."""
     table: SlurmTable | None = site.options.get("slurm")
     if table is None:
         return None
@@ -404,7 +404,7 @@ def batch_plan(site: LiveSiteTable, output: OutputLimits) -> BatchPlan | None:
 def machine_rules(
     table: LauncherTable, *, gives_parts: bool = False, output: OutputLimits = KEEP_OUTPUT
 ) -> MachineRules:
-    """Return what the machines of a site hold jobs to; the owner of the grid is who runs this process."""
+    """Return the rules of a site's machines; the user of this process owns the grid."""
     limits = table.limits
     return MachineRules(
         owner=(login_name() or f"uid {os.getuid()}") if table.kind == "self" and table.trust == "owner" else "",
@@ -420,7 +420,7 @@ def _network(read: ReadGrid) -> GridNetwork | None:
         return None
     model = NetworkModel.of_table(read.network.table, read.network.topology)
     grid = read.grid
-    # Starts that are reserved count no data.
+    # Reserved starts do not count data transfers.
     staging = NO_DATA if grid.backfill == "conservative" else BLOCKING
     return GridNetwork(model, grid.split == "earliest-end", staging, grid.exact_up_to, grid.max_split_factor)
 

@@ -1,4 +1,4 @@
-"""The desk of the grid: what users ask of the meta-scheduler beside handing in jobs."""
+"""Queries of users to the meta-scheduler, except submissions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gridweave.site.service.desk import EXPLAIN_S, Desk, queued
 from gridweave.site.service.faults import recent_fault
 
 MOST_EXPLAINED = 1_000
-"""Where more jobs wait, it is not worked out for a list of them; `forecast` still does for one."""
+"""Beyond this many waiting jobs a list has no forecasts; `forecast` still has one for a single job."""
 
 
 class GridDesk(Desk[GridDriver]):
-    """What is asked of the meta-scheduler; the machines of its sites may not be known."""
+    """Answers queries about the grid."""
 
     methods = (
         *Desk.methods,
@@ -53,7 +53,7 @@ class GridDesk(Desk[GridDriver]):
         self._forecasts = ForecastQueue(driver.grid, driver.clock.now_ms)
 
     async def about(self) -> list[SiteNames]:
-        """Return of which sites the grid is made, in their order."""
+        """Return the names of the sites in order."""
         sites = self.driver.settings.sites
         machines = self._machines or ((),) * len(sites)
         problem = self.driver.peer_problem
@@ -62,10 +62,10 @@ class GridDesk(Desk[GridDriver]):
         ]
 
     async def queue(self, limit: int, explain: bool = False) -> Queue:
-        """Return how many jobs there are in each state, and the first of those that wait.
+        """Return the number of jobs in each state, and the first waiting jobs.
 
-        With `explain` when they start, and why not sooner, of as many as can be told in a second; of none where so many
-        wait that each would take long.
+        With `explain`, also when they start and why not sooner, for as many jobs as a second allows; for none if the
+        queue is too long.
         """
         await self.driver.durable()
         records = self.core.book.records
@@ -81,7 +81,7 @@ class GridDesk(Desk[GridDriver]):
         return Queue(**states, jobs=jobs, problem=self.driver.problem, fault=recent_fault())
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return when a job starts, and why it waits, by what the grid knows; None if it is unknown."""
+        """Forecast when a job starts and explain why it waits, as far as the grid knows; None if it is unknown."""
         found = await self.records([job_id])
         if not found:
             return None
@@ -89,20 +89,20 @@ class GridDesk(Desk[GridDriver]):
         return forecast or record_forecast(found[0], self.driver.clock.now_ms())
 
     async def _heard(self, job_ids: Sequence[int], within_s: float | None = None) -> dict[int, Forecast]:
-        """Return forecasts, and keep why the jobs wait."""
+        """Return forecasts, after recording why the jobs wait."""
         found = await self._forecasts.of(job_ids, within_s=within_s)
         for forecast in found.values():
             self._waits.heard(forecast)
         return found
 
     async def quote(self, request: JobRequest, instead_of: int | None = None) -> Forecast:
-        """Return when such a job would start, by what the grid knows; it may be instead of one that waits."""
+        """Forecast when a job would start, as far as the grid knows, optionally in place of a waiting job."""
         grid, clock = self.driver.grid, self.driver.clock
         asked = request, instead_of
         return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=asked)
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where what waits starts, so many jobs at most; of one at a site that may know more."""
+        """Return when and where waiting jobs start, at most `limit` jobs; at a site, the site may know more."""
         await self.driver.durable()
         starts = await self._forecasts.plan(limit)
         now_ms = starts[0].now_ms if starts else self.driver.clock.now_ms()
@@ -115,21 +115,21 @@ class GridDesk(Desk[GridDriver]):
         )
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Return what would become of waits and of the use of nodes if the grid were another."""
+        """Simulate the grid with other settings."""
         await self.driver.durable()
         grid, clock = self.driver.grid, self.driver.clock
         return await self._forecasts.alone(lambda: grid.what_if(clock.now_ms(), asked), name=asked)
 
     async def network(self) -> KnownNetwork:
-        """Return the network between the sites as it is known, and how many running jobs are on each link."""
+        """Return the network between the sites, with the number of running jobs on each link."""
         return self.driver.grid.network()
 
     async def learnt(self) -> GridExperience:
-        """Return what the grid has learnt from jobs that are over."""
+        """Return what the grid has learned from jobs that have ended."""
         return GridExperience(splits=self.driver.grid.learnt_splits())
 
     async def scheduling(self) -> Scheduling:
-        """Return how the grid schedules."""
+        """Return the scheduling settings of the grid."""
         settings = self.driver.settings
         policy = settings.policy
         start_ms, end_ms = self.driver.grid.around_ms() or (None, None)
@@ -152,7 +152,7 @@ class GridDesk(Desk[GridDriver]):
 
 
 def planned_job(record: JobRecord, forecast: Forecast) -> ScheduledJob:
-    """Return where a job that waits is expected to be."""
+    """Return where a waiting job is expected to run."""
     length_ms, start_ms = forecast.length_ms or record.request.limit_ms, forecast.start_ms
     span = record.submit_ms, start_ms, None if start_ms is None else start_ms + length_ms
     return ScheduledJob(record.job_id, record.request.user, record.request.name, record.state, *span, forecast.places)

@@ -1,4 +1,4 @@
-"""What a gateway serves: a grid of its own Ray cluster, a site alone, or a grid whose sites are reached over links."""
+"""What a gateway serves: a grid on its own Ray cluster, a single site, or a grid whose sites it reaches over links."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ class ClusterDoor(msgspec.Struct, frozen=True, tag="cluster"):
 
 
 class SiteDoor(msgspec.Struct, frozen=True, tag="site"):
-    """A site alone, which may belong to a grid that is elsewhere."""
+    """A single site, which may belong to a remote grid."""
 
     name: str
     machines: tuple[str, ...]
-    accepts_file: str = ""  # of the secrets that are expected from the grid; empty: the site belongs to none
+    accepts_file: str = ""  # file of the secrets accepted from the grid; empty: the site belongs to no grid
 
 
 class FarSite(msgspec.Struct, frozen=True, kw_only=True):
-    """A site that is elsewhere, as the grid reaches it."""
+    """A remote site, as the grid reaches it."""
 
     end: LinkEnd
-    accepts_file: str  # of the secrets that are expected from it
+    accepts_file: str  # file of the secrets accepted from the site
     machines: tuple[str, ...]
 
 
 class LinksDoor(msgspec.Struct, frozen=True, tag="links"):
-    """A meta-scheduler in the gateway's Ray cluster whose sites are elsewhere."""
+    """A meta-scheduler in the gateway's Ray cluster with remote sites."""
 
     sites: tuple[FarSite, ...]
-    probes: ProbePlan | None = None  # how often the ways between the sites are measured; None: never
+    probes: ProbePlan | None = None  # interval of measurements between sites; None: never
 
 
 GatewayDoor = ClusterDoor | SiteDoor | LinksDoor
 
 
 class ServedGateway(NamedTuple):
-    """A gateway, and the links by which it reaches sites that are elsewhere."""
+    """A gateway with its links to remote sites."""
 
     gateway: Gateway
     links: dict[str, Link]
     probing: LinkProbing | None = None
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the background work of the gateway, each without end."""
+        """Return the background tasks of the gateway, which run forever."""
         beats = [link.beat() for link in self.links.values()]
         return beats if self.probing is None else [*beats, *(rounds.run() for rounds in self.probing.rounds)]
 
 
 def serve_door(door: GatewayDoor, settings: GatewaySettings, calls: Calls) -> ServedGateway:
-    """Return the gateway of what a door names; OptionError if a file of a link cannot be used."""
+    """Create the gateway of a door; OptionError if a file of a link cannot be used."""
     match door:
         case SiteDoor():
             return ServedGateway(_site_gateway(door, settings, calls), {})
@@ -98,7 +98,7 @@ def _site_gateway(door: SiteDoor, settings: GatewaySettings, calls: Calls) -> Ga
 
 
 def open_links(sites: tuple[FarSite, ...]) -> tuple[dict[str, Link], dict[str, Secrets]]:
-    """Return the links to sites, and the secrets expected from each; OptionError names the site of a bad file."""
+    """Return the links to sites and the secrets accepted from each; OptionError names the site of a bad file."""
     links: dict[str, Link] = {}
     accepts: dict[str, Secrets] = {}
     for site in sites:
@@ -129,13 +129,13 @@ def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> 
 
 
 class CallsOverLinks:
-    """Calls to the meta-scheduler by its own Ray cluster, and over links to the sites and their machines."""
+    """Calls to the meta-scheduler on Ray, and over links to sites and machines."""
 
     def __init__(self, calls: Calls, links: dict[str, Link]) -> None:
         self._calls, self._links = calls, links
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Call a method of the meta-scheduler; a site is only asked at its desk (`ask`)."""
+        """Call a method of the meta-scheduler. Sites only answer `ask`."""
         if actor != GRID_ACTOR:
             raise InputError(f"{actor!r:.100} runs at a linked site, which answers questions only")
         return await self._calls.call(actor, method, *arguments, timeout_s=timeout_s)
@@ -143,7 +143,7 @@ class CallsOverLinks:
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask a question at the desk of the meta-scheduler, of a site, or of a machine of a site."""
+        """Ask the meta-scheduler, a site, or a machine of a site."""
         if actor == GRID_ACTOR:
             return await self._calls.ask(actor, method, data, timeout_s=timeout_s, alone=alone)
         kind, _, place = actor.partition(":")
@@ -155,7 +155,7 @@ class CallsOverLinks:
 
 
 async def carry(links: dict[str, Link], site: str, data: bytes) -> str | None:
-    """Carry a packet of the meta-scheduler to a site, as `Link.packet`."""
+    """Carry a packet of the meta-scheduler to a site, as `Link.packet` does."""
     if site not in links:
         raise UnavailableError(f"there is no link to {site!r:.100}; there are {', '.join(links)}")
     return await links[site].packet(data)

@@ -1,4 +1,4 @@
-"""The live grid's meta-scheduler: its core, its journal, and the connections to its sites."""
+"""Driver of the live meta-scheduler: its core, its journal, and its channels to sites."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ from gridweave.site.service.driver import Driver, Send, as_begun
 
 
 class NetworkIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the grid decides by of the links between its sites."""
+    """The network settings that decisions depend on."""
 
-    links: str  # a digest of the links
+    links: str  # digest of the links
     routes: str
-    # As for `gridweave.netmodel.routing.find_paths`.
+    # As in `gridweave.netmodel.routing.find_paths`.
     k: int
     segment_bytes: int
     earliest_end: bool
-    # As for `gridweave.grid.control.links.GridNetwork`.
+    # As in `gridweave.grid.control.links.GridNetwork`.
     staging: int
     exact_up_to: int
-    max_split_factor: float = 1.0 + MAX_OVERHEAD  # that of journals which do not say it
+    max_split_factor: float = 1.0 + MAX_OVERHEAD  # the default is that of journals that do not record it
 
 
 class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """From what a journal's core was made: `GridSettings`, with what counts of the network."""
+    """The settings a journal was written with: `GridSettings`, with the network in short."""
 
     sites: tuple[tuple[str, int], ...]
     policy: GridPolicy
@@ -77,12 +77,12 @@ class GridIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changeable(self) -> Changeable:
-        """The settings that may change while a journal is used."""
+        """The settings that may change while a journal is in use."""
         return changeable_of(self.policy)
 
 
 def identity_of(settings: GridSettings) -> GridIdentity:
-    """Return what the journal knows the settings by."""
+    """Return how a journal records settings."""
     known = {name: getattr(settings, name) for name in GridIdentity.__struct_fields__}
     network = settings.network
     if network is not None:
@@ -127,7 +127,7 @@ class GridDriver(Driver[Any]):
             batch=0,
             compacts=True,
         )
-        # Older journals do not say it, and their inputs were for that of the file.
+        # Older journals do not record alone_ms; they were written with the value of the file.
         self.grid = LiveGrid(as_begun(settings, journal, {"alone_ms": settings.alone_ms}))
         peers = self._names
         own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
@@ -137,25 +137,25 @@ class GridDriver(Driver[Any]):
 
     @property
     def name(self) -> str:
-        """What people call this end."""
+        """Name of this end in messages."""
         return "the grid"
 
     @property
     def problem(self) -> str:
-        """Why the grid accepts no jobs now, none of its sites exchanges messages with it; empty if it does."""
+        """Why the grid accepts no jobs because no site exchanges messages with it; empty if one does."""
         cut_off = self._cut_off()
         return super().problem or ("; ".join(cut_off.values()) if len(cut_off) == len(self._names) else "")
 
     def _cut_off(self) -> dict[int, str]:
-        """Return the sites with which no messages are exchanged, and why."""
+        """Return the sites that exchange no messages with the grid, and why."""
         found = {number: (name, self.peer_problem(name)) for number, name in enumerate(self._names)}
         return {number: f"site {name}: {why}" for number, (name, why) in found.items() if why}
 
     def news_of_links(self) -> list[SiteCutOff]:
-        """Return from which sites the grid is cut off now, and from which it is no more.
+        """Return the sites that are cut off now, and those that no longer are.
 
-        A job that was placed there would stay there for good. After a restart the grid knows of no site before it has
-        heard of it, and until then what its journal says holds.
+        A job placed at a site that is cut off would stay there. After a restart the journal's state counts until the
+        grid has heard from a site.
         """
         known, now = self.grid.cut_off, self._cut_off()
         mended = [number for number in known if number not in now and self._names[number] in self._peers.linked]
@@ -167,26 +167,26 @@ class GridDriver(Driver[Any]):
     async def submit(
         self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = ""
     ) -> list[Accepted | Declined]:
-        """Hand in jobs, as `Driver.submit`; UnavailableError if one needs a site that the grid is cut off from."""
+        """Submit jobs, as `Driver.submit` does; UnavailableError if one needs a site that is cut off."""
         cut_off = self._cut_off()
         if cut_off and any(self.grid.needs(request, cut_off) for _, request in requests):
             raise UnavailableError("; ".join(cut_off.values()))
         return await super().submit(requests, origin=origin)
 
     def peer_name(self, peer: str) -> str:
-        """Return what people call a site."""
+        """Return the name of a site."""
         return f"site {peer}"
 
     def heard(self, peer: str, message: SiteMessage) -> FromLiveSite:
-        """Return the event that a site has sent something."""
+        """Return the event of a message from a site."""
         return FromLiveSite(self._names.index(peer), message)
 
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
-        """Return what is to be sent to a site."""
+        """Return what to send to a site."""
         return (self._names[command.site], command.message) if isinstance(command, TellSite) else None
 
     async def probed(self, probe: Probed) -> None:
-        """Take in what a site has measured of the way to another; return when that is durable."""
+        """Record what a site has measured of its path to another; return once that is durable."""
         await self.told(probe)
 
 
@@ -194,10 +194,10 @@ _MOST_ROUNDS = 50
 
 
 def warm_up(settings: GridSettings) -> LiveGrid:
-    """Play and forecast some jobs on a grid of its own: some fill a site, one waits, one is on all sites.
+    """Load the kernels by simulating jobs on a separate grid: some fill a site, one waits, one is split.
 
-    Jobs may share the nodes of the first site: whether they do on the real one, it has yet to say.
-    Nothing of it is known to the one that will work.
+    Jobs may share the nodes of the first site; whether those of the real one can is not known yet. The real grid is not
+    changed.
     """
     grid = LiveGrid(settings)
     sizes = [nodes for _, nodes in settings.sites]
@@ -221,7 +221,7 @@ def warm_up(settings: GridSettings) -> LiveGrid:
             for command in told
             for answer in _answers(command.message, now_ms + 1, sizes[command.site])
         ]
-        # What sites quote is heard while other jobs run, or there was nothing to weigh.
+        # Quotes of sites are applied while other jobs run; otherwise there is nothing to compare.
         quotes = [each for each in later if isinstance(each.message, Quoted)]
         events, later = list(quotes or later), [each for each in later if quotes and each not in quotes]
         if not events:
@@ -233,7 +233,7 @@ def warm_up(settings: GridSettings) -> LiveGrid:
 
 
 def _answers(message: GridMessage, now_ms: int, nodes: int) -> list[Answer]:
-    """Return what a site says on which everything ends as soon as it has started."""
+    """Return the answers of a site on which every job ends as soon as it has started."""
     match message:
         case ReserveNodes(job_id=job_id, attempt=attempt, start_ms=start_ms) if start_ms is not None:
             return [Reserved(job_id, attempt)]

@@ -1,7 +1,7 @@
-"""Works out forecasts in a thread, one simulation at a time, so that no user's questions keep others' waiting.
+"""Computes forecasts in a thread, one simulation at a time, so that no user's questions block another's.
 
-Questions about waiting jobs that come while a simulation runs are answered together by the next one. Questions that
-need a state of their own (quotes, what-ifs) take turns with these, one at a time; those that are the same share one.
+Questions about waiting jobs that arrive during a simulation share the next one. Questions that need a state of their
+own (quotes, what-ifs) take turns with these, one at a time; equal ones share an answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gridweave.errors import UnavailableError
 from gridweave.site.explain import Forecast, Forecaster, Planner
 
 FORECAST_S = 30.0
-"""So long an answer is waited for; a question whose turn has not come by then is dropped."""
+"""How long a caller waits, in seconds; a question that is still queued by then is dropped."""
 
 Q = TypeVar("Q")
 T = TypeVar("T")
@@ -27,23 +27,23 @@ class Forecasting(Protocol):
     """A grid that can be simulated from its present state."""
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int]) -> list[Forecaster | None]:
-        """Return what works out the forecast of each job; all of them share one simulation."""
+        """Return a function that forecasts each job; all of them share one simulation."""
 
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
-        """Return what works out the first starts of the jobs that wait."""
+        """Return a function that computes the first starts of waiting jobs."""
 
 
 class _Asked(NamedTuple, Generic[Q, T]):
     question: Q
     answer: asyncio.Future[T]
-    until_s: float  # when whoever asks waits no longer
+    until_s: float  # when the caller stops waiting
 
 
 class _Line(Generic[Q, T]):
-    """Questions of one kind, of which `most` are answered together, and all that are the same as one of these.
+    """A queue of questions of one kind; up to `most` of them, and all equal to one of these, are answered together.
 
-    `prepare` is called in the event loop, with the grid as it is then; what it returns works the answers out, in a
-    thread.
+    `prepare` is called in the event loop with the grid's present state; the function it returns computes the answers in
+    a thread.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class _Line(Generic[Q, T]):
         return len(self._asked)
 
     def add(self, question: Q, patience_s: float) -> asyncio.Future[T]:
-        """Return the future answer to a question; it fails if it is not this question's turn within `patience_s`."""
+        """Return the future answer to a question; it fails if its turn does not come within `patience_s`."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asked.append(_Asked(question, answer, self._now_s() + patience_s))
         return answer
 
     async def answer(self) -> None:
-        """Answer the first questions, leaving out those for whose answers nobody waits any more."""
+        """Answer the first questions, without those whose callers have stopped waiting."""
         asked = self._next()
         if not asked:
             return
@@ -95,7 +95,7 @@ class _Line(Generic[Q, T]):
 
 
 class _Alone:
-    """A question that needs a state of its own; it is the same as others that have its name."""
+    """A question that needs a state of its own; questions of the same name are equal."""
 
     def __init__(self, make: Callable[[], Work[Any]], name: object) -> None:
         self.make, self._name = make, name
@@ -112,7 +112,7 @@ class _AboutJobs(NamedTuple):
 
 
 class ForecastQueue:
-    """Answers questions about the future of a grid, whose time `now_ms` tells; patience is counted by `now_s`.
+    """Answers questions about the future of a grid at time `now_ms`; patience is measured by `now_s`.
 
     Examples
     --------
@@ -137,11 +137,11 @@ class ForecastQueue:
         self._task: asyncio.Task[None] | None = None
 
     async def of(self, job_ids: Sequence[int], *, within_s: float | None = None) -> dict[int, Forecast]:
-        """Return the forecasts of jobs; unknown ones are left out, and what is not worked out within a time."""
+        """Return the forecasts of jobs, without unknown jobs and those that take too long."""
         return await self._answer(self._about_jobs, _AboutJobs(job_ids, within_s), FORECAST_S)
 
     async def plan(self, most_jobs: int) -> list[Forecast]:
-        """Return the first starts of the jobs that wait, in their order."""
+        """Return the first starts of the waiting jobs, in order."""
         return await self._answer(self._about_plan, most_jobs, FORECAST_S)
 
     async def alone(self, make: Callable[[], Work[T]], patience_s: float = FORECAST_S, *, name: object = None) -> T:
@@ -175,7 +175,7 @@ class ForecastQueue:
 
 
 def _worked_out(forecasters: dict[int, Forecaster | None], asked: list[_AboutJobs]) -> list[dict[int, Forecast]]:
-    """Return the forecasts of each question; those that ask about few jobs come first."""
+    """Compute the forecasts of each question, those about few jobs first."""
     found: dict[int, Forecast] = {}
     for job_ids, within_s in sorted(asked, key=lambda each: len(each.job_ids)):
         until_s = None if within_s is None else time.monotonic() + within_s

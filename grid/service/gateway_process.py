@@ -1,4 +1,4 @@
-"""Gateways: their tokens, their settings and addresses, and one in the foreground (`gridweave gateway`)."""
+"""The gateway's tokens, settings and address, and a gateway in the foreground (`gridweave gateway`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gridweave.grid.gateway.server import Gateway
 
 Say = Callable[[str], None]
-"""Hears what is going on, line by line."""
+"""Called with progress messages, line by line."""
 
 READY_S = 60.0
 REQUESTS = "requests.log"
@@ -39,7 +39,7 @@ _LOOK_EVERY_S, _ANSWER_S = 0.05, 5.0
 
 
 def prepare_tokens(plan: GatewayTable, folder: Path, *, passable: bool = False) -> str:
-    """See to it that there is an operator's token; return where tokens are kept; `passable` as for `make_private`."""
+    """Ensure that an operator's token exists; return the path of the tokens. `passable` is as in `make_private`."""
     place = str(make_private(folder, passable=passable) / TOKENS)
     if not plan.tokens:
         return place
@@ -66,17 +66,17 @@ def _adopt(store: TokenStore, option: str, file: str, scopes: tuple[Scope, ...],
 
 
 def make_token(store: TokenStore, file: Path) -> None:
-    """Make a token for the user of this process that may do everything, unless there is one that still can be used."""
+    """Create an operator's token for the user of this process, unless the file has a valid one."""
     if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
         return
-    # It lies in a file of this user's alone; who can read that could make another.
+    # The file is readable by this user only; whoever has the token can create others.
     write_private(file, store.create(getpass.getuser(), ("operate",), days=None).token + "\n")
 
 
 async def serve_gateway(gateway: Gateway, works: Sequence[Awaitable[None]], say: Say) -> None:
-    """Serve until INT or TERM, or until a work fails; at HUP the certificate is read again.
+    """Serve until INT or TERM, or until a task fails; HUP reloads the certificate.
 
-    A work that comes to an end without an error is no reason to end.
+    A task that ends without an error does not end the gateway.
     """
     loop = asyncio.get_running_loop()
     is_over = asyncio.Event()
@@ -110,9 +110,9 @@ async def _nothing(work: Awaitable[None]) -> object:
 
 
 def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str], None]) -> None:
-    """Serve a grid on the Ray cluster that this process is connected to, until a signal (INT or TERM) ends it.
+    """Serve a grid on the Ray cluster that this process is connected to, until INT or TERM.
 
-    When that Ray is gone the process ends with status 3: whoever keeps it going starts one that joins the next.
+    If that Ray ends, the process exits with status 3, so that its supervisor starts one that joins the next Ray.
     """
     from gridweave.grid.gateway.server import Gateway
     from gridweave.grid.service.backend import RayBackend
@@ -120,7 +120,7 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
     def lost() -> None:
         say("gridweave: the Ray that was joined is gone; start it and the gateway again")
         logging.shutdown()
-        os._exit(UnavailableError.exit_status)  # to leave it in order would be to wait for it
+        os._exit(UnavailableError.exit_status)  # an orderly shutdown would wait for the Ray that is gone
 
     async def serve() -> None:
         await serve_gateway(Gateway(RayBackend(namespace), settings), [], say)
@@ -131,7 +131,7 @@ def run_gateway(settings: GatewaySettings, *, namespace: str, say: Callable[[str
 
 
 def log_requests(path: str | None = None) -> None:
-    """Have what the gateway has to say written to standard error, and the lines of requests there or to a file."""
+    """Log to standard error, with the log of requests there or in a file."""
     handler = logging.StreamHandler() if path is None else PrivateRotation(path)
     handler.setFormatter(logging.Formatter("%(message)s"))
     requests = logging.getLogger("gridweave.gateway.requests")
@@ -141,9 +141,9 @@ def log_requests(path: str | None = None) -> None:
 
 
 def settings_of(plan: GatewayTable, state: LocalGridState, folder: Path) -> GatewaySettings:
-    """Return how the gateway of a local grid listens: where it did before (``state.url``), if it can.
+    """Return the settings of a local grid's gateway, with the address it had before (``state.url``) if that is free.
 
-    UnavailableError if something else listens at the port that the plan names.
+    UnavailableError if another process listens at the port of the plan.
     """
     before = int(state.url.rpartition(":")[2]) if state.url else DEFAULT_PORT
     port = free_port(plan.host, before if plan.port is None else plan.port)
@@ -154,7 +154,7 @@ def settings_of(plan: GatewayTable, state: LocalGridState, folder: Path) -> Gate
 
 
 def url_of(settings: GatewaySettings) -> str:
-    """Return at which URL a gateway is reached from this machine.
+    """Return the URL by which this machine reaches a gateway.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def url_of(settings: GatewaySettings) -> str:
 
 
 def wait_until_ready(url: str) -> None:
-    """Wait until a gateway that listens answers for the grid behind it; UnavailableError if that takes too long."""
+    """Wait until a gateway answers for its grid; UnavailableError if that takes too long."""
     until = time.monotonic() + READY_S
     while not answers(url):
         if time.monotonic() > until:
@@ -178,8 +178,8 @@ def wait_until_ready(url: str) -> None:
 
 
 def answers(url: str) -> bool:
-    """Return whether a gateway answers for the grid behind it."""
-    # Nothing secret is sent, and who answers is not asked: the certificate may be for another name of this machine.
+    """Whether a gateway answers for its grid."""
+    # Nothing secret is sent. The certificate is not verified, because it may name this machine differently.
     anybody = ssl._create_unverified_context()
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=_ANSWER_S, context=anybody) as answer:

@@ -1,10 +1,9 @@
-"""Brings back what dies of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.keeper NAME``.
+"""Restarts the processes of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.keeper NAME``.
 
-The keeper is a small process, which loads neither Ray nor numba nor a server. It waits until one of the grid's
-processes ends, and starts `gridweave.grid.service.local`, which does what a second `up` does. It waits longer after
-each try, and gives up after many: `gridweave status` and its log say so. `gridweave down` ends it first.
-
-Actors (the meta-scheduler, the sites, the agents of machines) are brought back by Ray itself.
+Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the keeper watches those. It loads neither Ray
+nor numba nor a server. When a process ends, it runs `gridweave.grid.service.local`, which starts what is missing, as a
+second `up` does. It pauses longer after each try and finally gives up; `gridweave status` and its log say so.
+`gridweave down` ends the keeper first.
 """
 
 from __future__ import annotations
@@ -40,43 +39,43 @@ from gridweave.site.machine.processes import open_process
 LOG = "keeper.log"
 
 MEND_S = 300.0
-"""So long bringing back may take; whoever else wants to work on the grid waits for it."""
+"""How long one repair may take, in seconds; others who want to change the grid wait for it."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-"""Between the end of a process and the first try to bring it back, and between tries at most."""
+"""Pause before the first try and the longest pause between tries, in seconds."""
 
 MOST_TRIES = 20
-"""After so many tries on end it is given up: a quarter of an hour and the time that the tries take."""
+"""Tries in a row before the keeper gives up: a quarter of an hour, and the time the tries take."""
 
 STEADY_S = 300.0
-"""When all has run for so long, tries are counted from the beginning."""
+"""After this long without an end, in seconds, tries are counted from zero again."""
 
 _LOOK_EVERY_S = 5.0
 _END_S = 30.0
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper has done, as it writes it down."""
+    """The keeper's record of its work."""
 
-    tries: int = 0  # on end
-    mended: int = 0  # how often something was brought back since it began
-    missing: tuple[str, ...] = ()  # what was missing at the last try
+    tries: int = 0  # in a row
+    mended: int = 0  # repairs since the keeper started
+    missing: tuple[str, ...] = ()  # processes that were missing at the last try
     last_ms: int = 0  # Unix time of the last try
-    problem: str = ""  # why that has failed; empty: it has not
+    problem: str = ""  # why the last try failed; empty: it did not
     gave_up: bool = False
 
 
 def _knock(address: str) -> None:
-    # Only on a cluster of others is this module loaded.
+    # This module is only needed on an external cluster.
     from gridweave.grid.service.ray import knock
 
     knock(address)
 
 
 class GridKeeper:
-    """Keeps a grid going; `mend` brings back what is missing and returns what went wrong, or "".
+    """Keeps a grid running; `mend` starts what is missing and returns the problem, or "".
 
-    `wait` waits until a process of the grid has ended, or for so many seconds.
+    `wait` waits until a process of the grid ends, or for some seconds.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class GridKeeper:
         self.kept = Kept()
 
     def run(self, own_pid: int) -> bool:
-        """Keep the grid until another keeper has it, or none is to (True), or it is given up (False)."""
+        """Watch the grid until it is down or has another keeper (True), or until this one gives up (False)."""
         self._change()
         while True:
             state = read_grid_state(self._name)
@@ -111,11 +110,11 @@ class GridKeeper:
                 self._try()
 
     def _try(self) -> None:
-        """Bring back what is missing, after a pause in which more may end."""
+        """Start what is missing, after a pause in which more processes may end."""
         self._wait(None, pause_s(self.kept.tries))
         state = read_grid_state(self._name)
         if state is None or not state.missing:
-            return  # someone else has done it
+            return  # another process has done it
         if not state.own_ray and not self._is_reachable(state.address):
             self._wait(None, LONGEST_PAUSE_S)
             return
@@ -128,7 +127,7 @@ class GridKeeper:
         self._change(problem=problem, mended=self.kept.mended + (not problem))
 
     def _is_reachable(self, address: str) -> bool:
-        """Whether the Ray cluster of others answers; while it does not, no try is counted."""
+        """Whether the external Ray cluster answers; tries do not count while it does not."""
         try:
             self._knock(address)
         except UnavailableError as error:
@@ -155,7 +154,7 @@ class GridKeeper:
 
 
 def pause_s(tries: int) -> float:
-    """Return how long to wait before the next try, after so many on end.
+    """Return the pause before the next try, in seconds, after `tries` in a row.
 
     Examples
     --------
@@ -170,7 +169,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def read_kept(name: str) -> Kept | None:
-    """Return what the last keeper of a grid has done; None if there was none, or it cannot be read."""
+    """Return the record of the last keeper of a grid; None if it is missing or malformed."""
     try:
         return msgspec.json.decode((state_folder(name) / KEPT).read_bytes(), type=Kept)
     except (OSError, msgspec.MsgspecError):
@@ -179,8 +178,8 @@ def read_kept(name: str) -> Kept | None:
 
 @contextlib.contextmanager
 def start_keeper(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
-    """Start the keeper of a grid; it begins when the block, in which it is to be written down, has ended."""
-    # What has the marker is ended with the grid, by the keeper's own children as well.
+    """Start the keeper of a grid. The caller records it within the block; the keeper begins when the block ends."""
+    # Processes with the marker are ended with the grid, so the keeper and its children must not have it.
     environment = {name: value for name, value in os.environ.items() if name != MARKER_VARIABLE}
     if "PYTHONPATH" in environment:
         paths = environment["PYTHONPATH"].split(os.pathsep)
@@ -200,16 +199,16 @@ def start_keeper(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
         process = LocalProcess.of_pid(KEEPER, child.pid)
         assert process is not None, "a child that was not waited for has a number"
         yield process
-    child.returncode = 0  # it is not waited for: it outlives this process
+    child.returncode = 0  # do not wait for the keeper, which outlives this process
 
 
 def end_keeper(state: LocalGridState) -> None:
-    """End the keeper of a grid, with what it is about to bring back."""
+    """End the keeper of a grid and the repair in progress."""
     end_processes(state.keeper, patience_s=_END_S)
 
 
 def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
-    """Wait until a process of a grid has ended, or for so long; None: only for so long."""
+    """Wait until a process of a grid ends, at most `longest_s`; with None, wait that long."""
     handles = [open_process(one.pid, one.start_ticks) for one in ([] if state is None else state.processes)]
     waiting = select.poll()
     try:
@@ -225,7 +224,7 @@ def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
 
 
 def mend_in_a_process(name: str) -> str:
-    """Bring back what is missing, in a process of its own; return what went wrong, or ""."""
+    """Start what is missing in a process of its own; return the problem, or ""."""
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "gridweave.grid.service.local", name], stdout=subprocess.PIPE, text=True
     ) as child:
@@ -244,7 +243,7 @@ def mend_in_a_process(name: str) -> str:
 
 
 def main() -> int:
-    """Keep the grid that is named by the first argument."""
+    """Run the keeper of the grid that the first argument names."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(0)
@@ -253,7 +252,7 @@ def main() -> int:
         print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGTERM, end)
-    sys.stdin.read()  # until it is written down who keeps the grid
+    sys.stdin.read()  # until the caller has recorded this keeper
     keeper = GridKeeper(sys.argv[1], mend_in_a_process, say=say, wait=wait_for_an_end)
     try:
         is_done = keeper.run(os.getpid())

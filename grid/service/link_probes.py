@@ -1,4 +1,4 @@
-"""Probes between the sites of a grid that are linked over HTTP: the grid's side orders them, a site makes them."""
+"""Probes between sites that are linked over HTTP: the grid's side orders them, a site makes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gridweave.site.service.probes.prober import ProbePlan, ProbeRounds
 
 
 class LinkProbing:
-    """Has the ways between all sites measured, and reports them to the meta-scheduler.
+    """Orders measurements between all pairs of sites and reports the results to the meta-scheduler.
 
     Bandwidth is measured between one pair of sites at a time.
     """

@@ -1,7 +1,7 @@
-"""A whole grid on this machine, Ray, the actors and the gateway: brought up, mended, taken down, and begun anew.
+"""A whole grid on this machine (Ray, the actors and the gateway): start, repair, stop and reset it.
 
-As a program, ``python -m gridweave.grid.service.local NAME``, it brings back what is missing of a grid, as a second
-`up` does: the keeper starts it. What went wrong is the last line of standard output.
+As a program, ``python -m gridweave.grid.service.local NAME`` starts what is missing of a grid, as a second `up` does;
+the keeper runs it. The last line of standard output names the problem.
 """
 
 from __future__ import annotations
@@ -82,23 +82,23 @@ PROBE_SECRET, MARKER = "probe-secret", "marker"
 REASON = "the grid is taken down"
 
 PORTS_OF_A_GRID, GRIDS = 1_000, 12
-"""How many ports for the ranks of jobs to meet at are kept for one grid, and for how many grids."""
+"""Rendezvous ports of one grid, and the number of grids that have ports of their own."""
 
 Tell = Callable[[str], None]
-"""Hears what is going on."""
+"""Called with progress messages."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A grid as it is to run on this machine."""
+    """A grid to run on this machine."""
 
     name: str
     read: ReadGrid
-    address: str | None = None  # of a Ray cluster that runs, in place of a local one
+    address: str | None = None  # address of an existing Ray cluster, in place of a local one
 
     @property
     def file(self) -> GridFile:
-        """What GRID.toml says."""
+        """The contents of GRID.toml."""
         assert isinstance(self.read.file, GridFile), "a file of serve is not a GRID.toml"
         return self.read.file
 
@@ -113,30 +113,30 @@ class Wanted:
 
     @property
     def ray_machines(self) -> list[RayMachine]:
-        """The machines that are to have a Ray node of their own; all others are on the head."""
+        """The machines with a Ray node of their own; all others share the head."""
         return self.machines if self.file.ray.nodes == "machine" else []
 
 
 def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:
-    """Return what is to run of a GRID.toml; `name` goes before the name in the file."""
+    """Return the grid of a GRID.toml; `name` takes precedence over the name in the file."""
     return Wanted(check_name(name or read.file.name or DEFAULT_NAME), read, address)
 
 
 @dataclass(kw_only=True)
 class Brought:
-    """What `bring_up` came to."""
+    """The result of `bring_up`."""
 
     state: LocalGridState
-    was_up: bool = False  # whether some of it ran before
-    started: list[str] = field(default_factory=list)  # what was started now
-    seconds: dict[str, float] = field(default_factory=dict)  # how long each phase took
-    remarks: list[str] = field(default_factory=list)  # what people should know
+    was_up: bool = False  # whether a part of it ran before
+    started: list[str] = field(default_factory=list)  # processes and actors started now
+    seconds: dict[str, float] = field(default_factory=dict)  # duration of each phase
+    remarks: list[str] = field(default_factory=list)  # remarks for the user
 
 
 def bring_up(wanted: Wanted, tell: Tell) -> Brought:
-    """Start a grid on this machine, or what is missing of it; if that fails, nothing is left of what was started.
+    """Start a grid on this machine, or what is missing of it; after a failure, end what was started.
 
-    Jobs whose processes ran before go on in any case.
+    Jobs that were already running continue in any case.
 
     Raises
     ------
@@ -180,14 +180,14 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
 
 
 class _Kept(NamedTuple):
-    """What stays of a grid when all else of it is started anew."""
+    """What remains of a grid when everything else is started again."""
 
-    url: str  # of its gateway; empty: there was none
+    url: str  # URL of its gateway; empty: there was none
     keeper: tuple[LocalProcess, ...]
 
 
 class _Work:
-    """One bringing up, and what has been started so far."""
+    """One start of a grid, with what has been started so far."""
 
     def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, kept: _Kept, tell: Tell) -> None:
         self._wanted, self._folder, self._tell = wanted, folder, tell
@@ -232,7 +232,7 @@ class _Work:
         self._tell("")
 
     def _parts(self) -> tuple[str, ...]:
-        """Return the names of the processes that the keeper watches: Ray restarts all others."""
+        """Return the names of the processes that the keeper watches; Ray restarts everything else."""
         nodes = [machine.node for machine in self._wanted.ray_machines]
         return (HEAD, *nodes) if self.done.state.own_ray else (GATEWAY,)
 
@@ -248,7 +248,7 @@ class _Work:
         self.done.remarks += [EXPOSURE] * (self._before is None)
         self._lap("launch")
         plan = self._plan(ray.labelled)
-        # A site's node may go: the grid is to stay. Without the head there is nothing left to schedule for.
+        # The grid survives the loss of a site's node. Without the head there is nothing left to schedule for.
         plan = msgspec.structs.replace(plan, grid_labels=HEAD_LABELS)
         self._lap("plan")
         with ray.connected():
@@ -306,7 +306,7 @@ class _Work:
         return _actors_of(self.done.state)
 
     def _gateway_spot(self, ray: Any) -> Spot:
-        """Return where the gateway is: on the host that ``gateway.host`` names, if it is of the cluster, or here."""
+        """Return the gateway's place: the host in the cluster that ``gateway.host`` names, or this host."""
         hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
         wanted, here = self._wanted.read.gateway.host, own_host(ray)
         elsewhere = wanted in hosts and wanted != here
@@ -314,7 +314,7 @@ class _Work:
         return Spot(ip=wanted if elsewhere else here)
 
     def _labelled(self, ray: Any) -> bool:
-        """Return whether the nodes of a cluster say whose they are."""
+        """Whether the nodes of a cluster have labels of sites."""
         found = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
         missing = [site.name for site in self._wanted.file.sites if site.name not in found]
         if found and missing:
@@ -326,9 +326,9 @@ class _Work:
         return bool(found)
 
     def _at_home(self, ray: Any, plan: GridPlan) -> GridPlan:
-        """Return a plan by which the meta-scheduler is where its journal is, also when all of Ray is started anew.
+        """Place the meta-scheduler where its journal is, also if all of Ray is started again.
 
-        That is a node with its label; or else, if the journal is a file, this machine.
+        That is a node with its label or, if the journal is a file, this machine.
         """
         labels = {GRID_LABEL: self.done.state.name}
         if any(labels.items() <= node["Labels"].items() for node in ray.nodes() if node["Alive"]):
@@ -343,7 +343,7 @@ class _Work:
         return msgspec.structs.replace(plan, **own)
 
     def _make_actors(self, plan: GridPlan, gateway: Spot) -> RunningGrid:
-        """Make the actors that do not run; the gateway looks for the others by itself."""
+        """Create the actors that do not run; the gateway finds the others itself."""
         grid = make_grid(plan)
         if GATEWAY_ACTOR not in grid.actors:
             self._add_gateway(grid, gateway)
@@ -386,7 +386,7 @@ class _Work:
         self._lap("gateway")
 
     def _started(self, process: LocalProcess) -> None:
-        """Write down a process at once: whoever comes after this one must find it."""
+        """Record a process at once, so that a later command finds it."""
         others = tuple(one for one in self.done.state.processes if one.name != process.name)
         self._change(processes=(*others, process))
         self.done.started.append(process.name)
@@ -401,7 +401,7 @@ class _Work:
         self._began = now
 
     def undo(self) -> None:
-        """End what was started; what ran before stays."""
+        """End what was started; what ran before continues."""
         with signals_held():
             state = self.done.state
             if self._before is None:
@@ -413,7 +413,7 @@ class _Work:
 
 
 def kept_secret(folder: Path, name: str) -> str:
-    """Return a random text that stays the same from one start of a grid to the next, in a file of its folder."""
+    """Return a random secret that a file in the grid's folder keeps for all starts."""
     path = folder / name
     if not path.exists():
         write_private(path, secrets.token_hex(16))
@@ -421,7 +421,7 @@ def kept_secret(folder: Path, name: str) -> str:
 
 
 def first_port_of(name: str) -> int:
-    """Return from which port on the ranks of jobs of a grid meet; it stays the same as long as its journals are used.
+    """Return the first rendezvous port of a grid, which stays the same as long as its journals are used.
 
     Examples
     --------
@@ -435,16 +435,16 @@ def first_port_of(name: str) -> int:
 _NOT_OF_RAY = (KEEPER,)
 
 HEAD_LABELS = {GRID_LABEL: "here"}
-"""Of the Ray node that is the head: where the meta-scheduler is."""
+"""Label of the head, on which the meta-scheduler runs."""
 
 
 def _actors_of(state: LocalGridState) -> dict[str, Any]:
-    """Return handles of the actors of a grid that Ray knows, by name."""
+    """Return the handles of a grid's actors by name."""
     return find_actors(state.namespace, actor_names([(site.name, site.machines) for site in state.sites]))
 
 
 def is_broken(state: LocalGridState) -> bool:
-    """Return whether what is left of a grid cannot be mended: without the head of its Ray nothing of it works."""
+    """Whether a grid is beyond repair because the head of its Ray has ended."""
     return not state.runs or (state.own_ray and state.process(HEAD) is None)
 
 
@@ -454,7 +454,7 @@ def live_folder(wanted: Wanted) -> str:
 
 
 def _plan_of(wanted: Wanted, secret: bytes = b"") -> GridPlan:
-    """Return the plan of a grid on a Ray without labels; by the secret its sites know each other when they probe."""
+    """Return the plan of a grid on a Ray without labels; its sites authenticate probes with the secret."""
     return plan_of(
         wanted.read,
         folder=live_folder(wanted),
@@ -466,7 +466,7 @@ def _plan_of(wanted: Wanted, secret: bytes = b"") -> GridPlan:
 
 
 def check_start(wanted: Wanted, before: LocalGridState | None) -> list[str]:
-    """Check what would refuse a start of a grid, and return which settings change; nothing is started or changed.
+    """Check whether a grid can start, and return which settings change; nothing is started or changed.
 
     Parameters
     ----------
@@ -514,7 +514,7 @@ def _check_same(state: LocalGridState, wanted: Wanted) -> None:
 
 
 def mend(name: str) -> None:
-    """Start what is missing of a grid, by what is written down of it; UnavailableError if nothing is."""
+    """Start what is missing of a recorded grid; UnavailableError if it is not recorded."""
     state = read_grid_state(name)
     if state is None:
         raise UnavailableError(f"no record of a grid named {name!r}")
@@ -528,19 +528,19 @@ def mend(name: str) -> None:
 
 @dataclass(kw_only=True)
 class TakenDown:
-    """What `take_down` came to."""
+    """The result of `take_down`."""
 
-    ended: list[str] = field(default_factory=list)  # what lived, and was ended
-    jobs: int = 0  # parts of jobs that were running on this machine; they go on if that was wished
+    ended: list[str] = field(default_factory=list)  # processes that were alive and have been ended
+    jobs: int = 0  # parts of jobs that were running on this machine; they continue if jobs are kept
     remarks: list[str] = field(default_factory=list)
 
 
 def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> TakenDown | None:
-    """End what `bring_up` has started, or return None if nothing of it runs; what it found running stays.
+    """End what `bring_up` has started, but not what it found running; return None if nothing runs.
 
-    The processes of jobs that are kept are found again by the next `bring_up`.
+    The next `bring_up` finds the processes of kept jobs again.
     """
-    # Where there never was such a grid no folder is made for it.
+    # If there never was such a grid, create no folder for it.
     before = read_grid_state(name)
     if before is None:
         return None
@@ -557,7 +557,7 @@ def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> Tak
 
 
 def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
-    """End all that was started for a grid but its keeper, as far as it is written down or can be told from others."""
+    """End everything that was started for a grid except its keeper, found by its record and its marker."""
     folder = Path(state.folder)
     alive = [process for process in state.alive if process.name != KEEPER]
     done = TakenDown(ended=[process.name for process in alive])
@@ -591,9 +591,9 @@ def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None
 
 
 def begin_anew(name: str) -> None:
-    """Remove the journals of a grid that does not run, its jobs and their output, and by which GRID.toml it ran.
+    """Delete the journals, jobs, output and recorded GRID.toml of a stopped grid.
 
-    UnavailableError if it runs, or something cannot be removed.
+    UnavailableError if the grid runs, or something cannot be deleted.
     """
     with working_on(name) as own:
         state = read_grid_state(name)
@@ -607,7 +607,7 @@ def begin_anew(name: str) -> None:
 
 
 def main() -> int:
-    """Mend the grid that is named by the first argument."""
+    """Repair the grid that the first argument names."""
     try:
         mend(sys.argv[1])
     except GridweaveError as error:

@@ -1,6 +1,6 @@
-"""A Ray of one's own on this machine: a head, and a labelled node for each machine of a site, behind a token.
+"""A Ray cluster of our own on this machine: a head and a labelled node for each machine of a site, with a token.
 
-How commands join a Ray cluster: quietly, and without waiting minutes for one that is not there.
+Also: how commands join a Ray cluster without Ray's messages, and without waiting minutes for a missing one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import MACHINE_LABEL, SITE_LABEL
 
 RAY_ERRORS = (ConnectionError, TimeoutError, ValueError, RuntimeError, AssertionError)
-"""What `ray.init` raises where there is no cluster, or none can be started."""
+"""Errors of `ray.init` if there is no cluster, or none can be started."""
 
 _PATIENCE_S = 5.0
 _LOOK_AT_RAY_EVERY_S, _MISSES = 5.0, 3
@@ -71,11 +71,11 @@ def resolved(address: str) -> str:
 
 
 def knock(address: str) -> None:
-    """Raise UnavailableError in a few seconds if nothing listens at an address; Ray would take many minutes."""
+    """Raise UnavailableError within seconds if nothing listens at an address; Ray would take many minutes."""
     address = resolved(address)
     host, colon, port = address.strip().removeprefix("ray://").rpartition(":")
     if not colon:
-        return  # what Ray knows better
+        return  # an address that only Ray understands
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
     except (OSError, ValueError, OverflowError) as error:
@@ -98,20 +98,20 @@ def _environment_of_this(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def with_token(token: Path | None) -> contextlib.AbstractContextManager[None]:
-    """Let this process join a Ray of one's own by the token in a file; None: as the environment says."""
+    """Authenticate this process at our own Ray with the token in a file; None: by the environment."""
     return contextlib.nullcontext() if token is None else _environment_of_this(token_environment(token))
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Let Ray start without a report to its makers, and without remarks of its own, unless the user says so."""
+    """Disable Ray's usage reports and messages, unless the user has set them."""
     with _environment_of_this({name: value for name, value in _QUIET.items() if name not in os.environ}):
         yield
 
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
-    """Let nobody see what compiled code says on standard error; what is wrong comes as an exception."""
+    """Suppress output of compiled code on standard error; errors arrive as exceptions."""
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -127,25 +127,24 @@ def muted() -> Iterator[None]:
 def watch_node(
     node: str, nodes: Callable[[], Sequence[Mapping[str, Any]]], lost: Callable[[], None], pause: Callable[[], object]
 ) -> None:
-    """Watch the Ray node by which this process has joined a cluster, until it is gone.
+    """Watch the Ray node through which this process has joined a cluster, until the node is gone.
 
-    A process that is connected to Ray does not end with it, nor does it find its way to the Ray in its place. `lost` is
-    called when the node was not there several times on end, or nobody could tell; `pause` waits until it is time to
-    look.
+    A process that is connected to Ray neither ends with it nor connects to a new Ray. `lost` is called once the node
+    was missing several times in a row, or nobody answered; `pause` waits between two looks.
     """
     missed = 0
     while missed < _MISSES:
         pause()
         try:
             is_there = any(one["NodeID"] == node and one["Alive"] for one in nodes())
-        except Exception:  # whatever Ray raises where there is none any more
+        except Exception:  # whatever Ray raises once it is gone
             is_there = False
         missed = 0 if is_there else missed + 1
     lost()
 
 
 def watch_ray(lost: Callable[[], None]) -> None:
-    """Have it heard when the Ray node by which this process has joined is gone; a thread of its own looks."""
+    """Watch, in a thread, the Ray node through which this process has joined; call `lost` once it is gone."""
     import ray
 
     node, pause = ray.get_runtime_context().get_node_id(), threading.Event()
@@ -154,65 +153,65 @@ def watch_ray(lost: Callable[[], None]) -> None:
 
 
 def join_problem(where: str, error: Exception) -> UnavailableError:
-    """Return the error for a cluster that cannot be joined or started, in one line."""
+    """Return the error for a cluster that cannot be joined or started, on one line."""
     causes = [error] if error.__cause__ is None else [error, error.__cause__]
     told = ": ".join(" ".join(str(each).split()) or type(each).__name__ for each in causes)
     return UnavailableError(f"--address: Ray cannot be used on {where}: {told}")
 
 
 LOOPBACK = "127.0.0.2"
-"""By which a Ray of one's own finds itself: it does not go with an interface that is taken away. In the place of
-127.0.0.1 Ray would put the address of one."""
+"""Address of our own Ray, which stays when a network interface goes. For 127.0.0.1 Ray would substitute the address of
+an interface."""
 
 EXPOSURE = (
     "Ray listens on all interfaces of this host, and only its token keeps others out. To let in only SSH and the "
     'gateway, with the ports that they have here: nft add rule inet filter input iifname != "lo" ct state new '
     "tcp dport != { 22, 8765 } drop"
 )
-"""What operators should know of a Ray of one's own: it finds itself by loopback, and does not bind its ports to it."""
+"""A remark for operators: our own Ray uses loopback to find itself, but does not bind its ports to it."""
 
 MOST_NODES = 8
-"""A site has a Ray node of its own if there are no more than so many; each costs some hundred megabytes."""
+"""Largest number of sites that each get a Ray node; a node takes some hundred megabytes."""
 
 FIRST_WITH_TOKENS, FIRST_UNTESTED = (2, 52), (3, 0)
-"""The first release of Ray that asks who connects for a token, and the first that nobody has tried."""
+"""The first release of Ray with tokens, and the first that is untested."""
 
 STORE_BYTES = 80 << 20
 
 _NODES_S, _JOBS_S = 4.0, 6.0
-"""So long its nodes, and then the jobs, have to end by themselves."""
+"""Time that nodes, and then jobs, have to end, in seconds."""
 
 _JOIN_S = 180.0
 _TRIES = 3
 _LOOK_EVERY_S = 0.05
 _LONGEST_PATH = 30
-"""Ray makes sockets far below its folder, and the path of a socket has 107 bytes at most."""
+"""Longest path of Ray's folder: Ray creates sockets far below it, and a socket's path has at most 107 bytes."""
 
 
 class RayMachine(msgspec.Struct, frozen=True):
-    """A machine of a site, for which there is to be a Ray node."""
+    """A machine of a site that gets a Ray node."""
 
     site: str
     name: str
-    alone: bool = True  # whether it is the only one of its site, and so needs no label of its own
+    alone: bool = True  # whether it is the only machine of its site, which needs no label for machines
 
     @property
     def node(self) -> str:
-        """What its process is called."""
+        """Process name of the Ray node."""
         return node_of(self.site if self.alone else f"{self.site}/{self.name}")
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of its Ray node."""
+        """Labels of the Ray node."""
         return {SITE_LABEL: self.site} | ({} if self.alone else {MACHINE_LABEL: self.name})
 
 
 class Launcher:
-    """A process that starts Ray nodes (`gridweave.grid.service.ray_nodes`): it takes a second to be ready."""
+    """A process that starts Ray nodes (`gridweave.grid.service.ray_nodes`); it takes a second to load."""
 
     def __init__(self, token: Path, marker: str) -> None:
         self.problem: str | None = None
-        # A pipe that nobody reads meanwhile could be full.
+        # A file, because a pipe that nobody reads may fill up.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gridweave.grid.service.ray_nodes"],
@@ -220,12 +219,12 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=self._said,
             env=child_environment(marker, token) | _OF_NODES,
-            # Ctrl-C comes to this process alone, which then ends all in order.
+            # Ctrl-C should reach only this process, which then ends everything in order.
             start_new_session=True,
         )
 
     def launch(self, task: Launching) -> Iterator[LocalProcess]:
-        """Yield the nodes as they are started; ``problem`` is then what was said if the head has not come up."""
+        """Start nodes and yield their processes; ``problem`` is the error output if the head has not started."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -238,7 +237,7 @@ class Launcher:
             self.problem = self._said.read().decode(errors="replace")
 
     def close(self) -> list[LocalProcess]:
-        """End it; what it has started goes on. Return those of them that were not yielded."""
+        """End the launcher, but not its nodes; return the nodes that were not yielded."""
         self._process.terminate()
         self._process.wait()
         told = self._process.stdout
@@ -251,21 +250,20 @@ class Launcher:
 
 
 class RayState(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs of a Ray of one's own."""
+    """What runs of a Ray of our own."""
 
-    boot: str = ""  # the start of the machine in which it was started
+    boot: str = ""  # boot of the machine in which it was started
     port: int = 0
     temp: str = ""  # folder of its sockets and logs
     processes: tuple[LocalProcess, ...] = ()
 
 
 class OwnRay:
-    """A Ray of one's own on this machine, as it is to be or as it runs.
+    """A Ray of our own on this machine, to be started or running.
 
-    Each of the machines gets a Ray node; without any there is the head alone. `changed` is told at once of what has
-    become of the state: whoever comes after this process must find all of it. All of it ends with the process
-    `end_with`; 0: it outlives who starts it. The head has `head_labels`. `tell` hears, in a line for people, that
-    the head has given up and is started again.
+    Each of the machines gets a Ray node; without machines there is only the head. `changed` is called at once with each
+    new state, so that a later process finds everything. All processes end with the process `end_with`; 0: they outlive
+    their starter. The head has `head_labels`. `tell` gets a message when the head has given up and is started again.
     """
 
     def __init__(
@@ -289,16 +287,16 @@ class OwnRay:
 
     @property
     def labelled(self) -> bool:
-        """Whether its nodes say which machine they are."""
+        """Whether its nodes have labels of machines."""
         return bool(self._machines)
 
     @property
     def address(self) -> str:
-        """Where its head answers."""
+        """Address of its head."""
         return f"{LOOPBACK}:{self.state.port}"
 
     def process(self, name: str) -> LocalProcess | None:
-        """Return its living process of this name, or None."""
+        """Return its living process of a name, or None."""
         if self.state.boot != boot_id():
             return None
         return next((one for one in self.state.processes if one.name == name and one.is_alive), None)
@@ -309,7 +307,7 @@ class OwnRay:
             self._changed(self.state)
 
     def start(self, launcher: Launcher | None = None) -> None:
-        """Start what does not run of it; return when it is on its way."""
+        """Start what does not run, without waiting for it."""
         make_private(self._folder / LOGS)
         if self.process(HEAD) is None:
             check_ray()
@@ -319,7 +317,7 @@ class OwnRay:
             self._launch(missing, head=False, launcher=launcher)
 
     def _start_head(self, port: int, launcher: Launcher | None = None) -> None:
-        """Start a head, and all nodes: what is left without a head is of no use."""
+        """Start a head and all nodes; nodes without a head are useless."""
         while True:
             self.end_nodes()
             self._change(boot=boot_id(), port=free_port(wanted=port), temp=make_temp(), processes=())
@@ -334,9 +332,9 @@ class OwnRay:
                 return
 
     def _may_try_again(self) -> bool:
-        """Return whether a head that has given up is to be started again, and say so.
+        """Whether to start a head again that has given up; report it if so.
 
-        Ray's head ends itself when a part of it is not there within half a minute, which happens on a busy machine.
+        Ray's head ends itself if one of its parts is not ready within half a minute, which happens on a busy machine.
         """
         if self._heads < _TRIES:
             self._tell(f"Ray's head has given up ({self._why_it_gave_up()}); starting it again")
@@ -372,7 +370,7 @@ class OwnRay:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
-        """Connect this process to it; on a busy machine its head may be asked again, or started again."""
+        """Connect this process; retry, and restart the head if need be, because a busy machine may be slow."""
         until = time.monotonic() + _JOIN_S
 
         def again() -> bool:
@@ -392,14 +390,14 @@ class OwnRay:
             yield ray
 
     def wait(self) -> None:
-        """Wait until the nodes of all machines have joined; start anew those that have ended meanwhile."""
+        """Wait until all nodes have joined; restart those that end meanwhile."""
         tries: Counter[str] = Counter()
         until = time.monotonic() + _JOIN_S
         while missing := self._not_joined():
             for machine in missing:
                 if self.process(machine.node) is not None:
                     continue
-                # Ray gives up a node that is not there within half a minute, which happens on a busy machine.
+                # Ray drops a node that is not ready within half a minute, which happens on a busy machine.
                 tries[machine.node] += 1
                 if tries[machine.node] >= _TRIES:
                     told = last_words(self._log(machine.node))
@@ -415,13 +413,13 @@ class OwnRay:
         return [one for one in self._machines if not any(one.labels.items() <= labels.items() for labels in there)]
 
     def mend(self) -> None:
-        """Start anew the nodes that have ended; UnavailableError if the head has: without it nothing of it works."""
+        """Restart nodes that have ended; UnavailableError if the head has, as nothing works without it."""
         if self.process(HEAD) is None:
             raise UnavailableError("the head of Ray has ended; all of it must be started again")
         self.start()
 
     def end_nodes(self) -> None:
-        """End all of its processes, and remove their folder; jobs go on."""
+        """End all of its processes and delete their folder; jobs continue."""
         if self.state.boot == boot_id():
             end_processes(self.state.processes, patience_s=_NODES_S)
             end_marked(self._marker, within=[process.pid for process in self.state.processes])
@@ -429,7 +427,7 @@ class OwnRay:
         self._change(processes=(), temp="")
 
     def end(self, jobs: Path, reason: str, *, keep_jobs: bool = False) -> int:
-        """End all of it, and its jobs unless they are kept; return how many parts of jobs were running."""
+        """End everything, and the jobs unless they are kept; return how many parts of jobs were running."""
         self.end_nodes()
         count = count_running(jobs)
         if not keep_jobs:
@@ -457,7 +455,7 @@ class OwnRay:
             "--block",
             f"--node-ip-address={LOOPBACK}",
             "--disable-usage-stats",
-            # No workers are started in stock: actors that need no processor get theirs when they are made.
+            # Start no idle workers: actors without processors get theirs when they are created.
             "--num-cpus=0",
             "--num-gpus=0",
             f"--object-store-memory={self._store_bytes}",
@@ -465,7 +463,7 @@ class OwnRay:
             "--max-worker-port=0",
             "--dashboard-agent-listen-port=0",
             "--include-log-monitor=false",
-            # Nodes that start at the same time in one folder would choose the same names for their sockets.
+            # Nodes that start at the same time in one folder would choose the same socket names.
             f"--temp-dir={self.state.temp}/{folder}",
         )
 
@@ -478,7 +476,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def last_words(log: str | Path, said: str = "") -> str:
-    """Return the last line that a process has said, or written into its log."""
+    """Return the last line that a process has printed or logged."""
     with contextlib.suppress(OSError):
         said = said.strip() or Path(log).read_text(errors="replace")
     lines = [line for line in said.splitlines() if line.strip()]
@@ -486,7 +484,7 @@ def last_words(log: str | Path, said: str = "") -> str:
 
 
 def child_environment(marker: str, token: Path | None) -> dict[str, str]:
-    """Return the environment of a process of a grid; with a token, what others say of Ray is kept from it."""
+    """Return the environment of a grid's process; with a token, variables for another Ray are removed."""
     kept = dict(os.environ)
     if token is not None:
         kept = {name: value for name, value in kept.items() if not name.startswith("RAY_")} | token_environment(token)
@@ -496,35 +494,35 @@ def child_environment(marker: str, token: Path | None) -> dict[str, str]:
 
 
 _OF_NODES = {
-    # Ray's monitor would end actors of the grid for memory that jobs use. Control groups end the job instead.
+    # Ray's monitor would kill actors of the grid for memory that jobs use. Control groups end the job instead.
     "RAY_memory_monitor_refresh_ms": "0",
-    # Ray would write the titles of its processes over their environment, by which they are known.
+    # Ray would write process titles over the environment, by which processes are recognised.
     "SPT_NOENV": "1",
-    # A node that is told to end has nothing to wait for: the journals of its actors are whole at every instant.
+    # A terminated node need not wait, because the journals of its actors are consistent at every instant.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Out of memory, the kernel should end jobs, and not the actors of the grid.
+    # Out of memory, the kernel should kill jobs and not actors of the grid.
     "RAY_worker_oom_score_adjustment": "0",
-    # Its workers, and with them the actors of the grid and all jobs, would give way to every other process.
+    # Otherwise Ray's workers, with the grid's actors and all jobs, would get a lower priority than other processes.
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Nobody reads what Ray counts of itself.
+    # Nobody reads Ray's metrics.
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
     "RAY_enable_timeline": "0",
     "RAY_event_stats": "0",
-    # On a busy machine a raylet waits for its own agents for longer than half a minute before it gives up.
+    # On a busy machine a raylet's own agents may take longer than half a minute to start.
     "RAY_agent_register_timeout_ms": "120000",
-    # No work is scheduled by what is free at a node: actors of the grid ask for none of it.
+    # No work is scheduled by free resources, because actors of the grid request none.
     "RAY_raylet_report_resources_period_milliseconds": "1000",
     "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",
-    # The threads of a process share one pool of memory: each of dozens would keep one of its own.
+    # Let all threads of a process share one memory arena; each of dozens would keep its own.
     "MALLOC_ARENA_MAX": "1",
 }
 
 
 def check_ray() -> None:
-    """Raise UnavailableError if there is no Ray, or one that knows no tokens or that nobody has tried."""
+    """Raise UnavailableError if Ray is missing, or its release has no tokens or is untested."""
     if importlib.util.find_spec("ray") is None:
         raise not_installed("ray")
     version = importlib.metadata.version("ray")
@@ -536,17 +534,17 @@ def check_ray() -> None:
 
 
 def token_environment(token: Path) -> dict[str, str]:
-    """Return by which variables Ray knows that it is to ask for a token, and which one."""
+    """Return the environment variables that make Ray require a token."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
 
 
 def make_ray_token(path: Path) -> None:
-    """Write a new token for Ray into a file that only this user can read."""
+    """Write a new token for Ray to a file that only this user can read."""
     write_private(path, secrets.token_hex(32))
 
 
 def make_temp() -> str:
-    """Make a folder for the sockets and logs of Ray, closed to other users, with a path that is short enough."""
+    """Create a folder for Ray's sockets and logs that other users cannot enter, with a short enough path."""
     folder = tempfile.mkdtemp(prefix="gridweave-")
     if len(folder) > _LONGEST_PATH:
         os.rmdir(folder)
@@ -555,19 +553,19 @@ def make_temp() -> str:
 
 
 def remove_temp(temp: str) -> None:
-    """Remove that folder; nothing if it is none of ours."""
+    """Delete a folder made by `make_temp`; ignore any other."""
     if temp and Path(temp).name.startswith("gridweave-"):
         shutil.rmtree(temp, ignore_errors=True)
 
 
 _PORTS = range(8_800, 10_000)
-"""Neither those that Ray gives its workers (from 10,002), nor what the kernel gives to whoever asks for any port: Ray's
-processes take dozens of these while whoever is to listen at one is being started."""
+"""Ports that are neither given to Ray's workers (from 10,002) nor ephemeral ports of the kernel: Ray's processes take
+dozens of those while a listener is being started."""
 
 
 def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
-    """Return a port at which nothing listens: the one that is wanted, if that is free."""
-    # Processes that look at one time begin at different ones.
+    """Return a port on which nothing listens, the wanted one if it is free."""
+    # Concurrent processes begin at different ports.
     first = os.getpid() % len(_PORTS)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in (*([wanted] if wanted else []), *_PORTS[first:], *_PORTS[:first], 0):
@@ -579,7 +577,7 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
 
 
 def join(where: str, **options: Any) -> None:
-    """Connect this process to Ray, or start one with it, quietly; UnavailableError says where that failed."""
+    """Connect this process to Ray, or start Ray with it, without Ray's messages; UnavailableError names the problem."""
     ray: Any = importlib.import_module("ray")
     with quietly():
         try:
@@ -589,13 +587,13 @@ def join(where: str, **options: Any) -> None:
 
 
 def own_host(ray: Any) -> str:
-    """Return the address of this host in the Ray cluster that this process has joined."""
+    """Return this host's address in the Ray cluster that this process has joined."""
     here = ray.get_runtime_context().get_node_id()
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == here)
 
 
 def _join_problem(address: str, options: dict[str, Any]) -> UnavailableError | None:
-    """Connect this process to a Ray cluster; return why that failed, or None."""
+    """Connect this process to a Ray cluster; return the problem, or None."""
     with muted(), postponed():
         try:
             join(address, address=address, **options)
@@ -606,7 +604,7 @@ def _join_problem(address: str, options: dict[str, Any]) -> UnavailableError | N
 
 @contextlib.contextmanager
 def connected(address: str, *, again: Callable[[], bool] = lambda: False) -> Iterator[Any]:
-    """Connect this process to a Ray cluster, quietly; ``again`` says whether to try once more after a failure."""
+    """Connect this process to a Ray cluster; ``again`` decides whether to retry after a failure."""
     try:
         with quietly():
             import ray

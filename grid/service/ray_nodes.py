@@ -1,8 +1,8 @@
-"""Starting Ray nodes on this machine that outlive who asked for them: ``python -m gridweave.grid.service.ray_nodes``.
+"""Starts Ray nodes on this machine that outlive their starter: ``python -m gridweave.grid.service.ray_nodes``.
 
-Loading Ray's command takes a second of a core, so it is loaded once, and each node is a fork that goes on as
-``ray start --block``: the leader of a session of its own, in which all of its node's processes are, and with which they
-end. What to start is read from standard input, which of them runs as which process is told on standard output.
+Loading Ray's command takes a second of processor time, so one process loads it, and forks a ``ray start --block`` for
+each node. The fork leads a session with all processes of its node, which end with it. The nodes to start are read from
+standard input; the processes started are written to standard output.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _LOOK_EVERY_S = 0.02
 
 
 class RayNode(msgspec.Struct, frozen=True):
-    """A Ray node that is to be started."""
+    """A Ray node to start."""
 
     name: str
-    options: tuple[str, ...]  # of ``ray start``
-    log: str  # the file for what it says
+    options: tuple[str, ...]  # options of ``ray start``
+    log: str  # file of its output
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be started."""
+    """The nodes to start."""
 
     host: str
-    port: int  # where the head of Ray answers, or will
-    head: RayNode | None = None  # none: it runs
-    nodes: tuple[RayNode, ...] = ()  # those that join it
-    end_with: int = 0  # the number of a process with which they end; 0: none
+    port: int  # address of Ray's head
+    head: RayNode | None = None  # None: the head runs
+    nodes: tuple[RayNode, ...] = ()  # nodes that join the head
+    end_with: int = 0  # pid of a process with which they end; 0: none
 
 
 def main() -> int:
-    """Start what standard input says; return 1 if the head does not come up."""
+    """Start the nodes named on standard input; return 1 if the head does not start."""
     import ray.scripts.scripts  # noqa: F401  # here, once, before the forks, and while what is to be started is read
 
     orders = sys.stdin.buffer.read()
     if not orders:
-        return 0  # it was thought better of
+        return 0  # the caller has changed its mind
     task = msgspec.json.decode(orders, type=Launching)
     head = None
     if task.head is not None:
@@ -63,8 +63,8 @@ def main() -> int:
 
 
 def _launch(node: RayNode, end_with: int) -> int:
-    """Fork a process that becomes a node; tell of it, and return its number."""
-    # Whoever ends this process hears of all that it has started.
+    """Fork a process that becomes a node; report it and return its pid."""
+    # A process that is terminated still reports what it has started.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         pid = os.fork()
@@ -81,7 +81,7 @@ def _launch(node: RayNode, end_with: int) -> int:
 
 
 def _become(node: RayNode, end_with: int) -> NoReturn:
-    """Be a node, for as long as it runs."""
+    """Run a node until it ends."""
     status = 1
     try:
         os.setsid()
@@ -108,8 +108,8 @@ def _become(node: RayNode, end_with: int) -> NoReturn:
 
 
 def _end_with(pid: int) -> None:
-    """End this node when another process has ended."""
-    with contextlib.suppress(OSError):  # it is gone already
+    """Terminate this node when another process ends."""
+    with contextlib.suppress(OSError):  # the process has ended already
         select.select([os.pidfd_open(pid)], [], [])
     os.kill(os.getpid(), signal.SIGTERM)
 

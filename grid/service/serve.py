@@ -1,6 +1,6 @@
-"""The two sides of ``gridweave serve``: a meta-scheduler whose sites are elsewhere, and one site by itself.
+"""The two sides of ``gridweave serve``: a meta-scheduler with remote sites, and a single site.
 
-Each runs as actors, on a Ray of its own or on a cluster that it joins, with its own gateway.
+Each runs as actors on its own Ray or on an existing cluster, with its own gateway.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from gridweave.site.service.link import Link, LinkEnd, Secrets
 from gridweave.site.service.probes.prober import ProbePlan
 
 PORTS_OF_A_SITE = 1_000
-"""So many ports for the ranks of jobs to meet at are kept for each site."""
+"""Rendezvous ports of each site."""
 
 _MOST_PLACES = 44
 
 STOP_S = 3.0
-"""So long requests may take to come to an end when the process is told to end."""
+"""Time that requests in progress have after the process is told to end, in seconds."""
 
 
 def check_service(service: GridService | SiteService) -> list[str]:
@@ -78,39 +78,39 @@ def check_service(service: GridService | SiteService) -> list[str]:
 
 
 def warn_of_plain(ends: Sequence[LinkEnd], say: Say) -> None:
-    """Tell which secrets go over the network for all to read."""
+    """Warn which secrets cross the network unencrypted."""
     for end in ends:
         if end.url.startswith("http:") and not is_loopback(urlsplit(end.url).hostname or ""):
             say(f"warning: {end.url} is not encrypted: anyone in between can read the secret of its link")
 
 
 class GridService(msgspec.Struct, frozen=True, kw_only=True):
-    """The grid's side as it is to run."""
+    """The grid's side."""
 
-    folder: str  # of the tokens, and of the journal if that is a file
+    folder: str  # folder of the tokens, and of the journal if that is a file
     settings: GridSettings
-    sites: tuple[FarSite, ...]  # in the order of the settings
+    sites: tuple[FarSite, ...]  # in site order
     gateway: GatewayTable
-    journal: str  # path or URL
-    password_file: str = ""  # of the password of its database; empty: there is none
-    maxima: Maxima = NO_MAXIMA  # of users and accounts
+    journal: str  # path or URL of the journal
+    password_file: str = ""  # file of the database password; empty: none
+    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts
     history_days: int = HISTORY_DAYS
-    probes: ProbePlan | None = None  # how often the ways between the sites are measured; None: never
-    address: str | None = None  # of a Ray cluster that runs; None: it gets one of its own
-    # Of its own Ray.
+    probes: ProbePlan | None = None  # interval of measurements between sites; None: never
+    address: str | None = None  # address of an existing Ray cluster; None: its own Ray
+    # For its own Ray.
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
     @property
     def journal_spec(self) -> JournalSpec:
-        """Its journal."""
+        """The journal."""
         from gridweave.grid.service.driver import identity_of
 
         return JournalSpec(self.journal, identity_of(self.settings), self.password_file)
 
 
 def grid_service(read: ReadGrid) -> GridService:
-    """Return the grid's side that is to run."""
+    """Return the grid's side of a GRID.toml."""
     file = read.file
     assert isinstance(file, ServedGrid), "a site is not a grid"
     plan = plan_of(read, folder=read.folder, namespace="", labelled=False, first_port=FIRST_PORT, secret=b"")
@@ -148,12 +148,12 @@ def _password_file(path: str | None, read: ReadGrid) -> str:
 
 
 def serve_grid(service: GridService, say: Say) -> None:
-    """Run the grid's side until INT or TERM: the meta-scheduler, and the gateway with the links to the sites."""
+    """Run the meta-scheduler and its gateway with the links to the sites until INT or TERM."""
     folder = make_private(Path(service.folder))
     taken = f"another process serves the grid in {folder}; end it, or name another folder"
     with locked(folder / _LOCK, taken), ended_in_order():
         settings = _settings(service)
-        open_links(service.sites)  # names a bad file before anything starts
+        open_links(service.sites)  # report a bad file before anything starts
         changes = _changes(service, say)
         warn_of_plain([site.end for site in service.sites], say)
         place = RayPlace(folder=folder, address=service.address, port=service.ray_port, store_bytes=service.store_bytes)
@@ -161,7 +161,7 @@ def serve_grid(service: GridService, say: Say) -> None:
 
 
 def _changes(service: GridService | SiteService, say: Say) -> list[str]:
-    """Return the settings changes that `check_service` finds, and print each of them."""
+    """Return the settings that change at this start, and print each of them."""
     changes = check_service(service)
     for change in changes:
         say(change)
@@ -190,9 +190,9 @@ def _make_grid(
 
 
 def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence[str]) -> RunningActors:
-    """Return the actors of a service: those that run; the others can be added.
+    """Return the running actors of a service, to which the missing ones can be added.
 
-    InputError if settings change, and actors run that know the old ones.
+    InputError if settings change while actors with the old ones run.
     """
     found = RunningActors(namespace, grid_id=kept_secret(folder, MARKER), logs=str(folder / LOGS))
     found.find(names)
@@ -203,7 +203,7 @@ def _found(folder: Path, namespace: str, names: Sequence[str], changes: Sequence
 
 
 def _ready(found: RunningActors, say: Say) -> RunningActors:
-    """Return the actors of a service when all of them work."""
+    """Return the actors of a service once all of them are ready."""
     say("waiting for the actors (for the first time on a machine: compiling, which takes a minute)")
     found.wait()
     say(f"the gateway listens at {found.call(GATEWAY_ACTOR, 'ready')}")
@@ -224,40 +224,40 @@ def _settings(service: GridService | SiteService) -> GatewaySettings:
 _LOCK, _RAY = "serve.lock", "ray.json"
 _LOOK_S = 1.0
 _ACTORS_S = 6.0
-"""So long the actors on a cluster of others have to end."""
+"""Time that actors on an existing cluster have to end, in seconds."""
 
 
 class SiteService(msgspec.Struct, frozen=True, kw_only=True):
-    """A site as it is to run."""
+    """A site."""
 
-    folder: str  # of its journal, jobs and output, and of the tokens
+    folder: str  # folder of the journal, jobs, output and tokens
     plan: SitePlan
     settings: SiteSettings
-    namespace: str  # of its actors
+    namespace: str  # Ray namespace of the actors
     gateway: GatewayTable
-    uplink: LinkEnd | None = None  # the grid; None: it is in none
-    accepts_file: str = ""  # of the secrets that are expected from the grid
-    # By which other sites reach its machine; empty: the address by which it reaches the grid, or, on a cluster that it
-    # joins, that which Ray has.
+    uplink: LinkEnd | None = None  # link to the grid; None: the site belongs to no grid
+    accepts_file: str = ""  # file of the secrets accepted from the grid
+    # Address by which other sites reach this machine; empty: the address by which it reaches the grid or, on an
+    # existing cluster, the address in Ray.
     host: str = ""
-    password_file: str = ""  # of the password of the journal's database; empty: there is none
-    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of its own users
+    password_file: str = ""  # file of the password of the journal's database; empty: none
+    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, for jobs of the site's own users
     history_days: int = HISTORY_DAYS
-    address: str | None = None  # of a Ray cluster that runs; None: it gets one of its own
-    # Of its own.
+    address: str | None = None  # address of an existing Ray cluster; None: its own Ray
+    # For its own Ray.
     ray_port: int = 0
     store_bytes: int = STORE_BYTES
 
     @property
     def journal_spec(self) -> JournalSpec:
-        """Its journal."""
+        """The journal."""
         return JournalSpec(
             site_place(self.folder, self.plan.name, self.plan.journal), self.settings, self.password_file
         )
 
 
 def site_service(read: ReadGrid) -> SiteService:
-    """Return the site that is to run."""
+    """Return the site of a GRID.toml."""
     file = read.file
     assert isinstance(file, ServedSite), "the grid's side is not a site"
     own, ray, uplink = file.site, file.ray, file.uplink
@@ -282,9 +282,9 @@ def site_service(read: ReadGrid) -> SiteService:
 
 
 def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> None:
-    """Run a site until INT or TERM; then all that was started for it ends, its jobs too unless they are kept.
+    """Run a site until INT or TERM, then end everything that was started for it, jobs included unless they are kept.
 
-    When the head of its Ray has ended, jobs go on, as after a kill.
+    If the head of its Ray ends, jobs continue, as after a kill.
     """
     folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     taken = f"another process serves the site in {folder}; end it, or name another folder"
@@ -311,7 +311,7 @@ def serve_site(service: SiteService, say: Say, *, keep_jobs: bool = False) -> No
 
 
 def served_actors(service: GridService | SiteService) -> list[ActorStatus]:
-    """Return how the actors of a service are, as Ray knows them; UnavailableError if its Ray does not run."""
+    """Return the state of a service's actors; UnavailableError if its Ray does not run."""
     folder, namespace = Path(service.folder), service.namespace if isinstance(service, SiteService) else NAMESPACE
     if service.address is not None:
         return look_at_actors(service.address, namespace)
@@ -323,9 +323,9 @@ def served_actors(service: GridService | SiteService) -> list[ActorStatus]:
 
 
 def start_over(service: GridService | SiteService) -> None:
-    """Forget all jobs of a service that does not run, and their output; tokens and links stay.
+    """Delete all jobs and output of a stopped service; tokens and links stay.
 
-    UnavailableError if it runs, or something cannot be removed.
+    UnavailableError if the service runs, or something cannot be deleted.
     """
     folder = make_private(Path(service.folder), passable=_runs_as_others(service))
     if "://" in service.journal_spec.place:
@@ -338,7 +338,7 @@ def start_over(service: GridService | SiteService) -> None:
 
 
 def _check_files(service: SiteService) -> None:
-    """Raise OptionError if a file of the link cannot be used, before anything is started."""
+    """Raise OptionError, before anything starts, if a file of the link cannot be used."""
     if service.uplink is None:
         return
     try:
@@ -349,19 +349,19 @@ def _check_files(service: SiteService) -> None:
 
 
 class RayPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the actors of a service run: on a Ray of its own, or on a cluster that it joins."""
+    """The Ray of a service: its own, or an existing cluster."""
 
     folder: Path
-    site: str = ""  # the site that is served; empty: the grid's side is
-    machines: int = 1  # of the site
-    address: str | None = None  # of the cluster; None: a Ray of its own
-    # Of its own Ray.
+    site: str = ""  # name of the site; empty: the grid's side
+    machines: int = 1  # machines of the site
+    address: str | None = None  # address of the cluster; None: its own Ray
+    # For its own Ray.
     port: int = 0
     store_bytes: int = STORE_BYTES
 
 
 def own_ray(place: RayPlace, say: Say) -> OwnRay:
-    """Return the Ray of a service, as it was left: a head alone, or with a node for each of several machines."""
+    """Return a service's own Ray in its recorded state: a head, with a node for each of several machines."""
     kept = place.folder / _RAY
     try:
         state = msgspec.json.decode(kept.read_bytes(), type=RayState)
@@ -384,11 +384,11 @@ def own_ray(place: RayPlace, say: Say) -> OwnRay:
 
 
 MakeActors = Callable[[bool, Spot], RunningActors]
-"""Makes the actors of a service: whether Ray nodes have labels, and the spot of this host."""
+"""Creates the actors of a service, given whether Ray nodes have labels, and the place of this host."""
 
 
 def _run_on(place: RayPlace, make: MakeActors, say: Say, *, keep_jobs: bool) -> None:
-    """Make the actors of a service and run them until INT or TERM."""
+    """Create the actors of a service and run them until INT or TERM."""
     try:
         if place.address is None:
             _run_on_own_ray(place, make, say, keep_jobs)
@@ -440,7 +440,7 @@ def _run_on_cluster(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool
 
 
 async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> None:
-    """Run works until INT or TERM, or until one of them fails."""
+    """Run tasks until INT or TERM, or until one of them fails."""
     loop, is_over = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
@@ -458,7 +458,7 @@ async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> 
 
 
 async def _watch(ray: OwnRay) -> None:
-    """Restart the nodes of Ray that end; UnavailableError if its head does."""
+    """Restart Ray nodes that end; UnavailableError if the head ends."""
     while True:
         await asyncio.to_thread(ray.mend)
         await asyncio.sleep(_LOOK_S)
@@ -467,7 +467,7 @@ async def _watch(ray: OwnRay) -> None:
 def _make_site(
     service: SiteService, settings: GatewaySettings, labelled: bool, here: Spot, changes: Sequence[str], say: Say
 ) -> RunningActors:
-    """Make the actors of a site, or find those that run, and wait for them."""
+    """Create the actors of a site, or find the running ones, and wait until they are ready."""
     name, machines = service.settings.name, tuple(machine.name for machine in service.settings.machines)
     host = service.host
     if service.address is None:
@@ -490,14 +490,14 @@ def _make_site(
 def own_address(url: str) -> str:
     """Return the address by which this machine reaches a URL; nothing is sent.
 
-    If its name is not known now, or empty, the address of the way to anywhere; `LOOPBACK` if there is none.
+    If the URL is empty or its name unknown, the address of the default route; `LOOPBACK` if there is none.
 
     Examples
     --------
     >>> own_address("http://127.0.0.1:8765")
     '127.0.0.1'
     """
-    # The second one is kept for examples, and nobody has it.
+    # This address is reserved for documentation, so no host has it.
     for host in (urlsplit(url).hostname, "192.0.2.1"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
             if host:

@@ -1,4 +1,4 @@
-"""What a command does when it is told to end while something half done is on this machine."""
+"""Orderly reactions of commands to signals while work is half done on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALL = (signal.SIGINT, *_POSTPONED)
 def _heard_by(
     numbers: Iterable[signal.Signals], handler: Callable[[int, Any], object] | signal.Handlers | None
 ) -> Iterator[None]:
-    """Have a handler hear signals (None: who hears them now); then whoever heard them before does so again."""
+    """Install a handler of signals (None: keep the current ones); restore the previous handlers at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -44,7 +44,7 @@ def _blocked(numbers: Iterable[signal.Signals]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP take down what was started, as Ctrl-C does, and end with 128 + the signal's number."""
+    """Make SIGTERM and SIGHUP raise SystemExit (128 + the signal's number), so that the caller cleans up."""
     heard: list[int] = []
 
     def hear(number: int, frame: object) -> None:
@@ -56,15 +56,15 @@ def ended_in_order() -> Iterator[None]:
             yield
     finally:
         if heard:
-            # Where the exception passes through Ray, or through a callback, another one comes out of it, or none.
+            # Ray and callbacks may replace or swallow the exception on its way.
             raise SystemExit(128 + heard[0])
 
 
 def run_in_order(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine as `asyncio.run` does; SIGTERM and SIGHUP cancel it, as Ctrl-C does.
 
-    An exception that is raised where they are heard, as that of `ended_in_order`, would end whichever task has its
-    turn, and the event loop with it. When the work has come to its end, SystemExit has 128 + the number of the signal.
+    An exception raised in a signal handler, as by `ended_in_order`, would hit whichever task is running, and the event
+    loop. At the end, SystemExit carries 128 + the signal's number.
     """
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
@@ -96,16 +96,16 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Let nothing interrupt this: what is being ended is ended whole."""
+    """Ignore signals while something is being ended."""
     with _heard_by(_ALL, signal.SIG_IGN):
         yield
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hear of INT, TERM and HUP only after this: whoever is to end what is started in it has it in hand by then.
+    """Deliver INT, TERM and HUP only after the block, when the caller has recorded what it started.
 
-    Blocking them would not do: a process that is started would never hear of them.
+    The signals are not blocked, because a process started in the block would inherit that.
     """
     heard: list[int] = []
     try:
@@ -118,9 +118,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """Hear of TERM and HUP only after this, by those who heard of them before.
+    """Deliver TERM and HUP to their previous handlers only after the block.
 
-    Ray has a handler of its own for TERM from the moment it is connected, by which the process aborts.
+    Ray installs a handler for TERM when it connects, and that aborts the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -131,6 +131,6 @@ def postponed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def for_the_main_thread() -> Iterator[None]:
-    """Leave signals to the thread that runs this: threads that are started in it hear of none."""
+    """Block signals in threads started within the block, so that the main thread receives them."""
     with _blocked(_ALL):
         yield

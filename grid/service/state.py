@@ -1,6 +1,6 @@
-"""What `gridweave up` has started on this machine: written down, found again, and ended, exactly that and all of it.
+"""Record of what `gridweave up` has started on this machine, so that later commands find and end exactly that.
 
-Reading it needs neither Ray nor a journal: the client and the command look here for the grid of this user.
+It is read without Ray or a journal: the client and the commands find the user's grid here.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT, GATEWAY_MARK = (
     "keeper.json",
     "gateway.json",
 )
-"""In the folder of a grid's state: what runs; who works on it; the operator's token; that of Ray; all tokens of the
-gateway; journals and jobs, if no other folder is named for them; the logs of processes and actors; what its
-keeper has brought back; the process of its gateway."""
+"""Files in the folder of a grid's state: what runs; the lock of whoever changes the grid; the operator's token; Ray's
+token; all tokens of the gateway; journals and jobs, unless another folder is named; logs; the keeper's record; the
+gateway's process."""
 
 HEAD, GATEWAY, KEEPER = "head of Ray", "gateway", "keeper"
-"""Names of processes; a site's Ray node is called by `node_of`."""
+"""Names of processes; `node_of` names a site's Ray node."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
 
 
 class LocalProcess(msgspec.Struct, frozen=True):
-    """A process that was started for a grid; it leads a session of its own."""
+    """A process that was started for a grid and leads its own session."""
 
     name: str
     pid: int
-    # When it started, in clock ticks since the machine did: a number that was given anew is found out by it.
+    # Start in clock ticks since the machine's start; tells the process from a later one with the same pid.
     start_ticks: int
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is still there."""
+        """Whether the process is alive."""
         handle = open_process(self.pid, self.start_ticks)
         if handle is None:
             return False
@@ -71,20 +71,20 @@ class LocalProcess(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_pid(cls, name: str, pid: int) -> LocalProcess | None:
-        """Return the process of this number; None if there is none."""
+        """Return the process with a pid; None if there is none."""
         stat = process_stat(pid)
         return None if stat is None else cls(name, pid, stat.start_ticks)
 
 
 class GatewayMark(msgspec.Struct, frozen=True):
-    """Which process of this machine the gateway of a grid listens as."""
+    """The process in which a grid's gateway listens."""
 
     pid: int
     start_ticks: int
 
 
 class LocalSite(msgspec.Struct, frozen=True):
-    """A site of a local grid: its name, its nodes, on how many machines they are, and as whom these run jobs."""
+    """A site of a local grid."""
 
     name: str
     nodes: int
@@ -93,26 +93,26 @@ class LocalSite(msgspec.Struct, frozen=True):
 
 
 class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs of a grid, as far as it was started on this machine."""
+    """What runs of a grid that was started on this machine."""
 
     name: str
-    marker: str  # all of its processes have it in their environment, as ``GRIDWEAVE_LOCAL_GRID``
-    boot: str  # the start of the machine in which it was started; after another one none of its processes lives
-    since_ms: int  # Unix time at which it was started
-    folder: str  # of journals, jobs and their output
-    namespace: str  # of its actors on Ray
+    marker: str  # value of ``GRIDWEAVE_LOCAL_GRID`` in the environment of all its processes
+    boot: str  # boot of the machine in which it was started; none of its processes survives a reboot
+    since_ms: int  # Unix time of its start
+    folder: str  # folder of journals, jobs and their output
+    namespace: str  # Ray namespace of its actors
     sites: tuple[LocalSite, ...]
     address: str = ""
-    own_ray: bool = True  # whether that was started for it alone
+    own_ray: bool = True  # whether that Ray was started for this grid only
     gateway_elsewhere: bool = False  # whether its gateway is on another host of the Ray cluster
-    temp: str = ""  # folder of the sockets and logs of its own Ray
+    temp: str = ""  # folder of its own Ray's sockets and logs
     processes: tuple[LocalProcess, ...] = ()
-    parts: tuple[str, ...] = ()  # the names of those processes that are to run: the keeper brings them back
-    url: str = ""  # of the gateway; empty: there is none
-    tokens: bool = True  # whether the gateway wants one
-    cert: str = ""  # the file of its certificate; empty: it speaks plain HTTP
-    plain_http: bool = False  # whether the operator allows tokens to be sent to it unencrypted, from other hosts too
-    # The GRID.toml that it was started by: its path, what it said, and the folder from which paths in it count.
+    parts: tuple[str, ...] = ()  # names of the processes that the keeper restarts
+    url: str = ""  # URL of the gateway; empty: there is none
+    tokens: bool = True  # whether the gateway requires a token
+    cert: str = ""  # file of its certificate; empty: plain HTTP
+    plain_http: bool = False  # whether clients on other hosts may send tokens without TLS
+    # Path and text of its GRID.toml, and the folder to which paths in it are relative.
     file: str = ""
     text: str = ""
     base: str = ""
@@ -120,7 +120,7 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token(self) -> str | None:
-        """The token of the user who started it; None if there is none."""
+        """Token of the user who started the grid; None if there is none."""
         if not self.tokens:
             return None
         try:
@@ -129,44 +129,44 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
     def process(self, name: str) -> LocalProcess | None:
-        """Return the living process of this name, or None; that of the gateway, an actor, is found by its mark."""
+        """Return the living process of a name, or None; the gateway, an actor, is found by its mark."""
         marked = _marked_gateway(self.name) if name == GATEWAY else None
         known = self.processes if marked is None else (*self.processes, marked)
         return next((process for process in known if process.name == name and process.is_alive), None)
 
     @property
     def has_gateway(self) -> bool:
-        """Whether what listens at its address is its gateway, and not another program."""
+        """Whether the process that listens at the gateway's address is this grid's gateway."""
         process, port = self.process(GATEWAY), urlsplit(self.url).port
         return self.gateway_elsewhere or (process is not None and port is not None and listens_at(process.pid, port))
 
     @property
     def alive(self) -> tuple[LocalProcess, ...]:
-        """Those of its processes that live."""
+        """Its living processes."""
         if self.boot != boot_id():
             return ()
         return tuple(process for process in self.processes if process.is_alive)
 
     @property
     def runs(self) -> bool:
-        """Whether anything of it is there."""
+        """Whether any part runs."""
         return bool(self.alive) or (self.boot == boot_id() and self.process(GATEWAY) is not None)
 
     @property
     def keeper(self) -> tuple[LocalProcess, ...]:
-        """Its keeper, if that lives."""
+        """Its keeper, if alive."""
         return tuple(process for process in self.alive if process.name == KEEPER)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of the processes that are to run and do not."""
+        """Names of the processes that should run and do not."""
         if self.boot != boot_id():
             return self.parts
         return tuple(name for name in self.parts if self.process(name) is None)
 
 
 def _marked_gateway(name: str) -> LocalProcess | None:
-    """Return the process that the gateway of a grid last listened as, or None."""
+    """Return the process in which a grid's gateway last listened, or None."""
     try:
         mark = msgspec.json.decode((state_folder(name) / GATEWAY_MARK).read_bytes(), type=GatewayMark)
     except (OSError, msgspec.MsgspecError):
@@ -179,7 +179,7 @@ _LISTENS = "0A"
 
 
 def listens_at(pid: int, port: int) -> bool:
-    """Return whether a process of this user listens at a TCP port."""
+    """Whether a process of this user listens on a TCP port."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -199,12 +199,12 @@ def listens_at(pid: int, port: int) -> bool:
 
 
 def node_of(site: str) -> str:
-    """Return what the process of a site's Ray node is called."""
+    """Return the process name of a site's Ray node."""
     return f"Ray node of {site}"
 
 
 def check_name(name: str) -> str:
-    """Return the name of a grid, if it can be one."""
+    """Return a grid's name; raise OptionError if it is invalid."""
     if not _NAME.fullmatch(name):
         raise OptionError(
             "--grid", f"{name!r} cannot be the name of a grid; give 1 to 40 letters, digits, hyphens and underscores"
@@ -213,15 +213,15 @@ def check_name(name: str) -> str:
 
 
 def state_folder(name: str) -> Path:
-    """Return the folder in which is written down what runs of a grid; it need not be there."""
+    """Return the folder of a grid's state, which need not exist."""
     return platformdirs.user_state_path("gridweave") / check_name(name)
 
 
 def make_private(folder: Path, *, passable: bool = False) -> Path:
-    """Make a folder that is closed to other users; if it is `passable`, they may pass through.
+    """Create a folder that other users cannot enter or, if `passable`, can only pass through.
 
-    One that is there keeps its mode, as its owner may have others to let in: what the grid puts there is closed by
-    itself. InputError if others may write in it, and so replace what is the grid's.
+    An existing folder keeps its mode, because its owner may share it; the grid's own files in it are closed. InputError
+    if others may write to it, as they could then replace those files.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o711 if passable else 0o700)
@@ -241,7 +241,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return what is written down of a grid, whether it lives or not; None if nothing is."""
+    """Return the record of a grid, alive or not; None if there is none."""
     path = state_folder(name) / STATE
     try:
         return msgspec.json.decode(path.read_bytes(), type=LocalGridState)
@@ -254,21 +254,21 @@ def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
 
 
 def write_state(state: LocalGridState) -> None:
-    """Write down what runs of a grid."""
+    """Record what runs of a grid."""
     write_whole(make_private(state_folder(state.name)) / STATE, msgspec.json.encode(state))
 
 
 def forget_processes(state: LocalGridState) -> None:
-    """Write down that nothing runs any more but the keeper, if it does.
+    """Record that only the keeper, if any, still runs.
 
-    By which GRID.toml it ran, and where, is kept for the next time.
+    The GRID.toml and the paths are kept for the next start.
     """
     write_state(msgspec.structs.replace(state, processes=state.keeper, temp=""))
     (state_folder(state.name) / GATEWAY_MARK).unlink(missing_ok=True)
 
 
 def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return the grid of this user that runs on this machine, as `gridweave up --grid` calls it; None if none does.
+    """Return this user's running grid on this machine, named as in `gridweave up --grid`; None if it does not run.
 
     Examples
     --------
@@ -280,16 +280,16 @@ def running_grid(name: str = DEFAULT_NAME) -> LocalGridState | None:
 
 
 def known_grids() -> list[str]:
-    """Return the names of all grids of which something is written down, sorted."""
+    """Return the names of all recorded grids, sorted."""
     folder = platformdirs.user_state_path("gridweave")
     return sorted(path.parent.name for path in folder.glob(f"*/{STATE}") if _NAME.fullmatch(path.parent.name))
 
 
 @contextlib.contextmanager
 def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
-    """Keep others from starting or ending the same grid meanwhile; yield the folder of its state.
+    """Lock a grid against other starts and stops; yield the folder of its state.
 
-    Another one that does so is waited for, for so long.
+    Another process that holds the lock may take `patience_s` to release it.
     """
     folder = make_private(state_folder(name))
     right = "wait for it, or give another --grid"
@@ -299,7 +299,7 @@ def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, problem: str, patience_s: float = 0.0) -> Iterator[None]:
-    """Hold a lock, a file; UnavailableError with the problem if another process holds it for longer than is waited."""
+    """Hold a lock file; UnavailableError if another process holds it for longer than `patience_s`."""
     until = time.monotonic() + patience_s
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -326,21 +326,21 @@ def _take(handle: int) -> bool:
 # -- ending what was started ------------------------------------------------------------------------------------------
 
 MARKER_VARIABLE = "GRIDWEAVE_LOCAL_GRID"
-"""In the environment of every process that was started for a grid: its ``marker``."""
+"""Environment variable with the grid's marker, in every process started for it."""
 
 TERM_S, KILL_S = 10.0, 10.0
-"""How long processes have to end by themselves, and to be gone when they are killed."""
+"""How long processes have to end, and killed ones to be gone, in seconds."""
 
 JOBS_S = 30.0
 
 
 def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM_S) -> None:
-    """Have processes end by themselves, and kill those that do not in time, with all of their sessions.
+    """End processes with their sessions, first by TERM and after a while by KILL.
 
-    One whose number was given to another process since is left alone.
+    A pid that now belongs to another process is left alone.
     """
     leaders = [(process.pid, process.start_ticks) for process in processes]
-    # Looked for as long as the leaders live: then it is certain whose the sessions are.
+    # As long as the leader is alive, its session is certainly ours.
     members = strays("", leaders)
     for process in processes:
         stat = process_stat(process.pid)
@@ -352,9 +352,9 @@ def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM
 
 
 def end_marked(marker: str, *, within: Iterable[int] | None = None) -> int:
-    """Kill what has the marker of a grid in its environment, until nothing has; return how many processes it was.
+    """Kill all processes with a grid's marker in their environment; return how many there were.
 
-    `within`: only what is in these sessions; the processes of jobs are in sessions of their own.
+    `within` restricts this to some sessions; the processes of jobs have sessions of their own.
     """
     sessions = None if within is None else set(within)
     count = 0
@@ -388,7 +388,7 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
         except OSError:
             continue
         try:
-            # The first thread of a process may be over while others still hold its files, and so its locks.
+            # The first thread of a process may have ended while others still hold its files and locks.
             stat = process_stat(pid)
             if stat is None or stat.start_ticks != ticks:
                 continue
@@ -400,9 +400,9 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
 
 
 def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
-    """End what the agents of machines, who must be gone, have left running on this one, and wait for the ends.
+    """End what agents, which must be gone, have left running on this machine, and wait for it.
 
-    The next agents tell the reason to their sites. `patience_s` is for the jobs of each machine.
+    The next agents report the reason to their sites. `patience_s` is for the jobs of each machine.
     """
     import asyncio
 
@@ -437,7 +437,7 @@ async def _end_all(runner: Runner, reason: str) -> None:
 
 
 def count_running(folder: Path, depth: str = "*/*") -> int:
-    """Return how many parts of jobs run on this machine, by their folders, which are so deep in this one."""
+    """Count the parts of jobs that run on this machine; `depth` is the pattern of machines' folders in `folder`."""
     states = (
         read_state(piece)
         for jobs in folder.glob(f"{depth}/{JOBS}")

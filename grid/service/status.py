@@ -1,6 +1,6 @@
-"""Whether all of a local grid is well: its processes, as the system knows them, and what its gateway says.
+"""The state of a local grid: its processes, as the system shows them, and the gateway's answers.
 
-What the gateway cannot tell because it is down is seen from the processes: whoever has a journal locked works by it.
+If the gateway is down, processes are recognised by the journals they have locked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_ACTOR, agent_actor,
 from gridweave.site.service.faults import fault_in, fault_text, recent
 
 ASK_S = 5.0
-"""So long the gateway may take; it waits for no site that hangs for longer than `LOOK_S` of its backend."""
+"""How long the gateway may take, in seconds; the gateway itself waits at most `LOOK_S` for a site."""
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,41 +46,41 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     well: bool
-    pid: int | None = None  # none: there is no such process, or it cannot be told which it is
-    since_ms: int | None = None  # Unix time at which that process began
-    detail: str = ""  # what is to be said of it
+    pid: int | None = None  # None: there is no such process, or it is unknown
+    since_ms: int | None = None  # Unix time at which the process started
+    detail: str = ""  # remark for the user
 
 
 class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a grid on this machine is."""
+    """The state of a grid on this machine."""
 
     name: str
-    up: bool  # whether anything of it runs
-    url: str = ""  # of its gateway
+    up: bool  # whether any part runs
+    url: str = ""  # URL of its gateway
     folder: str = ""
     parts: tuple[PartStatus, ...] = ()
-    # Jobs of the grid in each state; None: there is nobody to tell.
+    # Jobs of the grid in each state; None: the gateway does not answer.
     waiting: int | None = None
     held: int | None = None
     starting: int | None = None
     running: int | None = None
-    kept: int = 0  # parts of jobs whose processes run on this machine
-    actors: tuple[ActorStatus, ...] = ()  # as Ray knows them, if it was asked
+    kept: int = 0  # parts of jobs with processes on this machine
+    actors: tuple[ActorStatus, ...] = ()  # as Ray reports them, if it was asked
 
     @property
     def well(self) -> bool:
-        """Whether all of it runs and answers."""
+        """Whether all parts run and answer."""
         return self.up and not self.missing
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of the parts and actors that do not run or do not answer."""
+        """Names of the parts and actors that do not run or do not answer."""
         parts = [part.name for part in self.parts if not part.well]
         return (*parts, *(actor.name for actor in self.actors if not actor.well))
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What the gateway has said, or why it has not."""
+    """The gateway's answers, or why there are none."""
 
     sites: list[SiteInfo] = []
     queue: Queue | None = None
@@ -92,9 +92,9 @@ _COUNTED = tuple(state for state in OPEN if state in LocalStatus.__struct_fields
 
 
 def look(name: str, *, ask_ray: bool = False) -> LocalStatus:
-    """Return how a grid on this machine is; with `ask_ray` also what each of its actors says.
+    """Return the state of a grid on this machine; with `ask_ray`, also the report of each actor.
 
-    Ray is asked in any case on a cluster of others of which something is missing: there it may wait for a node.
+    On an external cluster with a missing part, Ray is always asked, because an actor may wait for a node.
     """
     state = read_grid_state(name)
     if state is None:
@@ -113,7 +113,7 @@ def look(name: str, *, ask_ray: bool = False) -> LocalStatus:
 
 
 def _on_this_cluster(name: str) -> LocalStatus:
-    """Return how a grid is that was started from another host of the Ray cluster to which this one belongs."""
+    """Return the state of a grid that another host of this host's Ray cluster has started."""
     address = resolved("auto")
     if address != "auto":
         with contextlib.suppress(UnavailableError):
@@ -141,7 +141,7 @@ def _look_here(name: str, state: LocalGridState) -> LocalStatus:
 
 
 def _ask(state: LocalGridState) -> _Said:
-    """Ask the gateway for the sites and the queue: it may know the one and not the other."""
+    """Ask the gateway for the sites and the queue; one may fail and the other not."""
     from gridweave.grid.client.client import Client
     from gridweave.grid.client.transport import BriefTransport, Patience, run_brief
 
@@ -180,7 +180,7 @@ def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
 
 
 def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
-    """Return a part with the last fault in the logs of its actors, if these are on this host and it is of this day."""
+    """Add to a part the last fault in the logs of its actors, if they are on this host and the fault is recent."""
     actors = [_ACTORS[part.name]] if part.name in _ACTORS else []
     for site in state.sites:
         if part.name == f"site {site.name}":
@@ -197,7 +197,7 @@ _ACTORS = {"meta-scheduler": GRID_ACTOR, GATEWAY: GATEWAY_ACTOR}
 
 
 def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unasked: bool) -> PartStatus:
-    """Return how a site is: by its own answer, else by what can be seen of its process."""
+    """Return the state of a site: its own answer, or else what its process shows."""
     name, folder = f"site {site.name}", Path(state.folder) / site.name
     process = _writer(folder / "site.journal")
     if info is None or not info.answers:
@@ -241,7 +241,7 @@ def _gateway(state: LocalGridState) -> PartStatus:
 
 
 def _keeper(state: LocalGridState) -> PartStatus:
-    """Return what brings back what dies, and what has become of that."""
+    """Return the state of the keeper, and of what it has restarted."""
     kept = read_kept(state.name)
     process = next(iter(state.keeper), None)
     if process is None:
@@ -275,7 +275,7 @@ def _is_stopped(process: tuple[int, int]) -> bool:
 
 
 def parts_run(count: int) -> str:
-    """Return that so many parts of jobs run.
+    """Say how many parts of jobs run.
 
     Examples
     --------
@@ -295,7 +295,7 @@ class _Seen(NamedTuple):
 
 
 def _seen(process: tuple[int, int] | None, is_unasked: bool) -> _Seen:
-    """Return what can be told of a part that has not said anything, by its process."""
+    """Return the state of a part that does not answer, judged by its process."""
     if process is None:
         what = "does not run, or it cannot be told without the gateway" if is_unasked else "does not answer"
         return _Seen(False, what)
@@ -307,7 +307,7 @@ def _seen(process: tuple[int, int] | None, is_unasked: bool) -> _Seen:
 
 
 def _writer(journal: Path) -> tuple[int, int] | None:
-    """Return the process that has a journal locked: its number and its start; None if none has, or it is no file."""
+    """Return pid and start of the process that has a journal locked; None if there is none."""
     try:
         wanted = os.stat(f"{journal}.lock")
         lines = Path(f"{PROC}/locks").read_text(encoding="ascii").splitlines()
@@ -315,7 +315,7 @@ def _writer(journal: Path) -> tuple[int, int] | None:
         return None
     device = f"{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}:{wanted.st_ino}"
     for fields in map(str.split, lines):
-        # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF; who waits has an arrow before the kind.
+        # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF; a waiting process has an arrow before FLOCK.
         if fields[1] == "FLOCK" and fields[5] == device:
             stat = process_stat(int(fields[4]))
             return None if stat is None else (stat.pid, stat.start_ticks)
@@ -336,6 +336,6 @@ def _part(name: str, well: bool, process: tuple[int, int] | None, detail: str) -
 
 
 def _since_ms(start_ticks: int) -> int:
-    """Return the Unix time of so many clock ticks after the start of the machine."""
+    """Convert clock ticks since the machine's start to Unix time."""
     ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
     return int((time.time() - ago_s) * 1000)
