@@ -251,7 +251,7 @@ class TokenStore:
             parent=parent,
             is_login=bool(key),
         )
-        table, whole = (_logins, _whole(secret, key)) if key else (_tokens, secret)
+        table, whole = (_logins, _join_halves(secret, key)) if key else (_tokens, secret)
         connection.execute(insert(table).values(**_row(info, whole)))
         return MadeToken(token=f"{PREFIX}_{token_id}_{secret}", info=info)
 
@@ -273,15 +273,17 @@ class TokenStore:
             return None
         parts = token.split("_", 2)
         is_ours = len(parts) == 3 and parts[0] == PREFIX and _ID.fullmatch(parts[1])
-        found = self._find(_tokens, parts[1], parts[2]) if is_ours else None
-        return found or next((one for place in ADOPTED if (one := self._find(_tokens, place, token)) is not None), None)
+        ours = self._find(_tokens, parts[1], parts[2]) if is_ours else None
+        return ours or next(
+            (info for token_id in ADOPTED if (info := self._find(_tokens, token_id, token)) is not None), None
+        )
 
     def find_login(self, cookie: str, key: str) -> TokenInfo | None:
         """Look up a login by its two halves; None if it is unknown or no longer valid."""
         login_id, _, secret = cookie.partition("_")
         if max(len(cookie), len(key)) > _MOST_LENGTH or not secret or not key or not _ID.fullmatch(login_id):
             return None
-        return self._find(_logins, login_id, _whole(secret, key))
+        return self._find(_logins, login_id, _join_halves(secret, key))
 
     def _find(self, table: Table, token_id: str, secret: str) -> TokenInfo | None:
         with self._transaction() as connection:
@@ -291,10 +293,10 @@ class TokenStore:
         digest = b"\0" * 32 if kept is None else bytes(kept.secret_sha256)
         if not hmac.compare_digest(digest, token_digest(secret)) or kept is None:
             return None
-        self._use(table, kept)
+        self._record_use(table, kept)
         return _info(table, kept)
 
-    def _use(self, table: Table, row: Row[Any]) -> None:
+    def _record_use(self, table: Table, row: Row[Any]) -> None:
         """Record the use of a token, at most once a minute."""
         now_ms = self._now_ms()
         if row.used_ms is None or now_ms - row.used_ms >= _USED_MS:
@@ -304,12 +306,12 @@ class TokenStore:
     def list(self) -> list[TokenInfo]:
         """Return all valid tokens and logins, oldest first."""
         with self._transaction() as connection:
-            found = [
+            infos = [
                 _info(table, row)
                 for table in (_tokens, _logins)
                 for row in connection.execute(select(table).where(self._is_usable(table)))
             ]
-        return sorted(found, key=lambda info: (info.made_ms, info.token_id))
+        return sorted(infos, key=lambda info: (info.made_ms, info.token_id))
 
     def usable(self) -> frozenset[str]:
         """Return the ids of all valid tokens and logins."""
@@ -386,7 +388,7 @@ def _check_token(user: str, scopes: Sequence[Scope], limits: TokenLimits) -> Non
             raise OptionError(name, f"is {value}; a number that is finite")
 
 
-def _whole(secret: str, key: str) -> str:
+def _join_halves(secret: str, key: str) -> str:
     """Join the halves of a login's secret; neither contains a dot."""
     return f"{secret}.{key}"
 
@@ -476,8 +478,8 @@ class AsyncTokens:
         return await self._found.ask(token)
 
     async def _find_all(self, tokens: list[str]) -> list[TokenInfo | None]:
-        found = await self.do(lambda store: {token: store.find(token) for token in set(tokens)})
-        return [found[token] for token in tokens]
+        info_by_token = await self.do(lambda store: {token: store.find(token) for token in set(tokens)})
+        return [info_by_token[token] for token in tokens]
 
     async def usable(self) -> frozenset[str]:
         """Return the ids of all valid tokens, ours and the issuer's."""
@@ -540,11 +542,11 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
     ('nodes', 'is 8, and the token is for jobs of at most 4 nodes')
     """
     if limits.sites and site not in limits.sites:
-        said = "is not given" if site is None else f"is {site!r:.100}"
-        return "site", f"{said}, and the token is for {', '.join(limits.sites)}"
+        problem = "is not given" if site is None else f"is {site!r:.100}"
+        return "site", f"{problem}, and the token is for {', '.join(limits.sites)}"
     if limits.accounts and request.account not in limits.accounts:
-        said = f"is {request.account!r:.100}" if request.account else "is not given"
-        return "account", f"{said}, and the token is for {', '.join(limits.accounts)}"
+        problem = f"is {request.account!r:.100}" if request.account else "is not given"
+        return "account", f"{problem}, and the token is for {', '.join(limits.accounts)}"
     if limits.max_nodes is not None and request.nodes > limits.max_nodes:
         return "nodes", f"is {request.nodes}, and the token is for jobs of at most {limits.max_nodes} nodes"
     if limits.max_limit_ms is not None and request.limit_ms > limits.max_limit_ms:

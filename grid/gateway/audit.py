@@ -88,7 +88,7 @@ class AuditLog:
         self.path = Path(path)
         self._most_bytes, self._kept = most_bytes, kept
         self._lock = threading.Lock()
-        self._is_told = False
+        self._is_logged = False
         with self._opened():
             pass
 
@@ -102,11 +102,11 @@ class AuditLog:
                     self._rotate()
                     with self._opened() as fresh:
                         self._write(fresh, entry)
-            self._is_told = False
+            self._is_logged = False
         except (OSError, OptionError) as error:
-            if not self._is_told:
+            if not self._is_logged:
                 logger.error("%s: the audit log cannot be written: %s", self.path, error)
-            self._is_told = True
+            self._is_logged = True
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:

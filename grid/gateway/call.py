@@ -189,14 +189,14 @@ def route(where: str, handler: Handler, scope: Scope | None = "read", **more: An
     method, path = where.split(" ")
     types = get_type_hints(handler)
     answer = types["return"]
-    told: dict[str, Any] = {
+    from_handler: dict[str, Any] = {
         "name": handler.__name__,
         "summary": (handler.__doc__ or "").partition("\n")[0].removesuffix("."),
         "query": types.get("query"),
         "body": types.get("body"),
         "answer": None if issubclass(answer, web.StreamResponse) else answer,
     }
-    return HttpRoute(method=method, path=path, handler=handler, scope=scope, **(told | more))
+    return HttpRoute(method=method, path=path, handler=handler, scope=scope, **(from_handler | more))
 
 
 Serve = Callable[[HttpRoute, GatewayCall], Awaitable[web.StreamResponse]]

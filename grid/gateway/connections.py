@@ -44,14 +44,14 @@ def place_of(address: object) -> str:
     ('192.0.2.7', '2001:db8:0:1::/64', '192.0.2.7', '')
     """
     try:
-        found = ipaddress.ip_address(str(address).partition("%")[0])
+        ip = ipaddress.ip_address(str(address).partition("%")[0])
     except ValueError:
         return ""
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is None:
-            return str(ipaddress.ip_network((found, 64), strict=False))
-        found = found.ipv4_mapped
-    return str(found)
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is None:
+            return str(ipaddress.ip_network((ip, 64), strict=False))
+        ip = ip.ipv4_mapped
+    return str(ip)
 
 
 def uid_of(connection: asyncio.BaseTransport | None) -> int | None:

@@ -83,22 +83,22 @@ async def sites(call: GatewayCall) -> Sites:
 
 async def _without_others(call: GatewayCall, sites: list[SiteInfo]) -> list[SiteInfo]:
     """Remove from sites the jobs of others."""
-    told = [busy.job_id for site in sites for busy in site.busy]
-    told += [kept.number for site in sites for kept in site.kept if kept.kind == "lease"]
-    own = set(await _own(call, told))
-    known = own.__contains__
+    named = [busy.job_id for site in sites for busy in site.busy]
+    named += [kept.number for site in sites for kept in site.kept if kept.kind == "lease"]
+    own = set(await _own(call, named))
+    is_own = own.__contains__
     return [
         msgspec.structs.replace(
             site,
             users="",
             fault=None,
-            busy=tuple(busy if known(busy.job_id) else BusyNodes(0, busy.nodes) for busy in site.busy),
-            paused=tuple(filter(known, site.paused)),
+            busy=tuple(busy if is_own(busy.job_id) else BusyNodes(0, busy.nodes) for busy in site.busy),
+            paused=tuple(filter(is_own, site.paused)),
             kept=tuple(
-                kept if kept.kind == "reservation" or known(kept.number) else msgspec.structs.replace(kept, number=0)
+                kept if kept.kind == "reservation" or is_own(kept.number) else msgspec.structs.replace(kept, number=0)
                 for kept in site.kept
             ),
-            progress=tuple(each for each in site.progress if known(each.job_id)),
+            progress=tuple(entry for entry in site.progress if is_own(entry.job_id)),
         )
         for site in sites
     ]

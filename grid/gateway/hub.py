@@ -158,7 +158,7 @@ class EventHub:
         """Start to poll."""
         self._tasks = [asyncio.create_task(self._run())]
         if self._usable is not None:
-            self._tasks.append(asyncio.create_task(self._look_after_tokens()))
+            self._tasks.append(asyncio.create_task(self._check_tokens()))
 
     async def stop(self) -> None:
         """End all streams and stop polling."""
@@ -188,7 +188,7 @@ class EventHub:
     async def _run(self) -> None:
         self.last = self._recent_after = (await self._ask(-1, 0.0)).last
         for begin in self.on_begin:
-            await self._persist(begin)
+            await self._retry(begin)
         self._begun.set()
         while True:
             batch = await self._ask(self.last, POLL_S)
@@ -199,9 +199,9 @@ class EventHub:
                 logger.exception("events up to %d could not be told", batch.last)
                 self.last = max(self.last, batch.last)
             if len(batch.events) <= FEW:
-                await self._rest()
+                await self._pause()
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         """Let events accumulate for one poll; briefly while there are watchers, or until one comes."""
         if self._watchers:
             await asyncio.sleep(REST_S)
@@ -213,9 +213,9 @@ class EventHub:
 
     async def _ask(self, after: int, timeout_s: float) -> JobEvents:
         """Poll for the events after a number until the grid answers."""
-        return await self._persist(lambda: self._backend.events(after, timeout_s))
+        return await self._retry(lambda: self._backend.events(after, timeout_s))
 
-    async def _persist(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until the grid answers."""
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -245,9 +245,9 @@ class EventHub:
             some = events if wanted.user is None else of_users.get(wanted.user, [])
             found = [seen for seen in some if wanted.takes(seen)]
             if found:
-                self._tell(watchers, found, batch.last, usable)
+                self._notify(watchers, found, batch.last, usable)
 
-    def _tell(
+    def _notify(
         self, watchers: Iterable[Watcher], events: list[JobEvent], last: int, usable: frozenset[str] | None
     ) -> None:
         """Send each watcher its events, except those that were already replayed to it."""
@@ -271,9 +271,9 @@ class EventHub:
 
     async def _await_usable(self) -> frozenset[str] | None:
         """Return the valid tokens; until they can be read, nothing is delivered."""
-        return None if self._usable is None else await self._persist(self._usable)
+        return None if self._usable is None else await self._retry(self._usable)
 
-    async def _look_after_tokens(self) -> None:
+    async def _check_tokens(self) -> None:
         """End the streams of revoked and expired tokens, also while there are no events."""
         while True:
             await asyncio.sleep(self._check_s)

@@ -161,16 +161,16 @@ class Issuer:
             timeout = aiohttp.ClientTimeout(total=_FETCH_S)
             async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
                 where = self._settings.url.rstrip("/") + "/.well-known/openid-configuration"
-                found = await self._document(session, where)
-                if found.get("issuer") != self._settings.url:
-                    raise ValueError(f"it is the issuer {found.get('issuer')!r:.200}")
-                place = str(found.get("jwks_uri", ""))
-                check_issuer_url("jwks_uri", place)
-                keys = await self._document(session, place)
+                configuration = await self._document(session, where)
+                if configuration.get("issuer") != self._settings.url:
+                    raise ValueError(f"it is the issuer {configuration.get('issuer')!r:.200}")
+                keys_url = str(configuration.get("jwks_uri", ""))
+                check_issuer_url("jwks_uri", keys_url)
+                keys = await self._document(session, keys_url)
             self._keys = _read_keys(keys)
         except (aiohttp.ClientError, OSError, ValueError, OptionError, jwt.PyJWTError) as error:
-            what = str(error) or type(error).__name__
-            problem = f"the issuer {self._settings.url} gives no keys: {what[:300]}"
+            reason = str(error) or type(error).__name__
+            problem = f"the issuer {self._settings.url} gives no keys: {reason[:300]}"
             if problem != self._problem:
                 logger.error("%s; see url and ca in [gateway.issuer]", problem)
             self._problem = problem
@@ -195,19 +195,19 @@ class Issuer:
 
 def _read_keys(document: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
     """Return the usable keys by name; raise ValueError if there are none."""
-    found = {}
-    for each in document.get("keys", []):
-        if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") == "oct":
+    keys = {}
+    for entry in document.get("keys", []):
+        if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or entry.get("kty") == "oct":
             continue
         try:
-            key = jwt.PyJWK(each)
+            key = jwt.PyJWK(entry)
         except jwt.PyJWTError:
             continue
         if key.algorithm_name in ALGORITHMS:
-            found[str(each.get("kid", ""))] = key
-    if not found:
+            keys[str(entry.get("kid", ""))] = key
+    if not keys:
         raise ValueError("none of its keys can be used")
-    return found
+    return keys
 
 
 class _Times(msgspec.Struct, frozen=True):
@@ -224,11 +224,11 @@ class _ClaimedLimits(TokenLimits, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def _limits_of(claim: object) -> TokenLimits:
     """Read the limits in a claim; raise ValidationError if they are malformed."""
-    found = msgspec.convert(claim, _ClaimedLimits)
-    for value in (found.max_priority, found.max_weight):
+    limits = msgspec.convert(claim, _ClaimedLimits)
+    for value in (limits.max_priority, limits.max_weight):
         if value is not None and not math.isfinite(value):  # Python reads NaN in JSON
             raise msgspec.ValidationError(f"max_priority or max_weight is {value}; a number that is finite")
-    return TokenLimits(**msgspec.structs.asdict(found))
+    return TokenLimits(**msgspec.structs.asdict(limits))
 
 
 def scopes_of(claim: object) -> tuple[Scope, ...]:

@@ -176,12 +176,12 @@ class OpenJobs:
     async def load(self) -> None:
         """Read the open jobs; `heard` must get all events from before this call on."""
         newest = (await self._backend.jobs(JobQuery(limit=1))).jobs
-        found: dict[int, str] = {}
+        users: dict[int, str] = {}
         async for page in _pages(self._backend, JobQuery(state=OPEN, limit=MOST_LISTED)):
-            found |= {record.job_id: record.request.user for record in page}
-        self._users = found
-        self._counts = Counter(found.values())
-        self._newest = max([*found, *(record.job_id for record in newest)], default=0)
+            users |= {record.job_id: record.request.user for record in page}
+        self._users = users
+        self._counts = Counter(users.values())
+        self._newest = max([*users, *(record.job_id for record in newest)], default=0)
         self._is_known.set()
 
     async def known(self) -> None:
@@ -238,11 +238,11 @@ class OpenJobs:
             check_count(user, count, self._counts[user] + self._coming[user], self._most)
         self._coming += new
         try:
-            yield functools.partial(self._taken_in, jobs)
+            yield functools.partial(self._count_accepted, jobs)
         finally:
             self._coming -= new
 
-    def _taken_in(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
+    def _count_accepted(self, jobs: Sequence[tuple[str, str]], answers: Sequence[Accepted | Declined]) -> None:
         """Count the accepted jobs."""
         for (key, user), answer in zip(jobs, answers, strict=True):
             if isinstance(answer, Accepted):

@@ -100,15 +100,15 @@ class GatewayMetrics:
             for state in OPEN:
                 self._jobs.labels(state).set(getattr(queue, state))
         for site in sites:
-            seen = {
+            values = {
                 "gridweave_site_nodes": float(site.for_grid),
                 "gridweave_site_free_nodes": float(site.free),
                 "gridweave_site_up": float(site.answers),
             }
             if site.uplink is not None:
-                seen["gridweave_uplink_up"] = float(not site.uplink.problem)
-                seen["gridweave_uplink_answered_timestamp_seconds"] = site.uplink.answered_ms / 1000
-            for name, value in seen.items():
+                values["gridweave_uplink_up"] = float(not site.uplink.problem)
+                values["gridweave_uplink_answered_timestamp_seconds"] = site.uplink.answered_ms / 1000
+            for name, value in values.items():
                 self._of_site[name].labels(site.name).set(value)
 
     def text(self) -> bytes:

@@ -45,9 +45,9 @@ from gridweave.site.service.link import Link
 logger = logging.getLogger("gridweave.gateway")
 
 _LINGER_S = 2.0
-_LOOK_AT_CERTIFICATE_S = 30.0
-_TELL_EVERY_S = 60.0
-_WENT_AWAY = 499
+_CHECK_CERTIFICATE_S = 30.0
+_LOG_EVERY_S = 60.0
+_DISCONNECTED = 499
 _OTHER_FILES = 256
 """Files that a gateway has open besides its connections, at most."""
 
@@ -86,7 +86,7 @@ class Gateway:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.ServerRunner | None = None
-        self._n_closed, self._tell_closed_s = 0, 0.0
+        self._n_closed, self._log_closed_s = 0, 0.0
         self.port = 0
 
     @property
@@ -143,7 +143,7 @@ class Gateway:
 
     async def _renew_certificate(self) -> None:
         while self._certificate is not None:
-            await asyncio.sleep(_LOOK_AT_CERTIFICATE_S)
+            await asyncio.sleep(_CHECK_CERTIFICATE_S)
             if self._certificate.has_changed():
                 self.reload_certificate()
 
@@ -154,7 +154,7 @@ class Gateway:
         begin_s = time.monotonic()
         self.connections.busy(request.protocol)
         call = self._call(request)
-        status, problem = _WENT_AWAY, ""
+        status, problem = _DISCONNECTED, ""
         try:
             try:
                 response = await self._answer(call)
@@ -189,7 +189,7 @@ class Gateway:
             problem = f"the gateway's log has more, under this request's id ({type(error).__name__})"
             raise RefusalError("internal", problem) from None
 
-    async def _let_in(self, call: GatewayCall, route: HttpRoute, scope: Scope) -> None:
+    async def _authorize(self, call: GatewayCall, route: HttpRoute, scope: Scope) -> None:
         """Authenticate the client, and check its scope and its rate."""
         call.identity = await self._identified(call)
         if route.makes_tokens and call.identity.info.is_login:
@@ -214,24 +214,24 @@ class Gateway:
         request, parts = call.request, self._parts
         call.route = route
         if route.scope is not None:
-            await self._let_in(call, route, route.scope)
+            await self._authorize(call, route, route.scope)
         form = accepted(request.headers.get("Accept", ""), route.forms)
         if form is None:
             raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.forms)}")
         call.answer_form = form
-        asked = parameters(request.query, NoParameters if route.query is None else route.query)
-        given = {} if route.query is None else {"query": asked}
+        query = parameters(request.query, NoParameters if route.query is None else route.query)
+        args = {} if route.query is None else {"query": query}
         if route.is_stream:
-            return await self._respond(call, route, given)
+            return await self._respond(call, route, args)
         # A client that is not authenticated yet shares its slots only with its own address.
-        whose = call.identity.user or f"at {request.remote}"
-        with parts.at_once.one(whose), parts.memory.holding() as take:
+        client = call.identity.user or f"at {request.remote}"
+        with parts.at_once.one(client), parts.memory.holding() as take:
             if route.body is not None:
                 call.form = body_form(request)
                 call.data = await call.read_body(route.most_bytes(self.settings), take)
                 if not route.reads_body:
-                    given["body"] = decode(call.data, call.form, route.body)
-            return await self._respond(call, route, given)
+                    args["body"] = decode(call.data, call.form, route.body)
+            return await self._respond(call, route, args)
 
     async def _identified(self, call: GatewayCall) -> Identity:
         try:
@@ -240,8 +240,8 @@ class Gateway:
             call.login_failed = error.kind == "unauthenticated" and "Authorization" in call.request.headers
             raise
 
-    async def _respond(self, call: GatewayCall, route: HttpRoute, given: dict[str, Any]) -> web.StreamResponse:
-        answer = await route.handler(call, **given)
+    async def _respond(self, call: GatewayCall, route: HttpRoute, args: dict[str, Any]) -> web.StreamResponse:
+        answer = await route.handler(call, **args)
         if not isinstance(answer, web.StreamResponse):
             answer = web.Response(body=encode(answer, call.answer_form), content_type=call.answer_form)
         return self._finished(call, answer)
@@ -297,14 +297,14 @@ class Gateway:
         """Log, at most once a minute, that connections were closed to make room for others."""
         self._n_closed += 1
         now_s = time.monotonic()
-        if now_s >= self._tell_closed_s:
-            self._tell_closed_s = now_s + _TELL_EVERY_S
+        if now_s >= self._log_closed_s:
+            self._log_closed_s = now_s + _LOG_EVERY_S
             problem = "there are %d connections; %d were closed so far to make room"
             logger.warning(problem, len(self.connections), self._n_closed)
 
     def _call(self, request: web.BaseRequest) -> GatewayCall:
-        given = request.headers.get("X-Request-Id", "")
-        request_id = given if good_id(given) else secrets.token_hex(8)
+        sent_id = request.headers.get("X-Request-Id", "")
+        request_id = sent_id if good_id(sent_id) else secrets.token_hex(8)
         headers = {"X-Request-Id": request_id, "Server": "gridweave"}
         return GatewayCall(parts=self._parts, request=request, request_id=request_id, headers=headers)
 

@@ -132,8 +132,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     def _check_together(self) -> None:
         """Raise OptionError for settings that contradict each other or would let everybody in."""
         if (self.cert is None) != (self.key is None):
-            given, missing = ("cert", "key") if self.key is None else ("key", "cert")
-            raise OptionError(given, f"is given without {missing}; TLS needs a certificate and its key")
+            present, missing = ("cert", "key") if self.key is None else ("key", "cert")
+            raise OptionError(present, f"is given without {missing}; TLS needs a certificate and its key")
         if self.client_ca is not None and self.cert is None:
             raise OptionError("client_ca", "is given without cert and key; client certificates need TLS")
         if self.issuer is not None and self.tokens is None:

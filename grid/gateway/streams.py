@@ -97,15 +97,15 @@ async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
         greeting = b": gridweave\n\n"
         watching = call.parts.hub.watch(wanted, call.identity.token_id, after, call.parts.settings.comment_s)
         async with contextlib.aclosing(watching):
-            async for told in watching:
+            async for item in watching:
                 if greeting:
                     await _send(call, response, greeting)
                     greeting = b""
-                if isinstance(told, StreamEnd):
-                    await _send(call, response, b"event: end\ndata: %b\n\n" % msgspec.json.encode(told))
+                if isinstance(item, StreamEnd):
+                    await _send(call, response, b"event: end\ndata: %b\n\n" % msgspec.json.encode(item))
                     break
                 # A number without an event lets a client resume without repetition.
-                data = b": still here\nid: %d\n\n" % told if isinstance(told, int) else told.sse()
+                data = b": still here\nid: %d\n\n" % item if isinstance(item, int) else item.sse()
                 if data:
                     await _send(call, response, data)
         await response.write_eof()
@@ -174,12 +174,12 @@ async def _send_frames(
     form: Literal["json", "msgpack"],
 ) -> None:
     async with contextlib.aclosing(watching):
-        async for told in watching:
-            if isinstance(told, StreamEnd):
-                await _close(socket, told)
+        async for item in watching:
+            if isinstance(item, StreamEnd):
+                await _close(socket, item)
                 return
-            if isinstance(told, Chunk):
-                await _send_chunk(call, socket, told, form)
+            if isinstance(item, Chunk):
+                await _send_chunk(call, socket, item, form)
 
 
 async def _send_chunk(

@@ -69,7 +69,7 @@ async def submit(call: GatewayCall) -> Submitted:
     answers: list[Accepted | Declined] = [Declined("", problem or "") for problem in problems]
     passed = [(_of_user(jobs[place].request.user, keys[place]), jobs[place].request) for place in good]
     _check_unique(call, passed, good)
-    for place, answer in zip(good, await _hand_in(call, passed, site) if passed else [], strict=True):
+    for place, answer in zip(good, await _submit_all(call, passed, site) if passed else [], strict=True):
         answers[place] = answer
     if len(answers) == 1 and isinstance(answers[0], Declined):
         raise RefusalError("declined", answers[0].reason)
@@ -82,7 +82,7 @@ def _answer(key: str, answer: Accepted | Declined) -> SubmitAnswer:
     return SubmitAnswer(key=key, reason=answer.reason)
 
 
-async def _hand_in(
+async def _submit_all(
     call: GatewayCall, jobs: list[tuple[str, JobRequest]], site: str | None
 ) -> Sequence[Accepted | Declined]:
     """Submit jobs to the grid unless a user has too many."""
@@ -123,27 +123,27 @@ async def _read(call: GatewayCall) -> tuple[str | None, list[NewJob]]:
     call.data = b""
     most_bytes = call.parts.settings.max_job_bytes
     jobs: list[NewJob] = []
-    wrong: list[FieldProblem] = []
+    problems: list[FieldProblem] = []
     parts = 0
-    for place, one in enumerate(raw.jobs):
+    for index, raw_job in enumerate(raw.jobs):
         try:
-            request = _read_one(one, f"jobs[{place}].request", call.form, most_bytes)
+            request = _read_one(raw_job, f"jobs[{index}].request", call.form, most_bytes)
         except RefusalError as error:
             if not error.errors:
                 raise
-            wrong += error.errors
-            if len(wrong) >= _MOST_ERRORS:
+            problems += error.errors
+            if len(problems) >= _MOST_ERRORS:
                 break
             continue
         parts += _count_parts(request)
         if parts > _MOST_PARTS:
             problem = f"the jobs have more than {_MOST_PARTS} arguments and variables; use several requests"
             raise RefusalError("body-too-large", problem)
-        jobs.append(NewJob(request=call.as_user(request, f"jobs[{place}].request"), key=one.key))
-        if place % _IN_ONE_GO == _IN_ONE_GO - 1:
+        jobs.append(NewJob(request=call.as_user(request, f"jobs[{index}].request"), key=raw_job.key))
+        if index % _IN_ONE_GO == _IN_ONE_GO - 1:
             await asyncio.sleep(0)  # let other requests run in between
-    if wrong:
-        raise RefusalError("invalid-request", f"{wrong[0].where}: {wrong[0].detail}", errors=wrong)
+    if problems:
+        raise RefusalError("invalid-request", f"{problems[0].where}: {problems[0].detail}", errors=problems)
     return raw.site, _within_limits(call.identity.info.limits, raw.site, jobs)
 
 
@@ -258,10 +258,10 @@ def _bad_fields(part: msgspec.Struct, within: str = "") -> Iterator[tuple[str, s
     """Yield the numbers that no journal can hold, with the reason."""
     for name in part.__struct_fields__:
         value = getattr(part, name)
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, msgspec.Struct):
-                yield from _bad_fields(one, f"{within}{name}.")
-            elif isinstance(one, int) and not -(2**63) <= one < 2**64:
+        for element in value if isinstance(value, tuple) else (value,):
+            if isinstance(element, msgspec.Struct):
+                yield from _bad_fields(element, f"{within}{name}.")
+            elif isinstance(element, int) and not -(2**63) <= element < 2**64:
                 yield within + name, "a number that is too large; at most 64 bits"
-            elif isinstance(one, float) and not math.isfinite(one):
-                yield within + name, f"{one}; a number that is finite"
+            elif isinstance(element, float) and not math.isfinite(element):
+                yield within + name, f"{element}; a number that is finite"

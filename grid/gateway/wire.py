@@ -32,7 +32,7 @@ _ALIASES = {"application/x-msgpack": MSGPACK, "application/vnd.msgpack": MSGPACK
 _AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<place>[^`]*)`(?: in `(?P<within>.*)`)?)?$", re.DOTALL)
 _QUALITY = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
 _MOST_TYPES = 32
-_MOST_TOLD = 20
+_MOST_REPORTED = 20
 
 T = TypeVar("T")
 
@@ -53,19 +53,19 @@ def accepted(header: str, offered: Sequence[str]) -> str | None:
         return offered[0]
     best: tuple[float, str] | None = None
     for part in header.split(",")[:_MOST_TYPES]:
-        wanted, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        media_range, *parameters = (piece.strip().lower() for piece in part.split(";"))
         quality = next((float(found[1]) for text in parameters if (found := _QUALITY.fullmatch(text))), 1.0)
         for form in offered:
-            if quality > 0 and (best is None or quality > best[0]) and _covers(wanted, form.partition(";")[0]):
+            if quality > 0 and (best is None or quality > best[0]) and _covers(media_range, form.partition(";")[0]):
                 best = (quality, form)
     return None if best is None else best[1]
 
 
-def _covers(wanted: str, form: str) -> bool:
-    wanted = _ALIASES.get(wanted, wanted)
+def _covers(media_range: str, form: str) -> bool:
+    media_range = _ALIASES.get(media_range, media_range)
     # A client that accepts problem documents of a type accepts the type.
-    wanted = wanted.replace("application/problem+", "application/")
-    return wanted in ("*/*", "*", form) or wanted == form.partition("/")[0] + "/*"
+    media_range = media_range.replace("application/problem+", "application/")
+    return media_range in ("*/*", "*", form) or media_range == form.partition("/")[0] + "/*"
 
 
 def body_form(request: web.BaseRequest) -> str:
@@ -110,12 +110,14 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take:
 def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "") -> T:
     """Decode a body, or its part at `where`; unknown fields are refused."""
     try:
-        found: T = _DECODE[form](data, type=kind)
+        value: T = _DECODE[form](data, type=kind)
         _check_names(data, form, kind, where)
-        return found
+        return value
     except msgspec.ValidationError as error:
-        wrong = field_problem(error, where)
-        raise RefusalError("invalid-request", f"{wrong.where or 'the body'}: {wrong.detail}", errors=[wrong]) from None
+        problem = field_problem(error, where)
+        raise RefusalError(
+            "invalid-request", f"{problem.where or 'the body'}: {problem.detail}", errors=[problem]
+        ) from None
     except RecursionError:
         raise RefusalError("malformed-body", f"{where or 'the body'} is nested too deeply") from None
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # invalid UTF-8 is a ValueError
@@ -130,7 +132,7 @@ def decode(data: bytes | msgspec.Raw, form: str, kind: type[T], where: str = "")
 @functools.cache
 def _names_of(kind: Any) -> Any:
     """Return a struct type with only the field names of `kind`, at any depth, that refuses unknown ones."""
-    fields: list[tuple[str, Any, Any]] = [(one.name, _names_in(one.type), None) for one in _fields(kind)]
+    fields: list[tuple[str, Any, Any]] = [(field.name, _names_in(field.type), None) for field in _fields(kind)]
     return msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
 
 
@@ -173,23 +175,23 @@ def _check_names(data: bytes | msgspec.Raw, form: str, kind: type[Any], where: s
     try:
         _DECODE[form](data, type=names)
     except msgspec.ValidationError:
-        found = _DECODE[form](data)
-        wrong = list(_unknown(found, kind, where))
-        if wrong:
-            problem = "; ".join(f"{one.where}: {one.detail}" for one in wrong[:_MOST_TOLD])
-            raise RefusalError("invalid-request", problem, errors=wrong[:_MOST_TOLD]) from None
+        value = _DECODE[form](data)
+        problems = list(_unknown(value, kind, where))
+        if problems:
+            problem = "; ".join(f"{one.where}: {one.detail}" for one in problems[:_MOST_REPORTED])
+            raise RefusalError("invalid-request", problem, errors=problems[:_MOST_REPORTED]) from None
 
 
 def _unknown(value: Any, kind: Any, where: str) -> Iterator[FieldProblem]:
     """Yield the unknown fields of a struct, at any depth."""
-    known = {one.encode_name: one.type for one in _fields(kind)}
+    known = {element.encode_name: element.type for element in _fields(kind)}
     for name, inner in value.items():
-        place = f"{where}.{name}" if where else str(name)
+        path = f"{where}.{name}" if where else str(name)
         if name not in known:
-            yield FieldProblem(where=shortened(place), detail=f"is not known; {nearest(str(name), list(known))}")
+            yield FieldProblem(where=shortened(path), detail=f"is not known; {nearest(str(name), list(known))}")
         elif (struct := _struct_in(known[name])) is not None and inner is not None:
-            for number, one in enumerate(inner) if _is_many(known[name]) else [(None, inner)]:
-                yield from _unknown(one, struct, place if number is None else f"{place}[{number}]")
+            for number, element in enumerate(inner) if _is_many(known[name]) else [(None, inner)]:
+                yield from _unknown(element, struct, path if number is None else f"{path}[{number}]")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -212,21 +214,21 @@ def field_problem(error: msgspec.ValidationError, within: str = "") -> FieldProb
     >>> field_problem(msgspec.ValidationError("Expected `int`, got `str` - at `$.request.nodes`"), "jobs[3]")
     FieldProblem(where='jobs[3].request.nodes', detail='Expected `int`, got `str`')
     """
-    found = _AT.match(str(error))
-    assert found is not None, "the pattern takes any text"
-    place = found["within"] or found["place"] or ""
-    if found["within"] and found["place"]:
-        place += f" ({found['place']})"
-    return FieldProblem(where=(within + place.removeprefix("$")).removeprefix("."), detail=shortened(found["problem"]))
+    match = _AT.match(str(error))
+    assert match is not None, "the pattern takes any text"
+    path = match["within"] or match["place"] or ""
+    if match["within"] and match["place"]:
+        path += f" ({match['place']})"
+    return FieldProblem(where=(within + path.removeprefix("$")).removeprefix("."), detail=shortened(match["problem"]))
 
 
 def _check_parameters(query: Any, known: Sequence[str]) -> None:
     """Raise RefusalError with all unknown query parameters."""
-    strange = [name for name in dict.fromkeys(query) if name not in known and _is_text(name)]
-    wrong = [FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, known)}") for name in strange]
-    if wrong:
-        problem = "; ".join(f"{one.where}: {one.detail}" for one in wrong[:_MOST_TOLD])
-        raise RefusalError("invalid-request", problem, errors=wrong[:_MOST_TOLD])
+    unknown = [name for name in dict.fromkeys(query) if name not in known and _is_text(name)]
+    problems = [FieldProblem(where=shortened(name), detail=f"is not known; {nearest(name, known)}") for name in unknown]
+    if problems:
+        problem = "; ".join(f"{one.where}: {one.detail}" for one in problems[:_MOST_REPORTED])
+        raise RefusalError("invalid-request", problem, errors=problems[:_MOST_REPORTED])
 
 
 class NoParameters(msgspec.Struct, frozen=True):
@@ -240,17 +242,17 @@ def parameters(query: Any, kind: type[T]) -> T:
     repeatable = {field.name for field in fields if isinstance(field.default, tuple)}
     known = [field.name for field in fields]
     _check_parameters(query, known)
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name in dict.fromkeys(query):
         values = query.getall(name)
         if not all(text.isascii() or _is_text(text) for text in (name, *values)):
             raise refused_field(shortened(name), "is not UTF-8")
         if name not in repeatable and len(values) > 1:
             raise refused_field(shortened(name), "is given more than once")
-        found[name] = values if name in repeatable else values[0]
+        by_name[name] = values if name in repeatable else values[0]
     try:
-        answer = msgspec.convert(found, kind, strict=False)
-        for name in found:
+        answer = msgspec.convert(by_name, kind, strict=False)
+        for name in by_name:
             if getattr(answer, name) is None:  # the text "null" would be None
                 raise msgspec.ValidationError(f"Expected a value, got `null` - at `$.{name}`")
     except msgspec.ValidationError as error:
