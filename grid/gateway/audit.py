@@ -52,20 +52,20 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ----------
     time : str
     user, token, address : str
-        Who did it, with the token of which id, from where; ``token`` is empty where there is none.
+        Name, id of the token (empty without one) and address of the client.
     request : str
-        The id of the request, as in the log of requests and in the stories of jobs.
+        Request id, as in the log of requests and in the histories of jobs.
     what : str
-        The route by its name; ``login`` for a token that was wrong; ``token-create``, ``token-revoke`` for the command.
+        Name of the route; ``login`` for a wrong token; ``token-create`` or ``token-revoke`` for the command.
     target : str
         Job, site or token.
     jobs : int
     status : int
-        Of HTTP; 0 for the command.
+        HTTP status; 0 for the command.
     problem : str
-        Why it was refused, by its kind.
+        Kind of the refusal, if it was refused.
     before : str
-        SHA-256 of the line before, in hexadecimal: by it a line that was changed or taken out is noticed.
+        SHA-256 of the line before, in hexadecimal, which shows if a line was changed or removed.
     """
 
     time: str

@@ -33,9 +33,9 @@ class Backend(Protocol):
 
     Notes
     -----
-    Everything raises UnavailableError if there is no answer; then it is not known whether what was asked for was done,
-    and the same may be asked for again. What is named and does not exist (a site, a job) raises InputError where
-    nothing else is said. A job's number tells whose it is: the grid's, or that of a site's own users.
+    All methods raise UnavailableError without an answer. The action may then have been done or not, and the call can be
+    repeated. Unless stated otherwise, an unknown site or job raises InputError. A job's number shows whether it belongs
+    to the grid or to a site's own users.
     """
 
     async def submit(
@@ -46,7 +46,7 @@ class Backend(Protocol):
         Parameters
         ----------
         origin : str
-            Who asked, and with which request: it is kept in the story of each job.
+            User and request id, which are kept in the history of each job.
         """
 
     async def wish(

@@ -23,24 +23,24 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes
     ----------
     url : str
-        Of the issuer, as in the claim ``iss``; it tells by OpenID Connect discovery where its keys are.
+        URL in the claim ``iss``, at which OpenID Connect discovery finds the issuer's keys.
     audience : str
-        What the claim ``aud`` must name.
+        Required audience (claim ``aud``).
     user_claim : str
-        The claim with the name of the user.
+        Claim with the user's name.
     scopes : tuple of str
-        What each good token is for, unless there is a `scope_claim`.
+        Scopes of all tokens, unless there is a `scope_claim`.
     scope_claim : str, optional
-        The claim that names the scopes, as ``gridweave:submit`` or ``submit``.
+        Claim with the scopes, such as ``gridweave:submit`` or ``submit``.
     limits_claim : str, optional
-        The claim that names the limits of the token: an object as `gridweave.grid.api.TokenLimits`.
+        Claim with the token's limits, an object like `gridweave.grid.api.TokenLimits`.
     ca : str, optional
-        A file of certificates that are trusted in place of those of the system.
+        File of certificate authorities to trust in place of the system's.
 
     Raises
     ------
     OptionError
-        If the URL is not encrypted, a name is empty, or there is no such scope.
+        If the URL is not HTTPS, a name is empty, or a scope is unknown.
     """
 
     url: str

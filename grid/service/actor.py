@@ -116,9 +116,9 @@ class GatewayActor(LiveActor):
     Parameters
     ----------
     settings, door
-        How it listens, and what it serves.
+        The gateway's settings, and what it serves.
     mark
-        File for the process that listens: commands on its host read it to see that no other program does.
+        File that names the listening process, so that commands on its host can tell it from other programs.
     """
 
     def __init__(

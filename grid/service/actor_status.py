@@ -74,7 +74,7 @@ def awaited_node(name: str, names: Iterable[str], nodes: Sequence[Mapping[str, A
     name, names
         The actor, and all actors of its grid.
     nodes
-        The nodes of the cluster, as `ray.nodes` returns them, those that Ray has given up among them.
+        The nodes of the cluster as `ray.nodes` returns them, dead ones included.
     head
         Address of the cluster, HOST:PORT.
 

@@ -44,7 +44,7 @@ def actor_names(sites: Sequence[tuple[str, int]]) -> list[str]:
     Parameters
     ----------
     sites
-        Each site's name, and how many machines it has.
+        Name and number of machines of each site.
 
     Examples
     --------
@@ -121,9 +121,9 @@ class RunningActors:
     namespace
         Ray namespace of the actors.
     grid_id
-        A text by which the actors of one grid are told from those of another.
+        Id of the grid, which its actors know.
     logs
-        Folder for the logs of the actors, on each machine; empty: Ray keeps what they say.
+        Folder of the actors' logs on each machine; empty: Ray keeps their output.
     """
 
     def __init__(self, namespace: str, *, grid_id: str = "", logs: str = "") -> None:
@@ -137,7 +137,7 @@ class RunningActors:
         Raises
         ------
         UnavailableError
-            If one is of another grid, or of another version of gridweave.
+            If an actor belongs to another grid, or to another version of gridweave.
         """
         found = find_actors(self.namespace, names)
         for name, info in ask_about(found).items():
@@ -179,10 +179,10 @@ class RunningActors:
         Raises
         ------
         InputError
-            If the journal of one belongs to another plan, or is none.
+            If an actor's journal belongs to another plan, or is no journal.
         UnavailableError
-            If one does not work in time. In both cases the actors that were made here are ended; jobs that they have
-            found run on.
+            If an actor is not ready in time. In both cases the actors created here are stopped; jobs that they have
+            found continue.
         """
         import ray
 

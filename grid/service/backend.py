@@ -82,12 +82,12 @@ def _decoder_of(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
 
 
 class LiveBackend:
-    """A live grid, by the desks of its meta-scheduler, its sites and its machines.
+    """A live grid, asked through the actors of its meta-scheduler, its sites and its machines.
 
     Notes
     -----
-    It implements `gridweave.grid.gateway.backend.Backend`, whose rules are said there, and knows nothing but what it is
-    told: any number of them can be made, anywhere.
+    It implements `gridweave.grid.gateway.backend.Backend`, which states the rules. It has no state of its own that must
+    survive, so any number of them may exist, anywhere.
     """
 
     home = GRID_ACTOR
@@ -241,10 +241,10 @@ class LiveBackend:
         if parts[0] and actor == GRID_ACTOR:
             # The record names only the sites of the last attempt.
             names = [site.name for site in await self._sites()]
-            asked = (self._ask(site_actor(each), "story", list[Note], job_id, timeout_s=LOOK_S) for each in names)
-            told = await asyncio.gather(*(_or_none(each) for each in asked))
-            parts += [notes for notes in told if notes]
-            silent = [name for name, notes in zip(names, told, strict=True) if notes is None]
+            calls = (self._ask(site_actor(name), "story", list[Note], job_id, timeout_s=LOOK_S) for name in names)
+            answers = await asyncio.gather(*(_or_none(call) for call in calls))
+            parts += [notes for notes in answers if notes]
+            silent = [name for name, notes in zip(names, answers, strict=True) if notes is None]
             parts.append(await self._unheard(job_id, silent, parts[0][-1].at_ms) if silent else [])
         notes = sorted((note for part in parts for note in part), key=lambda note: note.at_ms)
         return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
@@ -253,8 +253,8 @@ class LiveBackend:
         """Return notes that the history at silent sites is missing."""
         record = await self._record(job_id)
         places = [] if record is None else [name for name, _ in record.places]
-        what = "does not answer; what happened there is missing here until it does"
-        return [Note(job_id, at_ms, "unheard", f"site {name} {what}") for name in silent if name in places]
+        problem = "does not answer; what happened there is missing here until it does"
+        return [Note(job_id, at_ms, "unheard", f"site {name} {problem}") for name in silent if name in places]
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
         """Return the job events after a number; wait up to `timeout_s` for one."""
@@ -274,15 +274,17 @@ class LiveBackend:
     async def _with_pause(self, known: Forecast, job_id: int, site: str) -> Forecast:
         """Add to a running job's forecast why it is paused at its site."""
         kind: Any = Forecast | None
-        said: Forecast | None = await _or_none(self._ask(site_actor(site), "forecast", kind, job_id, timeout_s=LOOK_S))
-        why = "" if said is None else said.reason
+        answer: Forecast | None = await _or_none(
+            self._ask(site_actor(site), "forecast", kind, job_id, timeout_s=LOOK_S)
+        )
+        why = "" if answer is None else answer.reason
         return msgspec.structs.replace(known, reason=f"at {site}: {why}") if why else known
 
     async def _with_sites(self, known: Forecast, method: str, *arguments: object) -> Forecast:
         """Add to a forecast what the sites report in whose queues the job waits; silent sites are left out."""
         kind: Any = Forecast | None
-        asked = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in known.queues)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        calls = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in known.queues)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         for name, answer in zip(known.queues, answers, strict=True):
             if isinstance(answer, Forecast):
                 known = with_site_answer(known, name, answer)
@@ -298,8 +300,8 @@ class LiveBackend:
             return None
         name = await self._owner(job_id)
         kind: Any = Forecast | None
-        said: Forecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
-        return said or record_forecast(record, record.end_ms or 0)
+        answer: Forecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
+        return answer or record_forecast(record, record.end_ms or 0)
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Forecast when a job would start, optionally in place of a waiting job."""
@@ -309,24 +311,27 @@ class LiveBackend:
 
     async def _with_offers(self, known: Forecast, request: JobRequest) -> Forecast:
         """Add to a quote the offers of sites with shared nodes; silent sites are left out."""
-        asked = [
+        calls = [
             _or_none(self._ask(site_actor(name), "quote", Forecast, request, True, timeout_s=LOOK_S))
             for name in known.offers
         ]
-        answers = dict(zip(known.offers, await asyncio.gather(*asked), strict=True))
-        offers = {name: said.sites[0].offer for name, said in answers.items() if said is not None and said.sites}
+        answers = dict(zip(known.offers, await asyncio.gather(*calls), strict=True))
+        offers = {
+            name: answer.sites[0].offer for name, answer in answers.items() if answer is not None and answer.sites
+        }
         rows = [msgspec.structs.replace(row, offer=offers.get(row.site, "")).with_offer() for row in known.sites]
         return msgspec.structs.replace(known, sites=tuple(rows)) if offers else known
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where waiting jobs start, as far as known."""
-        found = await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit, timeout_s=FORECAST_S)
-        told = await self._told_by_sites(found.waits_at)
+        plan = await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit, timeout_s=FORECAST_S)
+        reports = await self._reports_of_sites(plan.waits_at)
         jobs = [
-            _expected_there(job, told[job.job_id], found.now_ms) if job.job_id in told else job for job in found.jobs
+            _expected_there(job, reports[job.job_id], plan.now_ms) if job.job_id in reports else job
+            for job in plan.jobs
         ]
-        known = [(job.start_ms, job.job_id, job) for job in jobs if job.start_ms is not None]
-        return msgspec.structs.replace(found, jobs=[job for _, _, job in sorted(known, key=lambda each: each[:2])])
+        planned = [(job.start_ms, job.job_id, job) for job in jobs if job.start_ms is not None]
+        return msgspec.structs.replace(plan, jobs=[job for _, _, job in sorted(planned, key=lambda start: start[:2])])
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Simulate the grid with other settings."""
@@ -387,7 +392,7 @@ class LiveBackend:
         if machine:
             return [machine]
         # The job has not started, or this part has ended and others have not.
-        return [name for each in await self._sites() if each.name == site for name in each.machines]
+        return [name for other in await self._sites() if other.name == site for name in other.machines]
 
     # -- the grid and its sites ---------------------------------------------------------------------------------------
 
@@ -398,8 +403,8 @@ class LiveBackend:
             about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
             self._names = await _or_none(about) or self._names
         names = await self._sites()
-        asked = (self._ask(site_actor(site.name), "status", SiteInfo, timeout_s=LOOK_S) for site in names)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        calls = (self._ask(site_actor(site.name), "status", SiteInfo, timeout_s=LOOK_S) for site in names)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         for site, status in zip(names, answers, strict=True):
             if isinstance(status, SiteInfo):
                 self._last[site.name] = msgspec.structs.replace(status, problem=status.problem or site.problem)
@@ -425,21 +430,23 @@ class LiveBackend:
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first waiting jobs; those that wait at a site with the site's own forecast."""
-        found = await self._ask(self.home, "queue", Queue, limit, explain)
-        told = await self._told_by_sites({job.job_id: job.waits_at for job in found.jobs if job.waits_at})
-        jobs = [_queued_there(job, told[job.job_id]) if job.job_id in told else job for job in found.jobs]
-        return msgspec.structs.replace(found, jobs=jobs)
+        queue = await self._ask(self.home, "queue", Queue, limit, explain)
+        reports = await self._reports_of_sites({job.job_id: job.waits_at for job in queue.jobs if job.waits_at})
+        jobs = [_queued_there(job, reports[job.job_id]) if job.job_id in reports else job for job in queue.jobs]
+        return msgspec.structs.replace(queue, jobs=jobs)
 
-    async def _told_by_sites(self, waits_at: Mapping[int, str]) -> dict[int, Forecast]:
+    async def _reports_of_sites(self, waits_at: Mapping[int, str]) -> dict[int, Forecast]:
         """Return what sites report of their queued jobs, by job; silent sites are left out after a second."""
         names = sorted(set(waits_at.values()))
         waiting = [[job_id for job_id, site in waits_at.items() if site == name] for name in names]
-        asked = (
+        calls = (
             self._ask(site_actor(name), "forecasts", list[Forecast], job_ids, timeout_s=LOOK_S)
             for name, job_ids in zip(names, waiting, strict=True)
         )
-        answers = await asyncio.gather(*map(_or_none, asked))
-        return {each.job_id: each for answer in answers for each in answer or () if each.job_id is not None}
+        answers = await asyncio.gather(*map(_or_none, calls))
+        return {
+            forecast.job_id: forecast for answer in answers for forecast in answer or () if forecast.job_id is not None
+        }
 
     async def network(self) -> KnownNetwork:
         """Return the network between the sites."""
@@ -458,11 +465,11 @@ class LiveBackend:
         try:
             about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
             if self._names:
-                self._names, told = await asyncio.gather(about, self.sites())
+                self._names, infos = await asyncio.gather(about, self.sites())
             else:
                 self._names = await about
-                told = await self.sites()
-            sites = {site.name: site.answers for site in told}
+                infos = await self.sites()
+            sites = {site.name: site.answers for site in infos}
         except UnavailableError:
             sites = {site.name: False for site in self._names}
             return Health(status="unavailable", version=__version__, sites=sites)

@@ -256,21 +256,28 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _add_machines(
-    found: RunningActors,
+    actors: RunningActors,
     site: SitePlan,
     settings: SiteSettings,
     place: Place,
     kinds: Kinds,
     probing: tuple[ProbePlan | None, tuple[tuple[str, str], ...]],
 ) -> None:
-    for each in settings.machines:
-        probes = probing if each is settings.machines[0] else (None, ())
-        what = (site.name, each, str(Path(place.folder) / site.name / each.name), site.virtual, *probes, place.clock)
+    for machine in settings.machines:
+        probes = probing if machine is settings.machines[0] else (None, ())
+        options = (
+            site.name,
+            machine,
+            str(Path(place.folder) / site.name / machine.name),
+            site.virtual,
+            *probes,
+            place.clock,
+        )
         named: dict[str, Any] = {"host": place.host} if place.host else {}
         if site.rules != ANY_JOBS:
             named["rules"] = site.rules
-        spot = _spot(place.labelled, site, each.name)
-        found.add(kinds.machine, agent_actor(site.name, each.name), spot, *what, **named)
+        spot = _spot(place.labelled, site, machine.name)
+        actors.add(kinds.machine, agent_actor(site.name, machine.name), spot, *options, **named)
 
 
 def add_site(
@@ -304,7 +311,7 @@ def batch_notes(site: SitePlan) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        If the batch system can give the site nothing, in one line.
+        If the batch system has no nodes for the site.
     """
     if site.batch is None:
         return ()

@@ -39,7 +39,7 @@ class _Asked(NamedTuple, Generic[Q, T]):
     until_s: float  # when the caller stops waiting
 
 
-class _Line(Generic[Q, T]):
+class _Questions(Generic[Q, T]):
     """A queue of questions of one kind; up to `most` of them, and all equal to one of these, are answered together.
 
     `prepare` is called in the event loop with the grid's present state; the function it returns computes the answers in
@@ -63,45 +63,47 @@ class _Line(Generic[Q, T]):
 
     async def answer(self) -> None:
         """Answer the first questions, without those whose callers have stopped waiting."""
-        asked = self._next()
-        if not asked:
+        batch = self._next()
+        if not batch:
             return
         try:
-            answers = await asyncio.to_thread(self._prepare([each.question for each in asked]))
+            answers = await asyncio.to_thread(self._prepare([entry.question for entry in batch]))
         except Exception as error:
-            for each in asked:
-                if not each.answer.done():
-                    each.answer.set_exception(error)
+            for entry in batch:
+                if not entry.answer.done():
+                    entry.answer.set_exception(error)
             return
-        for each, found in zip(asked, answers, strict=True):
-            if not each.answer.done():
-                each.answer.set_result(found)
+        for entry, answer in zip(batch, answers, strict=True):
+            if not entry.answer.done():
+                entry.answer.set_result(answer)
 
     def _next(self) -> list[_Asked[Q, T]]:
-        found: list[_Asked[Q, T]] = []
-        while self._asked and len(found) != self._most:
-            asked = self._asked.popleft()
-            if asked.answer.done():
+        batch: list[_Asked[Q, T]] = []
+        while self._asked and len(batch) != self._most:
+            first = self._asked.popleft()
+            if first.answer.done():
                 continue
-            if asked.until_s < self._now_s():
-                asked.answer.set_exception(UnavailableError("many others ask for forecasts now; try again later"))
+            if first.until_s < self._now_s():
+                first.answer.set_exception(UnavailableError("many others ask for forecasts now; try again later"))
                 continue
-            found.append(asked)
+            batch.append(first)
         if self._most is not None:
-            same = [each for each in self._asked if any(each.question == one.question for one in found)]
-            self._asked = deque(each for each in self._asked if each not in same)
-            found += [each for each in same if not each.answer.done()]
-        return found
+            same = [other for other in self._asked if any(other.question == first.question for first in batch)]
+            self._asked = deque(other for other in self._asked if other not in same)
+            batch += [other for other in same if not other.answer.done()]
+        return batch
 
 
-class _Alone:
+class _SeparateQuestion:
     """A question that needs a state of its own; questions of the same name are equal."""
 
     def __init__(self, make: Callable[[], Work[Any]], name: object) -> None:
         self.make, self._name = make, name
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Alone) and self._name is not None and self._name == other._name)
+        return self is other or (
+            isinstance(other, _SeparateQuestion) and self._name is not None and self._name == other._name
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -131,9 +133,9 @@ class ForecastQueue:
         self, grid: Forecasting, now_ms: Callable[[], int], now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._grid, self._now_ms = grid, now_ms
-        self._about_jobs = _Line(self._forecasts, now_s)
-        self._about_plan = _Line(self._plans, now_s)
-        self._alone = _Line[_Alone, Any](lambda asked: _one(asked[0].make(), len(asked)), now_s, most=1)
+        self._about_jobs = _Questions(self._forecasts, now_s)
+        self._about_plan = _Questions(self._plans, now_s)
+        self._alone = _Questions[_SeparateQuestion, Any](lambda asked: _one(asked[0].make(), len(asked)), now_s, most=1)
         self._task: asyncio.Task[None] | None = None
 
     async def of(self, job_ids: Sequence[int], *, within_s: float | None = None) -> dict[int, Forecast]:
@@ -149,17 +151,17 @@ class ForecastQueue:
 
         Questions with the same name that are waiting at that time share the answer; with name None, nothing is shared.
         """
-        found: T = await self._answer(self._alone, _Alone(make, name), patience_s)
+        found: T = await self._answer(self._alone, _SeparateQuestion(make, name), patience_s)
         return found
 
-    async def _answer(self, line: _Line[Q, T], question: Q, patience_s: float) -> T:
+    async def _answer(self, line: _Questions[Q, T], question: Q, patience_s: float) -> T:
         answer = line.add(question, patience_s)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
         return await answer
 
     async def _work(self) -> None:
-        lines: tuple[_Line[Any, Any], ...] = (self._about_jobs, self._about_plan, self._alone)
+        lines: tuple[_Questions[Any, Any], ...] = (self._about_jobs, self._about_plan, self._alone)
         while any(lines):
             for line in lines:
                 await line.answer()

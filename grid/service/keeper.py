@@ -209,7 +209,7 @@ def end_keeper(state: LocalGridState) -> None:
 
 def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
     """Wait until a process of a grid ends, at most `longest_s`; with None, wait that long."""
-    handles = [open_process(one.pid, one.start_ticks) for one in ([] if state is None else state.processes)]
+    handles = [open_process(process.pid, process.start_ticks) for process in ([] if state is None else state.processes)]
     waiting = select.poll()
     try:
         for handle in handles:
@@ -229,14 +229,14 @@ def mend_in_a_process(name: str) -> str:
         [sys.executable, "-P", "-m", "gridweave.grid.service.local", name], stdout=subprocess.PIPE, text=True
     ) as child:
         try:
-            told, _ = child.communicate(timeout=MEND_S)
+            output, _ = child.communicate(timeout=MEND_S)
         except subprocess.TimeoutExpired:
             child.terminate()
             return f"it was not done within {MEND_S:.0f} s"
         except BaseException:
             child.terminate()
             raise
-    lines = told.strip().splitlines()
+    lines = output.strip().splitlines()
     if child.returncode == 0:
         return ""
     return lines[-1] if lines else f"it ended with status {child.returncode}; see {LOG}"

@@ -141,9 +141,9 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
     Raises
     ------
     OptionError, InputError
-        As `check_start`.
+        As in `check_start`.
     UnavailableError
-        If a part does not work in time.
+        If a part is not ready in time.
     """
     before = read_grid_state(wanted.name)
     patience_s = MEND_S if before is not None and before.keeper else 0.0
@@ -167,7 +167,7 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
                 with uninterrupted():
                     launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
             with uninterrupted():
-                work = _Work(wanted, folder, before, _Kept(last_url, keeper), tell)
+                work = _Startup(wanted, folder, before, _Kept(last_url, keeper), tell)
             work.run(launcher)
         except BaseException:
             if work is not None:
@@ -186,7 +186,7 @@ class _Kept(NamedTuple):
     keeper: tuple[LocalProcess, ...]
 
 
-class _Work:
+class _Startup:
     """One start of a grid, with what has been started so far."""
 
     def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, kept: _Kept, tell: Tell) -> None:
@@ -262,15 +262,15 @@ class _Work:
         self._await_gateway()
 
     def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
-        state, wanted = self.done.state, self._wanted.file.ray
+        state, settings = self.done.state, self._wanted.file.ray
         port = int(state.address.rpartition(":")[2] or 0)
-        processes = tuple(one for one in state.processes if one.name not in _NOT_OF_RAY)
+        processes = tuple(process for process in state.processes if process.name not in _NOT_OF_RAY)
         return OwnRay(
             self._folder,
             machines,
             marker=state.marker,
-            store_bytes=wanted.store_bytes,
-            port=wanted.port,
+            store_bytes=settings.store_bytes,
+            port=settings.port,
             state=RayState(boot=state.boot, port=port, temp=state.temp, processes=processes),
             changed=self._ray_changed,
             head_labels=HEAD_LABELS,
@@ -279,8 +279,8 @@ class _Work:
 
     def _ray_changed(self, ray: RayState) -> None:
         state = self.done.state
-        self.done.started += [one.name for one in ray.processes if one not in state.processes]
-        others = tuple(one for one in state.processes if one.name in _NOT_OF_RAY)
+        self.done.started += [process.name for process in ray.processes if process not in state.processes]
+        others = tuple(process for process in state.processes if process.name in _NOT_OF_RAY)
         self._change(address=f"{LOOPBACK}:{ray.port}", temp=ray.temp, processes=(*ray.processes, *others))
 
     def _on_a_cluster(self) -> None:
@@ -387,7 +387,7 @@ class _Work:
 
     def _started(self, process: LocalProcess) -> None:
         """Record a process at once, so that a later command finds it."""
-        others = tuple(one for one in self.done.state.processes if one.name != process.name)
+        others = tuple(other for other in self.done.state.processes if other.name != process.name)
         self._change(processes=(*others, process))
         self.done.started.append(process.name)
 
@@ -407,8 +407,8 @@ class _Work:
             if self._before is None:
                 end_all(state, keep_jobs=self._had_jobs)
                 return
-            old = {(one.pid, one.start_ticks) for one in self._before.processes}
-            end_processes([one for one in state.processes if (one.pid, one.start_ticks) not in old])
+            old = {(process.pid, process.start_ticks) for process in self._before.processes}
+            end_processes([process for process in state.processes if (process.pid, process.start_ticks) not in old])
             write_state(self._before)
 
 
@@ -473,14 +473,14 @@ def check_start(wanted: Wanted, before: LocalGridState | None) -> list[str]:
     wanted
         The grid.
     before
-        What is recorded of the grid of this name, or None.
+        The record of the grid of this name, or None.
 
     Raises
     ------
     OptionError
-        If the grid runs already, from another GRID.toml or on another Ray.
+        If the grid is running with another GRID.toml or on another Ray.
     InputError
-        If users of its jobs cannot reach its folder, or a journal on this host was written with other settings.
+        If users of its jobs cannot enter its folder, or a journal on this host was written with other settings.
     """
     read = wanted.read
     if before is not None and not is_broken(before):

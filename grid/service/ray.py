@@ -299,7 +299,7 @@ class OwnRay:
         """Return its living process of a name, or None."""
         if self.state.boot != boot_id():
             return None
-        return next((one for one in self.state.processes if one.name == name and one.is_alive), None)
+        return next((process for process in self.state.processes if process.name == name and process.is_alive), None)
 
     def _change(self, **changes: Any) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
@@ -313,7 +313,7 @@ class OwnRay:
             check_ray()
             make_ray_token(self._folder / RAY_TOKEN)
             self._start_head(self._wanted_port, launcher)
-        elif missing := [one for one in self._machines if self.process(one.node) is None]:
+        elif missing := [machine for machine in self._machines if self.process(machine.node) is None]:
             self._launch(missing, head=False, launcher=launcher)
 
     def _start_head(self, port: int, launcher: Launcher | None = None) -> None:
@@ -355,18 +355,18 @@ class OwnRay:
             if launcher is None:
                 with uninterrupted():
                     launcher = Launcher(self._folder / RAY_TOKEN, self._marker)
-            for one in launcher.launch(task):
-                self._started(one)
+            for process in launcher.launch(task):
+                self._started(process)
         finally:
-            for one in launcher.close() if launcher is not None else ():
-                self._started(one)
+            for process in launcher.close() if launcher is not None else ():
+                self._started(process)
         if launcher.problem is not None:
-            told = last_words(self._log(HEAD), launcher.problem)
-            raise UnavailableError(f"Ray cannot be started on this machine: {told}")
+            reason = last_words(self._log(HEAD), launcher.problem)
+            raise UnavailableError(f"Ray cannot be started on this machine: {reason}")
 
-    def _started(self, one: LocalProcess) -> None:
-        others = tuple(other for other in self.state.processes if other.name != one.name)
-        self._change(processes=(*others, one))
+    def _started(self, process: LocalProcess) -> None:
+        others = tuple(other for other in self.state.processes if other.name != process.name)
+        self._change(processes=(*others, process))
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Any]:
@@ -400,8 +400,8 @@ class OwnRay:
                 # Ray drops a node that is not ready within half a minute, which happens on a busy machine.
                 tries[machine.node] += 1
                 if tries[machine.node] >= _TRIES:
-                    told = last_words(self._log(machine.node))
-                    raise UnavailableError(f"the {machine.node} cannot be started on this machine: {told}")
+                    reason = last_words(self._log(machine.node))
+                    raise UnavailableError(f"the {machine.node} cannot be started on this machine: {reason}")
                 self._launch([machine], head=False)
             if time.monotonic() > until:
                 raise UnavailableError(f"the {missing[0].node} has not joined within {_JOIN_S:.0f} s")
@@ -409,8 +409,12 @@ class OwnRay:
 
     def _not_joined(self) -> list[RayMachine]:
         ray: Any = importlib.import_module("ray")
-        there = [node["Labels"] for node in ray.nodes() if node["Alive"]]
-        return [one for one in self._machines if not any(one.labels.items() <= labels.items() for labels in there)]
+        joined = [node["Labels"] for node in ray.nodes() if node["Alive"]]
+        return [
+            machine
+            for machine in self._machines
+            if not any(machine.labels.items() <= labels.items() for labels in joined)
+        ]
 
     def mend(self) -> None:
         """Restart nodes that have ended; UnavailableError if the head has, as nothing works without it."""
@@ -569,10 +573,10 @@ def free_port(host: str = "127.0.0.1", wanted: int = 0) -> int:
     first = os.getpid() % len(_PORTS)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in (*([wanted] if wanted else []), *_PORTS[first:], *_PORTS[:first], 0):
-        with socket.socket(family) as one, contextlib.suppress(OSError, OverflowError):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, port))
-            return int(one.getsockname()[1])
+        with socket.socket(family) as listener, contextlib.suppress(OSError, OverflowError):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            return int(listener.getsockname()[1])
     raise UnavailableError(f"{host}: no port is free there")
 
 

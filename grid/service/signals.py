@@ -16,7 +16,7 @@ _ALL = (signal.SIGINT, *_POSTPONED)
 
 
 @contextlib.contextmanager
-def _heard_by(
+def _handled_by(
     numbers: Iterable[signal.Signals], handler: Callable[[int, Any], object] | signal.Handlers | None
 ) -> Iterator[None]:
     """Install a handler of signals (None: keep the current ones); restore the previous handlers at the end."""
@@ -52,7 +52,7 @@ def ended_in_order() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     try:
-        with _heard_by(_POSTPONED, hear):
+        with _handled_by(_POSTPONED, hear):
             yield
     finally:
         if heard:
@@ -85,7 +85,7 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
     try:
-        with _heard_by(_POSTPONED, None), asyncio.Runner() as runner:
+        with _handled_by(_POSTPONED, None), asyncio.Runner() as runner:
             for number in _POSTPONED:
                 runner.get_loop().add_signal_handler(number, hear, number)
             return runner.run(cancellable())
@@ -97,7 +97,7 @@ def run_in_order(work: Coroutine[Any, Any, T]) -> T:
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """Ignore signals while something is being ended."""
-    with _heard_by(_ALL, signal.SIG_IGN):
+    with _handled_by(_ALL, signal.SIG_IGN):
         yield
 
 
@@ -109,7 +109,7 @@ def uninterrupted() -> Iterator[None]:
     """
     heard: list[int] = []
     try:
-        with _heard_by(_ALL, lambda number, frame: heard.append(number)):
+        with _handled_by(_ALL, lambda number, frame: heard.append(number)):
             yield
     finally:
         if heard:
@@ -125,7 +125,7 @@ def postponed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _blocked(_POSTPONED), _heard_by(_POSTPONED, None):
+    with _blocked(_POSTPONED), _handled_by(_POSTPONED, None):
         yield
 
 

@@ -79,7 +79,7 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
         return (*parts, *(actor.name for actor in self.actors if not actor.well))
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _GatewayAnswers(msgspec.Struct, frozen=True):
     """The gateway's answers, or why there are none."""
 
     sites: list[SiteInfo] = []
@@ -99,17 +99,17 @@ def look(name: str, *, ask_ray: bool = False) -> LocalStatus:
     state = read_grid_state(name)
     if state is None:
         return _on_this_cluster(name)
-    found = _look_here(name, state)
-    is_unclear = found.up and not state.own_ray and not found.well
-    if not found.up or not (ask_ray or is_unclear):
-        return found
+    status = _look_here(name, state)
+    is_unclear = status.up and not state.own_ray and not status.well
+    if not status.up or not (ask_ray or is_unclear):
+        return status
     try:
         with with_token(state_folder(state.name) / RAY_TOKEN if state.own_ray else None):
             actors = look_at_actors(state.address, state.namespace)
     except UnavailableError as error:
         part = PartStatus(name="Ray", well=False, detail=str(error))
-        return msgspec.structs.replace(found, parts=(part, *found.parts[1:]))
-    return msgspec.structs.replace(found, actors=tuple(actors))
+        return msgspec.structs.replace(status, parts=(part, *status.parts[1:]))
+    return msgspec.structs.replace(status, actors=tuple(actors))
 
 
 def _on_this_cluster(name: str) -> LocalStatus:
@@ -140,29 +140,29 @@ def _look_here(name: str, state: LocalGridState) -> LocalStatus:
     )
 
 
-def _ask(state: LocalGridState) -> _Said:
+def _ask(state: LocalGridState) -> _GatewayAnswers:
     """Ask the gateway for the sites and the queue; one may fail and the other not."""
     from gridweave.grid.client.client import Client
     from gridweave.grid.client.transport import BriefTransport, Patience, run_brief
 
-    async def ask() -> _Said:
+    async def ask() -> _GatewayAnswers:
         once = Patience(total_s=0.0, connect_s=0.0, try_s=ASK_S)
         how: dict[str, Any] = {"ca": state.cert or None, "patience": once, "transport": BriefTransport}
         async with Client(state.url, token=state.token, **how) as grid:
             try:
                 sites = await grid.sites()
             except GridweaveError as error:
-                return _Said(problem=str(error))
+                return _GatewayAnswers(problem=str(error))
             try:
-                return _Said(sites=sites, queue=await grid.queue(1))
+                return _GatewayAnswers(sites=sites, queue=await grid.queue(1))
             except GridweaveError as error:
-                return _Said(sites=sites, queue_problem=str(error))
+                return _GatewayAnswers(sites=sites, queue_problem=str(error))
 
-    return run_brief(ask()) if state.has_gateway else _Said(problem="it does not run")
+    return run_brief(ask()) if state.has_gateway else _GatewayAnswers(problem="it does not run")
 
 
-def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
-    told = {site.name: site for site in said.sites}
+def _parts(state: LocalGridState, answers: _GatewayAnswers) -> list[PartStatus]:
+    info_by_site = {site.name: site for site in answers.sites}
     parts = []
     if state.own_ray:
         parts.append(_process(state, HEAD, state.address))
@@ -171,11 +171,11 @@ def _parts(state: LocalGridState, said: _Said) -> list[PartStatus]:
     for site in state.sites:
         nodes = [node_of(site.name if site.machines == 1 else f"{site.name}/m{n}") for n in range(site.machines)]
         parts += [_process(state, node, "") for node in nodes if node in state.parts]
-        parts.append(_site(state, site, told.get(site.name), bool(said.problem)))
-    parts.append(_meta(state, said))
+        parts.append(_site(state, site, info_by_site.get(site.name), bool(answers.problem)))
+    parts.append(_meta(state, answers))
     gateway = _gateway(state)
-    if said.problem and gateway.well:
-        gateway = msgspec.structs.replace(gateway, well=False, detail=f"{state.url}: {said.problem}")
+    if answers.problem and gateway.well:
+        gateway = msgspec.structs.replace(gateway, well=False, detail=f"{state.url}: {answers.problem}")
     return [*(_with_fault(state, part) for part in [*parts, gateway]), _keeper(state)]
 
 
@@ -186,11 +186,11 @@ def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
         if part.name == f"site {site.name}":
             actors = [site_actor(site.name), *(agent_actor(site.name, f"m{n}") for n in range(site.machines))]
     faults = [fault_in(state_folder(state.name) / LOGS / log_name(actor)) for actor in actors]
-    known = [fault for fault in faults if fault is not None and recent(fault)]
-    if not known:
+    recent_faults = [fault for fault in faults if fault is not None and recent(fault)]
+    if not recent_faults:
         return part
-    told = fault_text(max(known, key=lambda fault: fault.at_ms))
-    return msgspec.structs.replace(part, detail=f"{part.detail}; {told}" if part.detail else told)
+    last = fault_text(max(recent_faults, key=lambda fault: fault.at_ms))
+    return msgspec.structs.replace(part, detail=f"{part.detail}; {last}" if part.detail else last)
 
 
 _ACTORS = {"meta-scheduler": GRID_ACTOR, GATEWAY: GATEWAY_ACTOR}
@@ -219,11 +219,11 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
     return _part(name, well, process, detail)
 
 
-def _meta(state: LocalGridState, said: _Said) -> PartStatus:
-    process, queue = _writer(Path(state.folder) / "grid.journal"), said.queue
+def _meta(state: LocalGridState, answers: _GatewayAnswers) -> PartStatus:
+    process, queue = _writer(Path(state.folder) / "grid.journal"), answers.queue
     if queue is None:
-        seen = _seen(process, bool(said.problem))
-        why = f": {said.queue_problem}" if said.queue_problem else ""
+        seen = _seen(process, bool(answers.problem))
+        why = f": {answers.queue_problem}" if answers.queue_problem else ""
         return _part("meta-scheduler", seen.well, process, seen.detail + why)
     detail = f"{_jobs_run(queue.running)}, {queue.starting} starting, {queue.waiting} waiting, {queue.held} held"
     if queue.problem:

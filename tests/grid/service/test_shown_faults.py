@@ -104,7 +104,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **said: Any) -> dict
             url="http://127.0.0.1:1",
         )
     )
-    monkeypatch.setattr(status_module, "_ask", lambda state: status_module._Said(**said))
+    monkeypatch.setattr(status_module, "_ask", lambda state: status_module._GatewayAnswers(**said))
     found: LocalStatus = look("test")
     return {part.name: (part.well, part.detail) for part in found.parts}
 
