@@ -35,13 +35,13 @@ _UID_AT = _HEADER.size + 4 + _SOCKET.size + _REST.size + 12  # after inet_diag_m
 _WAIT_S = 0.5
 
 
-def place_of(address: object) -> str:
-    """Return the key of an address: an IPv6 address counts by its first 64 bits, as one machine may have all of them.
+def address_key(address: object) -> str:
+    """Return the key of an address: of IPv6 the first 64 bits, since one machine may have all addresses of them.
 
     Examples
     --------
-    >>> place_of("192.0.2.7"), place_of("2001:db8:0:1:2:3:4:5"), place_of("::ffff:192.0.2.7"), place_of(None)
-    ('192.0.2.7', '2001:db8:0:1::/64', '192.0.2.7', '')
+    >>> [address_key(address) for address in ("192.0.2.7", "2001:db8:0:1:2:3:4:5", "::ffff:192.0.2.7", None)]
+    ['192.0.2.7', '2001:db8:0:1::/64', '192.0.2.7', '']
     """
     try:
         ip = ipaddress.ip_address(str(address).partition("%")[0])
@@ -102,24 +102,24 @@ class OpenConnections(Generic[C]):
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most, self._most_of_one = most, most_of_one
-        self._places: dict[C, str] = {}
+        self._keys: dict[C, str] = {}
         self._counts: Counter[str] = Counter()
         # Idle connections, longest idle first: all of them, and by address.
         self._idle: OrderedDict[C, None] = OrderedDict()
         self._idle_from: dict[str, OrderedDict[C, None]] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._keys)
 
     def opened(self, connection: C, address: object) -> C | None:
         """Add a connection; return the one to close in its place, which is already removed, or None."""
-        place = place_of(address)
-        self._places[connection] = place
-        self._counts[place] += 1
+        key = address_key(address)
+        self._keys[connection] = key
+        self._counts[key] += 1
         over: C | None = None
-        if self._counts[place] > self._most_of_one:
-            over = next(iter(self._idle_from.get(place, ())), connection)
-        elif len(self._places) > self._most:
+        if self._counts[key] > self._most_of_one:
+            over = next(iter(self._idle_from.get(key, ())), connection)
+        elif len(self._keys) > self._most:
             over = next(iter(self._idle), connection)
         self.idle(connection)
         if over is not None:
@@ -129,27 +129,27 @@ class OpenConnections(Generic[C]):
     def busy(self, connection: C) -> None:
         """Mark a connection as busy with a request."""
         self._idle.pop(connection, None)
-        place = self._places.get(connection, "")
-        if (idle := self._idle_from.get(place)) is not None:
+        key = self._keys.get(connection, "")
+        if (idle := self._idle_from.get(key)) is not None:
             idle.pop(connection, None)
             if not idle:
-                del self._idle_from[place]
+                del self._idle_from[key]
 
     def idle(self, connection: C) -> None:
         """Mark a connection as idle."""
-        place = self._places.get(connection)
-        if place is not None:
+        key = self._keys.get(connection)
+        if key is not None:
             self._idle[connection] = None
-            self._idle_from.setdefault(place, OrderedDict())[connection] = None
+            self._idle_from.setdefault(key, OrderedDict())[connection] = None
 
     def closed(self, connection: C) -> None:
         """Remove a connection."""
         self.busy(connection)
-        place = self._places.pop(connection, None)
-        if place is not None:
-            self._counts[place] -= 1
-            if not self._counts[place]:
-                del self._counts[place]
+        key = self._keys.pop(connection, None)
+        if key is not None:
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
 
 
 class Logins:
@@ -214,8 +214,8 @@ class Logins:
 
 
 def _client(address: object, uid: int | None) -> str:
-    place = place_of(address) or "there"
-    return place if uid is None else f"{place} (uid {uid})"
+    key = address_key(address) or "there"
+    return key if uid is None else f"{key} (uid {uid})"
 
 
 def _remember(known: OrderedDict[bytes, T], digest: bytes, value: T) -> None:

@@ -79,7 +79,7 @@ class Slots:
         self._taken: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def one(self, user: str) -> Iterator[None]:
+    def hold(self, user: str) -> Iterator[None]:
         """Hold one slot within the block, or raise RefusalError."""
         if self._taken[user] >= self._most:
             problem = f"{self._taken[user]} {self._what} are open; wait until one is over, or end one"

@@ -154,7 +154,7 @@ class LinkDoor:
         call.target = site
         if (form := call.request.headers.get("Content-Type", "")) != BODY_FORM:
             raise RefusalError("unsupported-media-type", f"Content-Type is {form!r:.100}; send {BODY_FORM}")
-        with self._slots.one(site), call.parts.memory.holding() as take:
+        with self._slots.hold(site), call.parts.memory.holding() as take:
             data = await call.read_body(MOST_BYTES, take)
             self.heard_ms[site] = time.time_ns() // 1_000_000
             return cast("web.StreamResponse", await route.handler(call, site, data))

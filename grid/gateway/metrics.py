@@ -118,7 +118,7 @@ class GatewayMetrics:
 
 logger = logging.getLogger("gridweave.gateway.requests")
 
-_GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+_VALID_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
 
 class LoggedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -152,15 +152,15 @@ def time_text(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def good_id(given: str) -> bool:
+def is_valid_id(request_id: str) -> bool:
     """Whether a client's request id is valid.
 
     Examples
     --------
-    >>> good_id("batch-7.3"), good_id("two words"), good_id("")
+    >>> is_valid_id("batch-7.3"), is_valid_id("two words"), is_valid_id("")
     (True, False, False)
     """
-    return _GOOD_ID.fullmatch(given) is not None
+    return _VALID_ID.fullmatch(request_id) is not None
 
 
 def log_request(line: LoggedRequest) -> None:

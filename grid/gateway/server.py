@@ -25,7 +25,7 @@ from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.issuer import Issuer
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
-from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, good_id, log_request, time_text
+from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, is_valid_id, log_request, time_text
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.routes import ROUTES
 from gridweave.grid.gateway.settings import Certificate, GatewaySettings, is_loopback
@@ -225,7 +225,7 @@ class Gateway:
             return await self._respond(call, route, args)
         # A client that is not authenticated yet shares its slots only with its own address.
         client = call.identity.user or f"at {request.remote}"
-        with parts.at_once.one(client), parts.memory.holding() as take:
+        with parts.at_once.hold(client), parts.memory.holding() as take:
             if route.body is not None:
                 call.form = body_form(request)
                 call.data = await call.read_body(route.most_bytes(self.settings), take)
@@ -304,7 +304,7 @@ class Gateway:
 
     def _call(self, request: web.BaseRequest) -> GatewayCall:
         sent_id = request.headers.get("X-Request-Id", "")
-        request_id = sent_id if good_id(sent_id) else secrets.token_hex(8)
+        request_id = sent_id if is_valid_id(sent_id) else secrets.token_hex(8)
         headers = {"X-Request-Id": request_id, "Server": "gridweave"}
         return GatewayCall(parts=self._parts, request=request, request_id=request_id, headers=headers)
 

@@ -90,7 +90,7 @@ async def _check_own(call: GatewayCall, job_ids: tuple[int, ...]) -> None:
 async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
     """Watch jobs: server-sent events, one JobEvent each."""
     wanted, after = await _wanted(call, query)
-    with call.parts.streams.one(call.identity.user):
+    with call.parts.streams.hold(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
         await response.prepare(call.request)
         # A client may rely on all events after this line, so it is sent only once the hub knows the watcher.
@@ -128,7 +128,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
         problem = "this is a WebSocket; upgrade to one, or take /v1/events"
         raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
     wanted, after = await _wanted(call, query)
-    with call.parts.streams.one(call.identity.user):
+    with call.parts.streams.hold(call.identity.user):
         socket = web.WebSocketResponse(
             heartbeat=call.parts.settings.comment_s, max_msg_size=1024, compress=False, timeout=5.0
         )
@@ -216,7 +216,7 @@ async def output(call: GatewayCall, query: OutputQuery) -> web.StreamResponse:
     part = await _output_part(call, record.job_id, query, query.offset)
     headers = {OFFSET_HEADER: str(part.offset), "Content-Type": call.answer_form}
     if query.follow:
-        with call.parts.streams.one(call.identity.user):
+        with call.parts.streams.hold(call.identity.user):
             return await _follow(call, record.job_id, query, part, headers)
     headers[LAST_HEADER] = str(int(part.is_last))
     return web.Response(body=part.data, headers=headers)
