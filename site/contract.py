@@ -72,14 +72,14 @@ from gridweave.site.times import span_text
 from gridweave.site.users.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 
 RENDEZVOUS_MS = 30_000
-"""How long the fragments of a job wait for each other after the agreed start, before they end by themselves."""
+"""How long the fragments of a job wait for each other after the agreed start before they end by themselves."""
 
 ALONE_MS = 1_500
-"""How long a fragment runs whose gate is open before it must have heard that all others run: with what it takes to end
-it, no part of a job runs alone for longer than 2 s."""
+"""How long a fragment runs after its gate was opened without news that all others run. With the time to end it, no part
+of a job runs alone for longer than 2 s."""
 
 OWN = 0
-"""Stands where jobs of the grid have the number of their attempt."""
+"""The attempt number of a job of the site's own users."""
 
 PartRequest = CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured
 """What the grid asks for a part that is here."""
@@ -91,7 +91,7 @@ D = TypeVar("D")
 
 
 class ContractCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="ContractCore 1"):
-    """What a site knows of its own jobs and of the grid's; the state of its `SiteCore` goes with the discipline."""
+    """The state of a `ContractCore`; the type of `site` depends on the discipline."""
 
     now_ms: int
     site: D
@@ -184,7 +184,7 @@ class ContractCore:
         return self.take_in(now_ms, events)
 
     def take_in(self, now_ms: int, events: Sequence[ContractEvent]) -> list[Command | ToGrid]:
-        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
+        """Do the same as `handle` for a sequence of events, which is faster for many."""
         self.site.check(now_ms, *events)
         self._now_ms = now_ms
         self._out, self._inner = [], []
@@ -208,7 +208,7 @@ class ContractCore:
         return self._out
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called though no event comes."""
+        """Return when `handle` is to be called without an event."""
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
@@ -217,12 +217,12 @@ class ContractCore:
 
     @property
     def draining(self) -> bool:
-        """Whether the site takes in nothing new for the grid, as somebody wished."""
+        """Whether an operator drains the site: it accepts nothing new for the grid."""
         return self._share.draining
 
     @property
     def shut(self) -> str:
-        """Why the site can take in nothing new for the grid; empty if it can."""
+        """Why the site cannot start anything, and so accepts nothing new for the grid; empty if it can."""
         return self._share.shut
 
     def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
@@ -259,27 +259,27 @@ class ContractCore:
         return forecast_at(name, said, now_ms, None, run.nodes, run.length_ms)
 
     def part_state(self, job_id: int) -> str | None:
-        """Return whether a job of the grid is reserved, committed, running or waiting here; None if it is not here."""
+        """Return the state of a grid job's part here, one of `PART`; None if the job is not here."""
         part = self._parts.get(job_id)
         return None if part is None else part.state
 
     def attempt_of(self, job_id: int) -> int:
-        """Return the attempt of a job of the grid that is here; `OWN` for a job of the site's own users."""
+        """Return the attempt of a grid job that is here; `OWN` for a job of the site's own users."""
         part = self._parts.get(job_id)
         return OWN if part is None else part.attempt
 
     def grant_of(self, job_id: int) -> StartJob | None:
-        """Return the nodes that a job of the grid has here, reserved or running; None if it has none."""
+        """Return the nodes that a grid job has here, reserved or in use; None if it has none."""
         part = self._parts.get(job_id)
         return None if part is None else part.grant
 
     @property
     def state_type(self) -> Any:
-        """The type of the state; it goes with the discipline."""
+        """The type of the state, which depends on the discipline."""
         return with_parts(ContractCoreState, self.site)
 
     def state(self) -> ContractCoreState[Any]:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
         return ContractCoreState(
             now_ms=self._now_ms,
             site=self.site.state(),
@@ -293,7 +293,7 @@ class ContractCore:
         )
 
     def restore(self, state: ContractCoreState[Any]) -> None:
-        """Take in all that another site of the same settings knew; this one is fresh."""
+        """Restore the state of another site of the same settings into this new one."""
         self._now_ms, self._told = state.now_ms, state.told
         self.site.restore(state.site)
         self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
@@ -301,7 +301,7 @@ class ContractCore:
         self._own_running, self._own_jobs = state.own_running, state.own_jobs
 
     def kept_nodes(self) -> Iterator[tuple[Literal["reservation", "lease"], int, int, int, int]]:
-        """Yield the nodes that nothing else may have: kind, number of reservation or job, how many, start and end."""
+        """Yield the nodes that are kept for something: its kind, its number, how many nodes, start and end [ms]."""
         for each in self.site.reservations():
             yield "reservation", each.reservation_id, each.width, each.start_ms, each.start_ms + each.length_ms
         for job_id, part in self._parts.items():
@@ -309,7 +309,7 @@ class ContractCore:
                 yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself, or the grid has more than the owner gives."""
+        """Raise AssertionError if the state contradicts itself, or the grid has more than the owner's share."""
         self.site.check_invariants()
         share = self._share
         assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
@@ -327,7 +327,7 @@ class ContractCore:
         assert waiting - grid == set(self._own_jobs), "the own users' waiting jobs differ"
 
     def _requested(self, event: ContractEvent) -> Iterable[Event]:
-        """Return the events of the site that an event or a request comes to; what is said of nobody changes nothing."""
+        """Return the events for the site that follow from an event or a request; none for an unknown attempt."""
         match event:
             case JobFinished():
                 return self._finished(event)
@@ -360,7 +360,7 @@ class ContractCore:
         return ()
 
     def _requested_of(self, part: GridJob, event: PartRequest) -> Iterable[Event]:
-        """Do as `_requested` for what is said of an attempt that is here."""
+        """Return the events for the site that follow from a request for a part that is here."""
         job_id = event.job_id
         match event:
             # Later than the agreed start the lease has ended, though nobody has seen to it yet.
@@ -397,7 +397,7 @@ class ContractCore:
         return (event,)
 
     def _finished(self, event: JobFinished) -> Iterable[Event]:
-        """Take in that a job has left its nodes; whose it was decides who is told."""
+        """Apply that a job has left its nodes; report it to the grid if it is the grid's job."""
         job_id = event.job_id
         part = self._parts.get(job_id)
         if part is None:
@@ -417,7 +417,7 @@ class ContractCore:
         return (event,)
 
     def _why_refused(self, job: Job, start_ms: int, *, ahead: bool) -> str | None:
-        """Return why no nodes are reserved for a job that is to start then, or that may wait for them, or None."""
+        """Return why the site reserves no nodes for a start at `start_ms`, or none ahead; None if it does."""
         if job.in_step and not self.site.takes_parts:
             if self.site.source.can_hold_nodes:
                 return "the site slows and pauses jobs, and a job on several sites would wait for itself here"
@@ -485,7 +485,7 @@ class ContractCore:
         return ()
 
     def _commit(self, event: CommitNodes, part: GridJob) -> Iterable[Event]:
-        """Have a fragment start at the agreed instant; if that has passed, as it was agreed on late, it never does."""
+        """Commit a fragment to the agreed start; end its lease if that start has already passed."""
         if event.start_ms is not None:
             if event.start_ms < self._now_ms:
                 return self._end_lease(event.job_id, part)
@@ -495,12 +495,12 @@ class ContractCore:
         return ()
 
     def _hold(self, job_id: int, part: GridJob) -> None:
-        """Keep the nodes of a fragment that were reserved ahead, at most as long as its lease lasts."""
+        """Keep the nodes that were reserved ahead for a fragment until its lease ends."""
         part.start_ms = part.lease_until_ms
         self.site.expect_end(self._now_ms, job_id, part.start_ms + part.length_ms)
 
     def _open(self, event: OpenGate, part: GridJob) -> None:
-        """Let a fragment begin, unless the others have given up meanwhile."""
+        """Open the gate of a fragment, or end the fragment if it is so late that the others have given up."""
         if self._now_ms > event.by_ms:
             self._kill(event.job_id, part, "unmet")
         elif part.opened_ms is None:
@@ -528,10 +528,10 @@ class ContractCore:
         return () if self._unsubmit(job_id) else (JobFinished(job_id, succeeded=False),)
 
     def _unsubmit(self, job_id: int) -> bool:
-        """Take back what the site was to be told of at this instant; return whether there was such a submission.
+        """Remove the submission of a job from the events of this instant; return whether there was one.
 
-        After a loss a request and its withdrawal come together, and the site would take them in the order of an
-        instant: the withdrawal, of what it does not know yet, first.
+        After a lost message, a request and its withdrawal may arrive together. The site would apply the withdrawal
+        first, to a job that it does not know yet.
         """
         for place, event in enumerate(self._inner):
             if isinstance(event, JobSubmitted) and event.job.job_id == job_id:
@@ -540,17 +540,17 @@ class ContractCore:
         return False
 
     def _kill(self, job_id: int, part: GridJob, outcome: str) -> None:
-        """End a running fragment; its end is reported by whoever runs it."""
+        """Order the end of a running fragment; `JobFinished` reports its end."""
         if part.outcome == "finished":
             part.outcome = outcome
-            # What is still waited for has not met its others: it may be alone, and does nothing that is worth waiting.
+            # A fragment that still waits for the others may run alone: its work is not worth a time of grace.
             is_alone = job_id in self._timed
             self._timed.discard(job_id)
             reason = "cancelled" if outcome == "cancelled" else "its other fragments did not come"
             self._out.append(KillJob(job_id, reason, is_alone))
 
     def _end_leases(self) -> list[Event]:
-        """End what has not been committed, joined or renewed in time."""
+        """End the parts that were not committed, renewed, or met by the other fragments in time."""
         ended: list[Event] = []
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
@@ -565,7 +565,7 @@ class ContractCore:
         return ended
 
     def _due_ms(self, part: GridJob) -> int:
-        """Return the next instant that changes a timed part by itself."""
+        """Return when a timed part changes by itself."""
         if part.state == COMMITTED:
             return part.start_ms
         if part.state == RESERVED:
@@ -575,7 +575,7 @@ class ContractCore:
         return part.lease_until_ms + 1
 
     def _measured(self, event: RateMeasured, part: GridJob) -> None:
-        """Take note of the rate of a running fragment; the grid is told if it is late already."""
+        """Record the rate of a running fragment; report it to the grid if the fragment is late."""
         slowed = part.slowed
         if slowed is None:
             limit_ms = part.start_ms + part.length_ms
@@ -588,9 +588,9 @@ class ContractCore:
             self._answer(slowed.as_told(event.job_id, part.attempt))
 
     def _put_off_limits(self) -> None:
-        """Let fragments that something slows go on until their work is done; nobody is killed for what others send.
+        """Move the limits of slowed fragments until their work is done: the traffic of others must not kill a job.
 
-        What waits at its gate has not begun to work.
+        A fragment that waits at its gate has not begun to work.
         """
         for job_id in sorted(self._timed) if self._is_gated else ():
             part = self._parts[job_id]
@@ -608,7 +608,7 @@ class ContractCore:
                     self._answer(slowed.as_told(job_id, part.attempt))
 
     def _run_site(self, events: list[Event]) -> None:
-        """Have the site decide, and tell the grid of what became of its jobs."""
+        """Pass events to the site, and apply its decisions; report those about grid jobs to the grid."""
         evicted: dict[int, Event] = {}
         for command in self.site.act(self._now_ms, events):
             job_id = getattr(command, "job_id", -1)
@@ -650,10 +650,10 @@ class ContractCore:
             self._run_site(list(evicted.values()))
 
     def _evicted(self, command: EvictJob, part: GridJob | None) -> dict[int, Event]:
-        """Take in that a job was taken off its nodes; return what the site is to be told of it, if anything.
+        """Apply an eviction; return the event for the site that follows for a grid job.
 
-        An own user's waits again. One of the grid leaves the queue: when it has left its nodes it goes back to the
-        grid, which ends its other fragments, and places it anew as a whole.
+        A job of an own user waits again. A grid job leaves the site: when its processes are gone, the grid ends its
+        other fragments and places the whole job again.
         """
         job_id = command.job_id
         if part is None:
@@ -663,7 +663,7 @@ class ContractCore:
         if part.state == RUNNING:
             self._life.change(job_id, part, "evict")
             part.evicted = command.reason
-            # Of the share it has nothing any more; who took its nodes may be the grid's, too.
+            # It does not count against the share any more: the job that has its nodes may be a grid job, too.
             self._share.nodes -= part.width
             self._timed.discard(job_id)
             self._slowed.discard(job_id)
@@ -674,7 +674,7 @@ class ContractCore:
         return {job_id: JobCancelled(job_id)}
 
     def _granted(self, command: StartJob, part: GridJob) -> None:
-        """Take in that the nodes are there: reserved until the start, or of a job that starts now."""
+        """Apply that a part has its nodes: keep them until the agreed start, or start the part now."""
         job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
@@ -692,7 +692,7 @@ class ContractCore:
         self._out += (command, ToGrid(Started(job_id, part.attempt, self._now_ms)))
 
     def _start_due(self) -> None:
-        """Start the committed fragments whose agreed instant has come."""
+        """Start the committed fragments whose agreed start has come."""
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
             if part.state == COMMITTED and part.start_ms <= self._now_ms:
@@ -704,7 +704,7 @@ class ContractCore:
                 self._answer(Started(job_id, part.attempt, self._now_ms))
 
     def _restarted(self) -> list[Event]:
-        """Give up all that ran or was reserved; own users get their jobs run again, the grid decides for its own."""
+        """Drop all running and reserved parts after a restart; jobs of own users run again, grid jobs go back."""
         gone: list[Event] = []
         for job_id, part in sorted(self._parts.items()):
             if part.state == WAITING:
@@ -755,13 +755,13 @@ class ContractCore:
         return msgspec.structs.replace(quoted, length_ms=expected.length_ms, nodes=nodes, evicts=evicts)
 
     def _tell_enqueued(self, job_id: int, attempt: int, start_ms: int | None = None) -> None:
-        """Tell the grid that a delegated job waits, unless more has become of it at this instant."""
+        """Report to the grid that a delegated job waits, unless its state has changed at this instant."""
         part = self._part(job_id, attempt)
         if part is not None and part.state == WAITING:
             self._answer(Enqueued(job_id, attempt, start_ms))
 
     def _tell_change(self) -> None:
-        """Tell the grid if its own doing is not why it can have more, or less, of the site."""
+        """Report to the grid if anything but its own jobs has changed how much of the site it can have."""
         free = self.site.source.idle
         others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
         if (others, closed, longest_ms) != (self._told.others, self._told.closed, self._told.longest_ms):
@@ -783,7 +783,7 @@ class ContractCore:
 
 
 def _ends_first(event: ContractEvent) -> int:
-    """Sort what frees nodes before what asks for them; the rest keeps its order."""
+    """Return the sort key that puts events that free nodes before requests; others keep their order."""
     if isinstance(event, (JobFinished, SiteRestarted)):
         return 0
     return 1 if isinstance(event, (JobCancelled, ReservationCancelled)) else 2
