@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import msgspec
 
 from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid import api
 from gridweave.grid.client import arguments, records, streams
-from gridweave.grid.client.arguments import Afters, AnyJob, AnyJobs
+from gridweave.grid.client.arguments import AnyJob, AnyJobs
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
 from gridweave.grid.client.mapping import TAIL_BYTES, Results, called, outcomes_of
 from gridweave.grid.client.network import graph_of
+from gridweave.grid.client.options import JobOptions
 from gridweave.grid.client.requests import (
     EncodedJobs,
-    IfLost,
-    Limit,
-    Needs,
     Runnable,
     callable_name,
     checked,
@@ -34,15 +32,13 @@ from gridweave.grid.client.requests import (
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import ArrayPlace, JobForm, JobRecord, JobRequest, SignalName, Where, WishKind
+from gridweave.site.job import JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.launch import Call
 from gridweave.site.lifecycle import OVER, JobState
 
 if TYPE_CHECKING:
     import networkx as nx
     import numpy as np
-
-HOUR = "1h"
 
 
 class JobHandle:
@@ -331,86 +327,46 @@ class Client:
             self._at_sites[site] = await Client(connection=found, **self._made_with).__aenter__()
         return self._at_sites[site]
 
-    def _folder(self, given: str | Path | None) -> str | Path | None:
-        """Return where a job works: as with the command, in the folder here if the grid's machines are this one."""
-        return os.getcwd() if given is None and self.connection.shares_folders else given
+    def _with_folder(self, options: JobOptions) -> JobOptions:
+        """Have a job work in the current folder, as the command does, if the grid's machines can see it."""
+        if options.get("working_directory") is not None or not self.connection.shares_folders:
+            return options
+        return {**options, "working_directory": os.getcwd()}
 
     async def submit(
-        self,
-        what: Runnable,
-        *,
-        nodes: int = 1,
-        limit: Limit = HOUR,
-        name: str = "",
-        site: str | None = None,
-        environment: Mapping[str, object] | None = None,
-        working_directory: str | Path | None = None,
-        ranks: Where = "each-node",
-        if_lost: IfLost = "requeue",
-        hold: bool = False,
-        after: Afters = (),
-        array: ArrayPlace | None = None,
-        priority: float = 0.0,
-        job_class: str = "",
-        user: str = "",
-        account: str = "",
-        forms: JobForm | Iterable[JobForm] = (),
-        resources: Needs = "",
-        communication: str = "",
-        input_data: str = "",
-        output_data: str = "",
-        key: str | None = None,
+        self, what: Runnable, *, site: str | None = None, key: str | None = None, **options: Unpack[JobOptions]
     ) -> JobHandle:
-        """Hand in a job; when this returns, it is durable.
+        """Submit a job; once this returns, the job is durable.
 
         Parameters
         ----------
         what : list of str, Program, Call or JobRequest
-            A command and its arguments, a program, a callable of Python, or a whole request; of this last all that
-            follows is ignored, but for `site` and `key`.
-        limit : str or datetime.timedelta
-            How long it may run, such as ``"10m"``; it is planned by this.
+            A command and its arguments, a program, a Python callable, or a complete request; with a request, the
+            options are ignored.
         site : str, optional
-            Hand it in to this site, as a job of its own user.
-        environment : mapping, optional
-            Added to the environment of the machines' service; numbers and paths become text.
-        working_directory : str or pathlib.Path, optional
-            An absolute path on the machines. Left out: the folder here on a grid of this machine (`gridweave up`), else
-            a folder of the job's own.
-        ranks, if_lost : str
-            As for `Program`.
-        hold : bool
-            Whether it is kept from the queue until it is released.
-        after : int, JobHandle or After, or several of them
-            Jobs that must have finished first, or conditions in full.
-        user : str
-            For whom; an operator may say another name.
-        account : str
-            Whose node-hours it uses.
-        forms : sequence of JobForm
-            In which it can run on machines that differ; `nodes` is then at least the width of the widest.
-        resources : Resources or str
-            What it needs of nodes that it may share (docs/sharing.md), such as ``cpu=0.6,network=0.3,disk=0.1``.
-        communication : str
-            What its nodes send each other: a profile such as ``light``, or ``fraction=0.2,pattern=ring,message=1MB``
-            (docs/netmodel.md); left out: what the grid takes such jobs to send.
-        input_data, output_data : str
-            What it reads at its start and writes at its end, and at which site that lies, such as ``alpha:20GB``.
+            Submit directly to this site, as one of its own users.
         key : str, optional
-            The same key gives the same job, however often it is handed in. Left out: a new one, which makes the tries
-            of this one call safe.
+            The same key gives the same job, however often it is submitted. By default a new key, which makes the
+            retries of this one call safe.
+        **options : JobOptions
+            What the job asks for, such as ``nodes=4, limit="10m", name="solve"``. docs/options.md lists all of them.
+
+            nodes : int
+                Number of nodes (1); at least the width of the widest form.
+            limit : str or datetime.timedelta
+                Wall time limit (1 h).
+            environment : mapping
+                Added to the environment of the machines' service; numbers and paths become text.
+            working_directory : str or pathlib.Path
+                An absolute path on the machines. By default the current folder on a grid of this machine
+                (`gridweave up`), elsewhere a folder of the job's own.
 
         Raises
         ------
         InputError
-            If no site could run it.
+            If no site could run the job.
         """
-        request = job_request(
-            what, nodes=nodes, limit=limit, name=name, user=user, job_class=job_class, priority=priority, ranks=ranks,
-            environment=environment, working_directory=self._folder(working_directory), if_lost=if_lost, hold=hold,
-            after=after, array=array, account=account, forms=forms, resources=resources, communication=communication,
-            input_data=input_data, output_data=output_data,
-        )  # fmt: skip
+        request = job_request(what, self._with_folder(options))
         return (await self.submit_many([request], site=site, keys=None if key is None else [key]))[0]
 
     async def submit_many(
@@ -470,53 +426,44 @@ class Client:
         function: Callable[..., Any] | str,
         items: Iterable[Any],
         *,
-        nodes: int = 1,
-        limit: Limit = HOUR,
         at_once: int = 100,
         pack: int = 1,
         return_exceptions: bool = False,
-        name: str = "",
-        environment: Mapping[str, object] | None = None,
-        working_directory: str | Path | None = None,
+        **options: Unpack[JobOptions],
     ) -> Results:
-        """Call a function with each of many items: a job for each, or for so many of them.
+        """Call a function with each of many items, in one job per item or per `pack` items.
 
         Parameters
         ----------
         function : callable or str
-            One that the machines can import (``module:function``), of one argument.
+            One that the machines can import (``module:function``), with one argument.
         items : iterable
-            Each is whatever JSON can say; it may be without end.
-        nodes : int
-            For each job; the function is called on each of them, and the result is that of rank 0.
-        limit : str or datetime.timedelta
-            For each job.
+            Whatever JSON can express; it may be endless.
         at_once : int
-            So many jobs are under way at most.
+            Most jobs that are under way at the same time.
         pack : int
-            So many items go into one job, which calls the function with one after the other, in one Python: for calls
-            that are shorter than the start of a job. One that raises ends no other, unless the job has several nodes;
-            the job has failed then.
+            Items in one job, which calls the function with one after another in one Python process: for calls that are
+            shorter than the start of a job. An item that raises does not stop the others, unless the job has several
+            nodes; either way the job has failed.
         return_exceptions : bool
-            Whether the JobFailedError of an item is in the place of its result, instead of being raised.
-        name : str
-            Of the jobs, which are an array; that of the function if left out.
-        environment, working_directory
-            As for `submit`; the machines look for the module in the working directory, and on PYTHONPATH.
+            Whether the JobFailedError of an item takes the place of its result, instead of being raised.
+        **options : JobOptions
+            For each job, as for `submit`; `array` is not possible, as the jobs are an array already. With several
+            ``nodes`` each node calls the function, and the result is that of rank 0. ``name`` is by default that of the
+            function. The machines look for the module in ``working_directory`` and on PYTHONPATH.
 
         Returns
         -------
         Results
-            ``async for`` yields the results in the order of the items, as they come; ``await`` returns all, as a list.
-            At an item that failed its JobFailedError is raised in the place of the result, after all results before
-            it, and the jobs under way are cancelled.
+            ``async for`` yields the results in the order of the items, as they come; ``await`` returns a list of them.
+            An item that failed raises its JobFailedError in place of the result, after all results before it, and the
+            jobs under way are cancelled.
         """
         called = callable_name(function)
-        plain = job_request(
-            Call(called), nodes=nodes, limit=limit, name=name or called.rpartition(":")[2], environment=environment,
-            working_directory=self._folder(working_directory),
-        )  # fmt: skip
-        request = self._checked(plain)
+        if options.get("array") is not None:
+            raise OptionError("array", "does not go with map, whose jobs are an array already; leave it out")
+        options["name"] = options.get("name") or called.rpartition(":")[2]
+        request = self._checked(job_request(Call(called), self._with_folder(options)))
         counts = {"at_once": arguments.whole("at_once", at_once), "pack": arguments.whole("pack", pack)}
         return Results(self, items, request, **counts, return_exceptions=return_exceptions)
 
@@ -696,29 +643,15 @@ class Client:
         """Return what `network` makes a graph of, as plain data."""
         return await self.transport.call("GET", "/v1/network", api.KnownNetwork)
 
-    async def quote(
-        self,
-        what: Runnable = ("true",),
-        *,
-        nodes: int = 1,
-        limit: Limit = HOUR,
-        resources: Needs = "",
-        communication: str = "",
-        input_data: str = "",
-        output_data: str = "",
-    ) -> api.Forecast:
-        """Return when such a job would start, and where; nothing is submitted.
+    async def quote(self, what: Runnable = ("true",), **options: Unpack[JobOptions]) -> api.Forecast:
+        """Return when and where a job would start, without submitting it.
 
         Parameters
         ----------
-        what
-            As for `submit`, as are the others; what it runs makes no difference, but a whole request says more.
+        what, **options
+            As for `submit`; the command makes no difference.
         """
-        request = job_request(
-            what, nodes=nodes, limit=limit, resources=resources, communication=communication, input_data=input_data,
-            output_data=output_data,
-        )  # fmt: skip
-        asked = api.QuoteJob(request=self._checked(request))
+        asked = api.QuoteJob(request=self._checked(job_request(what, options)))
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=asked)
 
     async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:

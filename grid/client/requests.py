@@ -5,33 +5,24 @@ from __future__ import annotations
 import datetime
 import getpass
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.api import NewJob
-from gridweave.grid.client.arguments import Afters, afters, encoded, environment_of, many, typed_request, whole
+from gridweave.grid.client.arguments import afters, encoded, environment_of, many, typed_request, whole
 from gridweave.grid.client.arguments import text as as_text
-from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Program, Resources, Traffic, Where, request_problem
+from gridweave.grid.client.option_texts import parse_data, parse_limit
+from gridweave.grid.client.options import DEFAULT_LIMIT, JOB_OPTIONS, IfLost, JobOptions, Limit, Needs
+from gridweave.site.job import JobForm, JobRequest, Program, Resources, Traffic, Where, request_problem
 from gridweave.site.launch import Call
 from gridweave.site.needs.text import parse_resources
-from gridweave.site.times import parse_time_ms
-from gridweave.values import parse_bytes
-
-IfLost = Literal["requeue", "fail"]
-"""What becomes of a job when a machine failed under it."""
 
 Runnable = JobRequest | Program | Call | Sequence[str | Path]
 """What can be handed in: a whole request, a program, a callable of Python, or a command and its arguments."""
-
-Limit = str | datetime.timedelta
-"""How long a job may run: as people write it (``10m``), or a span of time."""
-
-Needs = Resources | str
-"""What a job needs of the nodes that it may share, in full or as people write it; an empty text: it does not say."""
 
 MOST_AT_ONCE = 500
 """So many jobs are in one request."""
@@ -48,60 +39,51 @@ class EncodedJobs(msgspec.Struct, frozen=True):
 
 
 def limit_ms(limit: Limit) -> int:
-    """Return how long a job may run.
+    """Return a wall time limit in ms.
 
     Examples
     --------
     >>> limit_ms("1h30m"), limit_ms(datetime.timedelta(minutes=2))
     (5400000, 120000)
     """
-    if isinstance(limit, datetime.timedelta):
-        return round(limit / datetime.timedelta(milliseconds=1))
-    if not isinstance(limit, str):
+    if isinstance(limit, str):
+        limit = parse_limit("limit", limit)
+    if not isinstance(limit, datetime.timedelta):
         raise OptionError("limit", f"{limit!r} says no unit; write '10m' or give a datetime.timedelta")
-    return parse_time_ms("limit", limit)
+    return round(limit / datetime.timedelta(milliseconds=1))
 
 
-def job_request(
-    what: Runnable,
-    *,
-    nodes: int,
-    limit: Limit,
-    name: str = "",
-    user: str = "",
-    job_class: str = "",
-    priority: float = 0.0,
-    environment: Mapping[str, object] | None = None,
-    working_directory: str | Path | None = None,
-    ranks: Where = "each-node",
-    if_lost: IfLost = "requeue",
-    hold: bool = False,
-    after: Afters = (),
-    array: ArrayPlace | None = None,
-    account: str = "",
-    forms: JobForm | Iterable[JobForm] = (),
-    resources: Needs = "",
-    communication: str = "", input_data: str = "", output_data: str = "",
-) -> JobRequest:  # fmt: skip
-    """Return what is to be asked of the grid (see `Client.submit`); a request that is whole stays as it is."""
+def job_request(what: Runnable, options: JobOptions) -> JobRequest:
+    """Return the request for a job with these options; a request that is complete stays as it is.
+
+    Raises
+    ------
+    TypeError
+        If there is no such option.
+    OptionError
+        If a value cannot be used.
+    """
+    if unknown := options.keys() - JOB_OPTIONS.keys():
+        known = ", ".join(JOB_OPTIONS)
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}; the options of a job are {known}")
     if isinstance(what, JobRequest):
         return what
-    forms = many("forms", forms, JobForm, "a JobForm or several")
+    forms = many("forms", options.get("forms", ()), JobForm, "a JobForm or several")
     return JobRequest(
-        program=_program(what, environment, working_directory, ranks, if_lost),
-        nodes=max((whole("nodes", nodes), *(form.width for form in forms))),
-        limit_ms=limit_ms(limit),
-        name=name,
-        user=user,
-        job_class=job_class,
-        priority=priority,
-        hold=hold,
-        after=afters(after),
-        array=array,
-        account=account,
+        program=_program(what, options),
+        nodes=max((whole("nodes", options.get("nodes", 1)), *(form.width for form in forms))),
+        limit_ms=limit_ms(options.get("limit", DEFAULT_LIMIT)),
+        name=options.get("name", ""),
+        user=options.get("user", ""),
+        job_class=options.get("job_class", ""),
+        priority=options.get("priority", 0.0),
+        hold=options.get("hold", False),
+        after=afters(options.get("after")),
+        array=options.get("array"),
+        account=options.get("account", ""),
         forms=forms,
-        resources=_resources(resources),
-        traffic=traffic_of(communication, input_data, output_data),
+        resources=_resources(options.get("resources", "")),
+        traffic=_traffic(options),
     )
 
 
@@ -111,29 +93,15 @@ def _resources(needs: Needs) -> Resources | None:
     return needs
 
 
-def traffic_of(
-    communication: str | None, input_data: str | None, output_data: str | None, *, option: str = "{}_data"
-) -> Traffic | None:
-    """Return what a job sends, from what is said of it; None if nothing is.
-
-    `option` is how errors name the two of data. What the communication means, the grid knows.
-
-    Examples
-    --------
-    >>> traffic_of("light", "alpha:20GB", None).input_bytes
-    20000000000
-    """
-    if not (communication or input_data or output_data):
-        return None
+def _traffic(options: JobOptions) -> Traffic | None:
+    """Return what a job sends, or None if no option says; the grid interprets the communication."""
+    communication = options.get("communication", "")
     data: dict[str, Any] = {}
-    for what, text in (("input", input_data), ("output", output_data)):
-        if text:
-            name = option.format(what)
-            site, _, size = as_text(name, text).rpartition(":")
-            if not site:
-                raise OptionError(name, f"{text!r} is not a site and a size; write for example alpha:20GB")
-            data |= {f"{what}_site": site, f"{what}_bytes": round(parse_bytes(name, size))}
-    return Traffic(communication=communication or "", **data)
+    for what, written in (("input", options.get("input_data")), ("output", options.get("output_data"))):
+        if written:
+            name = f"{what}_data"
+            data[f"{what}_site"], data[f"{what}_bytes"] = parse_data(name, as_text(name, written))
+    return Traffic(communication=communication, **data) if communication or data else None
 
 
 def checked(request: JobRequest, *, has_token: bool) -> JobRequest:
@@ -205,22 +173,18 @@ def callable_name(function: Callable[..., Any] | str) -> str:
     return f"{module}:{path}"
 
 
-def _program(
-    what: Program | Call | Sequence[str | Path],
-    environment: Mapping[str, object] | None,
-    working_directory: str | Path | None,
-    ranks: Where,
-    if_lost: IfLost,
-) -> Program:
+def _program(what: Program | Call | Sequence[str | Path], options: JobOptions) -> Program:
     if isinstance(what, Program):
         return what
+    ranks, if_lost = options.get("ranks", "each-node"), options.get("if_lost", "requeue")
     check_known("ranks", ranks, get_args(Where))
     check_known("if_lost", if_lost, get_args(IfLost))
+    directory = options.get("working_directory")
     return Program(
         argv=() if isinstance(what, Call) else _command(what),
         call=what if isinstance(what, Call) else None,
-        environment=environment_of(environment),
-        working_directory=None if working_directory is None else as_text("working_directory", working_directory),
+        environment=environment_of(options.get("environment")),
+        working_directory=None if directory is None else as_text("working_directory", directory),
         ranks=ranks,
         if_lost=if_lost,
     )

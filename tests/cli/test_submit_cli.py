@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_helpers import Elsewhere
-from gridweave.cli.submit_options import parse_after, parse_array, shipped
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.client.option_texts import parse_after, parse_array
+from gridweave.grid.client.scripts import shipped
 from gridweave.site.elements import count_of
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program, Resources, Traffic
 from submitted_jobs import OF_ITS_OWN, handed_in, script
@@ -290,14 +291,14 @@ def test_mistakes(here: Elsewhere, shell: Shell, arguments: list[str], says: str
 def test_any_indexes_can_be_written(indexes: list[int], at_once: int) -> None:
     """Every set of indexes is read back as it is."""
     text = ",".join(map(str, indexes)) + (f"%{at_once}" if at_once else "")
-    assert parse_array(text) == (sorted(set(indexes)), at_once)
+    assert parse_array("--array", text) == (sorted(set(indexes)), at_once)
 
 
 @given(st.text("0123456789-,:%", max_size=12))
 def test_an_array_is_read_or_refused(text: str) -> None:
     """Whatever the text, there are indexes or an error of the project."""
     try:
-        indexes, at_once = parse_array(text)
+        indexes, at_once = parse_array("--array", text)
     except OptionError:
         return
     assert indexes == sorted(set(indexes))
@@ -308,17 +309,17 @@ def test_what_is_no_array() -> None:
     """Arrays of nothing and of too many are refused."""
     for text in ("", "a", "1-", "3-1", "1-5:0", "1,,2", "1%0", "0-100000", "1-99999999:2", "1%2%3", "-1"):
         with pytest.raises(OptionError, match="--array"):
-            parse_array(text)
-    assert len(parse_array("0-99999")[0]) == 100_000
+            parse_array("--array", text)
+    assert len(parse_array("--array", "0-99999")[0]) == 100_000
 
 
 def test_what_comes_before() -> None:
     """A job that must be over first is named alone, or with how."""
-    assert parse_after("7") == ("7", "finished")
-    assert parse_after("a-b:failed") == ("a-b", "failed")
+    assert parse_after("--after", "7") == ("7", "finished")
+    assert parse_after("--after", "a-b:failed") == ("a-b", "failed")
     for text in ("", ":ended", "7:done", "7:ended:x"):
         with pytest.raises(OptionError):
-            parse_after(text)
+            parse_after("--after", text)
 
 
 def test_patterns_that_are_not_known() -> None:

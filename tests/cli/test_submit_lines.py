@@ -161,7 +161,7 @@ def test_options_of_slurm(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("#SBATCH --partition=debug", "job.sh:3: #SBATCH --partition: is not supported; there are --nodes, --ntasks"),
+        ("#SBATCH --partition=debug", "job.sh:3: #SBATCH --partition: is not supported; there are --account, --array"),
         ("#SBATCH -N 1 -p debug", "job.sh:3: #SBATCH -p: is not supported"),
         ("#SBATCH --tmp 4G -N 2", "job.sh:3: #SBATCH --tmp: is not supported"),
         ("#GRIDWEAVE --batch-option fast", "--batch-option: 'fast' is not an option; write name=value, for example"),

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_helpers import Elsewhere
-from gridweave.cli.submit_options import MOST_BYTES, shipped, shipped_name
 from gridweave.grid.client.configuration import Connection
+from gridweave.grid.client.scripts import MOST_BYTES, shipped, shipped_name
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.machine.folders import error_path
 from submitted_jobs import OF_ITS_OWN, handed_in, run_rank, script

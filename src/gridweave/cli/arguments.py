@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -31,27 +31,42 @@ Needs = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def options_of(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the fields of a dataclass as its options, in place of its first parameter, which is made of them.
+Command = Callable[..., None]
 
-    They stand behind those that the command has itself.
+
+def options_of(kind: type[Any]) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command the fields of a dataclass as options, behind the command's own options.
+
+    The command's first parameter gets the dataclass that is made of them.
     """
     hints = get_type_hints(kind, include_extras=True)
+    defaults = inspect.signature(kind).parameters
 
-    def give(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_options(**given: Any) -> None:
-            made = kind(**{name: given.pop(name) for name in hints})
-            command(made, **given)
-
-        _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        added = (each.replace(annotation=hints[each.name]) for each in inspect.signature(kind).parameters.values())
-        signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *added)])
-        with_options.__signature__ = signature  # type: ignore[attr-defined]
-        with_options.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
-        return with_options
+    def give(command: Command) -> Command:
+        made, *own = inspect.signature(command, eval_str=True).parameters.values()
+        added = [defaults[name].replace(annotation=hint) for name, hint in hints.items()]
+        return with_parameters(command, [*own, *added], made.name, lambda given: kind(**given), hints)
 
     return give
+
+
+def with_parameters(
+    command: Command,
+    parameters: Iterable[inspect.Parameter],
+    name: str,
+    make: Callable[[dict[str, Any]], Any],
+    taken: Iterable[str],
+) -> Command:
+    """Return a command with these parameters, that makes one of its own, `name`, of those that are `taken`."""
+
+    @functools.wraps(command)
+    def changed(**given: Any) -> None:
+        command(**{name: make({each: given.pop(each) for each in taken})}, **given)
+
+    signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters])
+    changed.__signature__ = signature  # type: ignore[attr-defined]
+    changed.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    return changed
 
 
 _READ = "gridweave.read"

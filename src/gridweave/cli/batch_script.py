@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from gridweave.cli.submit_options import SubmitOptions, check_alone
+from gridweave.cli.submit_options import check_alone
 from gridweave.errors import InputError, OptionError, ProblemsError
+from gridweave.grid.client.options import SBATCH, SubmitOptions, joined, read_sbatch
 from gridweave.site.batch.slurm.settings import ALLOWED
-from gridweave.site.times import parse_time_ms, typed_time
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?=\s|-|$)(.*)")
 """As Slurm has it: at the very beginning of the line, and the options may follow without a space."""
@@ -24,21 +25,8 @@ _OF_OTHERS = re.compile(r"\s*#(PBS|BSUB|COBALT|MSUB|OAR|PJM|\$)(?=\s+-|\s*$)")
 Parse = Callable[[list[str]], SubmitOptions]
 """Reads words as the command reads its own options."""
 
-_LONG = {
-    "N": "nodes", "n": "ntasks", "t": "time", "J": "job-name", "o": "output", "e": "error", "a": "array",
-    "d": "dependency", "D": "chdir", "H": "hold", "i": "input", "A": "account",
-    "C": "constraint", "L": "licenses", "q": "qos", "w": "nodelist", "x": "exclude",
-}  # fmt: skip
-_FLAGS = ("hold", "requeue", "no-requeue")
-_SUPPORTED = (
-    *(name for name in _LONG.values() if name not in ("hold", *ALLOWED)),
-    "export",
-    "open-mode",
-    "signal",
-    *_FLAGS,
-)
-
-_HAS = {"after": "started", "afterany": "ended", "afterok": "finished", "afternotok": "failed"}
+_PASSED_ON = {"C": "constraint", "L": "licenses", "q": "qos", "w": "nodelist", "x": "exclude"}
+"""Letters of options that only Slurm knows, and that a Slurm site passes on."""
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -57,29 +45,55 @@ class _Place(msgspec.Struct, frozen=True):
         return InputError(f"{self.file}:{self.line}: {option}: {problem}")
 
 
-def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> SubmitOptions:
-    """Return what the lines of a script say of its job; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier.
+class ScriptOptions(NamedTuple):
+    """What the lines of a script say.
 
-    What is not supported is an error, unless there is a list of what is ``ignored`` to put it into. Options that only
-    Slurm knows go with the job, to a site that passes them on; they are ignored, too, if there is that list.
+    Attributes
+    ----------
+    options : SubmitOptions
+        Of its job.
+    of_slurm : bool
+        Whether there are ``#SBATCH`` lines.
+    """
+
+    options: SubmitOptions
+    of_slurm: bool
+
+
+def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> ScriptOptions:
+    """Return what the lines of a script say; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier ones.
+
+    Parameters
+    ----------
+    parse : callable
+        Reads the words of a ``#GRIDWEAVE`` line.
+    ignored : list of str, optional
+        Gets a warning for each ``#SBATCH`` option that is not supported; without it these are errors. Options that only
+        Slurm knows are passed on to sites that take them, but count as not supported with this list.
+
+    Raises
+    ------
+    ProblemsError
+        With all that is wrong, line by line.
     """
     own, slurm = SubmitOptions(), SubmitOptions()
+    of_slurm = False
     problems: list[str] = []
     for place, kind, words in _directives(text, file):
         try:
             if kind == "GRIDWEAVE":
                 said = parse(words)
                 check_alone(said)
-                own = said.over(own)
+                own = joined(own, said)
                 continue
-            slurm = msgspec.structs.replace(slurm, slurm=True)
+            of_slurm = True
             for option, value in _pairs(place, words, ignored):
-                slurm = _slurm_option(place, option, value).over(slurm)
+                slurm = joined(slurm, _slurm_option(place, option, value))
         except InputError as error:
             problems.append(place.told(error))
     if problems:
         raise ProblemsError(problems)
-    return own.over(slurm)
+    return ScriptOptions(joined(slurm, own), of_slurm)
 
 
 def beginning_problem(text: str) -> str | None:
@@ -147,7 +161,7 @@ def _directives(text: str, file: str) -> Iterator[tuple[_Place, str, list[str]]]
 
 
 def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> Iterator[tuple[str, str]]:
-    """Yield the options of a line of Slurm by their long names, with their values."""
+    """Yield the options of an ``#SBATCH`` line by their long names, with their values."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -155,24 +169,30 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
             name, is_given, value = word[2:].partition("=")
             shown = f"--{name}"
         elif word.startswith("-") and len(word) > 1:
-            name, value = _LONG.get(word[1], word[1]), word[2:].removeprefix("=")
+            name, value = _long_name(word[1]), word[2:].removeprefix("=")
             is_given, shown = "=" if value else "", word[:2]
         else:
             raise place.error(f"#SBATCH {word}", "is not an option")
-        if name not in _SUPPORTED and (ignored is not None or name not in ALLOWED):
+        known = SBATCH.get(name)
+        if known is None and (ignored is not None or name not in ALLOWED):
             if not is_given and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             _unsupported(place, shown, ignored)
             continue
-        if name not in _FLAGS and not is_given:
+        if not is_given and (known is None or known.how.value is None):
             if not rest:
                 raise place.error(f"#SBATCH {shown}", "has no value")
             value = rest.pop(0)
         yield name, value
 
 
+def _long_name(letter: str) -> str:
+    known = SBATCH.get(letter)
+    return _PASSED_ON.get(letter, letter) if known is None else known.how.names[0]
+
+
 def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
-    known = ", ".join(f"--{name}" for name in _SUPPORTED)
+    known = ", ".join(f"--{name}" for name in sorted({each.how.names[0] for each in SBATCH.values()}))
     error = place.error(
         f"#SBATCH {shown}",
         f"is not supported; there are {known}; to go on without it give --ignore-unsupported",
@@ -182,60 +202,14 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
     ignored.append(f"{place.file}:{place.line}: #SBATCH {shown}: is not supported, and ignored")
 
 
-def _time(place: _Place, shown: str, value: str) -> str:
+def _slurm_option(place: _Place, name: str, value: str) -> SubmitOptions:
+    """Return what an option of an ``#SBATCH`` line says; InputError, with the place, if that is wrong by itself."""
+    shown = f"#SBATCH --{name}"
     try:
-        limit_ms = parse_time_ms("time", value, bare="m") if value.upper() not in ("UNLIMITED", "INFINITE") else 0
-        return typed_time(limit_ms) if limit_ms else value
-    except OptionError as error:
-        raise place.error(shown, error.problem) from None
-
-
-def _slurm_option(place: _Place, option: str, value: str) -> SubmitOptions:
-    """Return what an option of Slurm says; InputError, with the place, if that is wrong by itself."""
-    said = _meaning(place, option, value)
-    try:
+        said = read_sbatch(name, value) if name in SBATCH else SubmitOptions(batch_options=(f"{name}={value}",))
         check_alone(said)
     except OptionError as error:
-        raise place.error(f"#SBATCH --{option}", error.problem) from None
+        raise place.error(shown, error.problem) from None
     except InputError as error:
-        raise place.error(f"#SBATCH --{option}", str(error)) from None
+        raise place.error(shown, str(error)) from None
     return said
-
-
-def _meaning(place: _Place, option: str, value: str) -> SubmitOptions:
-    shown = f"#SBATCH --{option}"
-    match option:
-        case "nodes" | "ntasks":
-            if not (value.isascii() and value.isdecimal() and 1 <= len(value) <= 9 and int(value)):
-                raise place.error(shown, f"{value!r} is not a number from 1 up; ranges and suffixes are not supported")
-            return SubmitOptions(nodes=int(value)) if option == "nodes" else SubmitOptions(tasks=int(value))
-        case "time":
-            return SubmitOptions(time=_time(place, shown, value))
-        case "hold" | "requeue" | "no-requeue":
-            return SubmitOptions(hold=True) if option == "hold" else SubmitOptions(requeue=option == "requeue")
-        case "dependency":
-            return SubmitOptions(after=tuple(_dependencies(place, shown, value)))
-        case "export":
-            return _export(place, shown, value)
-        case "job-name":
-            return SubmitOptions(name=value)
-    if option in ALLOWED:
-        return SubmitOptions(batch_option=(f"{option}={value}",))
-    return SubmitOptions.of({option.replace("-", "_"): value})
-
-
-def _dependencies(place: _Place, shown: str, value: str) -> Iterator[str]:
-    for part in value.split(","):
-        kind, *jobs = part.split(":")
-        if "?" in part or "+" in part or kind not in _HAS or not jobs:
-            known = ", ".join(f"{name}:JOB" for name in _HAS)
-            raise place.error(shown, f"{part!r} is not supported; there are {known}, several with commas")
-        yield from (f"{job}:{_HAS[kind]}" for job in jobs)
-
-
-def _export(place: _Place, shown: str, value: str) -> SubmitOptions:
-    names = [name for name in value.split(",") if name]
-    if not names:
-        raise place.error(shown, "has no value; write ALL, NONE, or NAME=VALUE, several with commas")
-    is_all = "ALL" in names
-    return SubmitOptions(export_all=is_all, env=tuple(name for name in names if name not in ("ALL", "NONE", "NIL")))

@@ -1,11 +1,13 @@
-"""What the commands that talk to a grid share: its address and client, jobs by number or name, times and forecasts.
+"""What the commands that talk to a grid share.
 
-Shell completion, too: states and outcomes of jobs, and the sites of the grid, as far as it answers at once.
+Its address and client, the options of a job, jobs by number or name, times and forecasts, and shell completion of
+states, outcomes and sites (as far as the grid answers at once).
 """
 
 from __future__ import annotations
 
 import datetime
+import inspect
 import re
 import sys
 import time
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from gridweave.cli.arguments import Json, options_of
+from gridweave.cli.arguments import Command, Json, options_of, with_parameters
 from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.cli.terminal import visible
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError, check_known
+from gridweave.grid.client.options import OPTIONS, Option, read_flags
 from gridweave.ranges import ranges_of, ranges_text
 from gridweave.site.lifecycle import BEGUN, OPEN, OVER, PLACED
 from gridweave.site.times import span_text, when_text
@@ -41,32 +44,6 @@ Profile = Annotated[
     typer.Option(metavar="NAME", help="Use the address and token of this profile in the configuration file."),
 ]
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")]
-
-Communication = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PROFILE",
-        help="What the nodes send each other: none, light, nearest-neighbour, ring, all-to-all, master-workers, or "
-        "fraction=0.2,pattern=all-to-all,message=1MB. \\[default: the grid's]",
-    ),
-]
-NodeResources = Annotated[
-    str | None,
-    typer.Option(
-        "--resources",
-        metavar="PARTS",
-        help="Parts of its run time that the job uses CPU, network and disk, and its part of a node's memory, e.g. "
-        "cpu=0.6,network=0.3,disk=0.1,memory=0.5: so it may share nodes. \\[default: those of its class]",
-    ),
-]
-InputData = Annotated[
-    str | None,
-    typer.Option(metavar="SITE:SIZE", help="Data that the job reads at its start, and its site, e.g. alpha:20GB."),
-]
-OutputData = Annotated[
-    str | None,
-    typer.Option(metavar="SITE:SIZE", help="Data that the job writes at its end, and its site, e.g. beta:500MB."),
-]
 
 MOST_JOBS = 100_000
 """So many jobs are named by one range at most."""
@@ -323,6 +300,58 @@ def complete_sites(incomplete: str) -> list[str]:
         return [name for name in asyncio.run(names()) if name.startswith(incomplete)]
     except (GridweaveError, OSError, TimeoutError):
         return []
+
+
+# -- options of a job
+
+
+def job_options(*, quoted: bool = False) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command the options of a job, in place of its parameter ``options``.
+
+    The parameter gets the values of those that are given, by their keys in `gridweave.grid.client.options`.
+
+    Parameters
+    ----------
+    quoted : bool
+        Only the options on which a quote depends.
+    """
+    hints = {
+        key: Annotated[_typed(option), _typer_option(option)]
+        for key, option in OPTIONS.items()
+        if option.flags and (option.quoted or not quoted)
+    }
+
+    def give(command: Command) -> Command:
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())
+        place = [each.name for each in parameters].index("options")
+        parameters[place : place + 1] = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            for key, hint in hints.items()
+        ]
+        return with_parameters(command, parameters, "options", read_flags, hints)
+
+    return give
+
+
+def _typed(option: Option) -> Any:
+    """Return the type by which typer reads an option's value; None stands for an option that is not given."""
+    return list[option.value] | None if option.many is not None else option.value | None  # type: ignore[name-defined]
+
+
+def _typer_option(option: Option) -> Any:
+    """Return an option as typer takes it; a bracket in its help is not to be read as a style of the terminal."""
+    default = f" \\[default: {option.default}]" if option.default else ""
+    return typer.Option(
+        *option.flags,
+        metavar=option.metavar,
+        help=option.help + default,
+        min=option.least,
+        max=option.most,
+        autocompletion=complete_sites if option.is_site else None,
+    )
+
+
+# -- forecasts
 
 
 def print_forecast(forecast: Forecast) -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gridweave.cli.grid_client import (
-    Communication,
-    InputData,
-    NodeResources,
-    OutputData,
     Reach,
     agreed,
     at_grid,
     clock,
     complete_sites,
+    job_options,
     may,
     now_ms,
     plain,
@@ -28,9 +24,10 @@ from gridweave.cli.grid_client import (
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError
+from gridweave.grid.client.options import FLAGS, JOB_OPTIONS, JobOptions, SubmitOptions
 from gridweave.site.desk_messages import MOST_LISTED
 from gridweave.site.service.faults import fault_text
-from gridweave.site.times import parse_time_ms, span_text
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.api import (
@@ -166,25 +163,15 @@ def _print_queue(found: Queue) -> None:
 
 
 @at_grid
-def quote(
-    reach: Reach,
-    nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes.")] = 1,
-    time: Annotated[
-        str, typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00.")
-    ] = "1h",
-    resources: NodeResources = None,
-    communication: Communication = None,
-    input_data: InputData = None,
-    output_data: OutputData = None,
-) -> None:
+@job_options(quoted=True)
+def quote(reach: Reach, options: SubmitOptions) -> None:
     """Ask when and where a job would start, without submitting it; exits with status 2 if it can never run.
 
     Example: gridweave quote -n 4 -t 10m --communication nearest-neighbour
     """
-    limit = timedelta(milliseconds=parse_time_ms("--time", time))
-    sends = {"communication": communication or "", "input_data": input_data or "", "output_data": output_data or ""}
-    with named_as_typed():
-        found = reach.ask(lambda grid: grid.quote(nodes=nodes, limit=limit, resources=resources or "", **sends))
+    of_job = JobOptions(**{key: value for key, value in options.items() if key in JOB_OPTIONS})  # type: ignore[typeddict-item]
+    with named_as_typed(**FLAGS):
+        found = reach.ask(lambda grid: grid.quote(**of_job))
     reach.show(found, print_forecast)
     if found.state == "refused":
         raise typer.Exit(InputError.exit_status)

@@ -500,7 +500,7 @@ def _command(record: JobRecord) -> str:
     """Return the command as a shell would read it; of a script that was shipped its name alone."""
     import shlex
 
-    from gridweave.cli.submit_options import shipped_name
+    from gridweave.grid.client.scripts import shipped_name
 
     argv = record.request.program.argv
     return shipped_name(argv) or shortened(shlex.join(argv).replace("\n", "\\n"), 100)
@@ -553,7 +553,7 @@ def cancel(
 
     Example: gridweave cancel 17 --signal USR1
     """
-    from gridweave.cli.submit_options import signal_named
+    from gridweave.grid.client.option_texts import parse_signal
     from gridweave.site.lifecycle import OPEN
 
     if now and signal is not None:
@@ -562,7 +562,7 @@ def cancel(
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     wanted = all_jobs or bool(user or name or states)
     kind: WishKind = "signal" if signal is not None else "kill" if now else "cancel"
-    sent = None if signal is None else signal_named("--signal", signal)
+    sent = None if signal is None else parse_signal("--signal", signal)
     _wish(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
 
 

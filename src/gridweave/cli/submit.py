@@ -13,29 +13,25 @@ import typer
 
 from gridweave.cli.arguments import QuickCommand, UsageError
 from gridweave.cli.grid_client import (
-    Communication,
-    InputData,
-    NodeResources,
-    OutputData,
     Reach,
     at_grid,
-    complete_sites,
+    job_options,
     named_jobs,
     places_text,
     plain,
 )
 from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
+from gridweave.grid.client.options import OPTIONS, SubmitOptions, flag, joined, read_flags
 from gridweave.ranges import ranges_text
 from gridweave.site.times import run_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.cli.submit_options import NamedProgram, SubmitOptions
+    from gridweave.cli.submit_options import NamedProgram
     from gridweave.grid.client.client import Client, JobHandle
-    from gridweave.site.job import After, JobRecord, JobRequest
+    from gridweave.site.job import JobRecord, JobRequest
 
 _AFTER_DASHES = "gridweave.after_dashes"
-_OTHERS = ("url", "here", "profile", "as_json", "wait", "ignore_unsupported", "command")
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
 
 
@@ -56,155 +52,6 @@ _Command = Annotated[
     list[str] | None,
     typer.Argument(metavar="[--] COMMAND...", help="A script on this computer, or -- and a command on the machines."),
 ]
-_Nodes = Annotated[
-    int | None, typer.Option("--nodes", "-n", metavar="N", min=1, help="Number of nodes. \\[default: 1]")
-]
-_Time = Annotated[
-    str | None,
-    typer.Option("--time", "-t", metavar="TIME", help="Wall time limit, e.g. 10m or 2-00:00:00. \\[default: 1h]"),
-]
-_Name = Annotated[
-    str | None,
-    typer.Option("--name", "-J", metavar="NAME", help="Name of the job. \\[default: that of the command or script]"),
-]
-_Site = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SITE", help="Submit directly to this site, as one of its own users.", autocompletion=complete_sites
-    ),
-]
-_Env = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE", help="Set an environment variable; NAME alone copies its value from here. Repeatable."
-    ),
-]
-_Chdir = Annotated[str | None, typer.Option("--chdir", "-D", metavar="PATH", help="Working directory on the machines.")]
-_Input = Annotated[
-    str | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="FILE",
-        help="Read standard input from this file, on the machines or on this computer.",
-    ),
-]
-_Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write standard output to this file on the machines."),
-]
-_Error = Annotated[
-    str | None,
-    typer.Option("--error", "-e", metavar="FILE", help="Write standard error to this file on the machines."),
-]
-_Hold = Annotated[bool | None, typer.Option("--hold/--no-hold", help="Hold the job until `gridweave release`.")]
-_After = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="JOB[:STATE]", help="Wait until these jobs have finished (or started, ended, failed). Repeatable."
-    ),
-]
-_Array = Annotated[
-    str | None,
-    typer.Option(
-        "--array", "-a", metavar="1-100%10", help="Submit an array: one job per index, at most 10 running at once."
-    ),
-]
-_Pack = Annotated[
-    bool,
-    typer.Option("--pack", help="Run many array elements in one job, one after another; meant for short tasks."),
-]
-_PackSize = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=10_000,
-        help="With --pack: number of elements in one job. \\[default: depends on the nodes]",
-    ),
-]
-_Ranks = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHERE",
-        help="each-node (one process per node) or first-node (only one, as scripts do).",
-    ),
-]
-_Requeue = Annotated[
-    bool | None,
-    typer.Option("--requeue/--no-requeue", help="Run the job again if its machine fails, or when it is requeued."),
-]
-_CheckpointSignal = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint-signal",
-        metavar="SIGNAL[@SECONDS]",
-        help="Signal that tells the job to save its work and exit, and the seconds it gets. It resumes from there.",
-    ),
-]
-_Signal = Annotated[
-    str | None,
-    typer.Option(
-        "--signal",
-        metavar="[B:]SIGNAL[@SECONDS]",
-        help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to a script, else to its steps.",
-    ),
-]
-_OpenMode = Annotated[
-    str | None,
-    typer.Option(
-        "--open-mode",
-        metavar="append|truncate",
-        help="What to do with output files that exist. \\[default: a job that runs again appends]",
-    ),
-]
-_CpuNeed = Annotated[
-    float | None,
-    typer.Option(
-        "--cpu-need",
-        metavar="X",
-        help="Fraction of a node's CPU that a task needs to run at full speed, e.g. 0.25.",
-    ),
-]
-_MemoryNeed = Annotated[
-    float | None,
-    typer.Option("--memory-need", metavar="X", help="Fraction of a node's memory that a task needs, e.g. 0.1."),
-]
-_TaskGroup = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="GROUP",
-        help="Group of identical tasks, if a job's tasks differ (tasks=4,cpu=0.25,memory=0.1). Repeatable, lowest "
-        "ranks first.",
-    ),
-]
-_Priority = Annotated[float | None, typer.Option(metavar="X", help="Priority, for sites that order their queue by it.")]
-_JobClass = Annotated[
-    str | None, typer.Option("--job-class", metavar="NAME", help="Class of the job, for `gridweave experience`.")
-]
-_User = Annotated[str | None, typer.Option(metavar="NAME", help="Submit for another user (operators only).")]
-_Account = Annotated[
-    str | None, typer.Option("--account", "-A", metavar="NAME", help="Account whose node-hours the job uses.")
-]
-_BatchOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="Option to pass on to the site's batch system, e.g. constraint=fast. Repeatable.",
-    ),
-]
-_Form = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FORM",
-        help="A form in which the job can run, if machines differ (width=4,on=x86,speed=3); add its own command after "
-        "a colon. Repeatable.",
-    ),
-]
-_Key = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="Idempotency key: submitting the same key again gives the same job."),
-]
 _Wait = Annotated[
     bool,
     typer.Option(
@@ -218,42 +65,15 @@ _IgnoreUnsupported = Annotated[
 
 
 @at_grid
+@job_options()
 def submit(
     reach: Reach,
     ctx: typer.Context,
+    options: SubmitOptions,
     command: _Command = None,
-    nodes: _Nodes = None,
-    time: _Time = None,
-    name: _Name = None,
-    site: _Site = None,
-    env: _Env = None,
-    chdir: _Chdir = None,
-    input: _Input = None,  # noqa: A002 - what the option is called
-    output: _Output = None,
-    error: _Error = None,
-    hold: _Hold = None,
-    after: _After = None,
-    array: _Array = None,
-    pack: _Pack = False,
-    pack_size: _PackSize = None,
-    ranks: _Ranks = None,
-    requeue: _Requeue = None,
-    checkpoint_signal: _CheckpointSignal = None,
-    signal: _Signal = None,
-    open_mode: _OpenMode = None,
-    cpu_need: _CpuNeed = None, memory_need: _MemoryNeed = None, task_group: _TaskGroup = None,
-    resources: NodeResources = None,
-    communication: Communication = None, input_data: InputData = None, output_data: OutputData = None,
-    priority: _Priority = None,
-    job_class: _JobClass = None,
-    user: _User = None,
-    account: _Account = None,
-    batch_option: _BatchOption = None,
-    form: _Form = None,
-    key: _Key = None,
     wait: _Wait = False,
     ignore_unsupported: _IgnoreUnsupported = False,
-) -> None:  # fmt: skip
+) -> None:
     """Submit a job: a command on the machines, a script from this computer, or several scripts (one job each).
 
     Prints the job numbers. A script can set these options itself, in #GRIDWEAVE or #SBATCH lines. On a grid
@@ -267,37 +87,35 @@ def submit(
 
     Example: gridweave submit --array 1-10000 --pack -- ./step
     """
-    _submit(ctx, command or [], wait, ignore_unsupported, reach)
-
-
-def _submit(ctx: typer.Context, command: list[str], wait: bool, ignore_unsupported: bool, reach: Reach) -> None:
-    from gridweave.cli.submit_options import SubmitOptions, check
+    from gridweave.cli.submit_options import check
 
     ignored: list[str] | None = [] if ignore_unsupported else None
-    given = SubmitOptions.of(ctx.params)
     parts: list[tuple[SubmitOptions, NamedProgram]] = []
     unread: list[str] = []
-    for words in _each_script(ctx, command):
+    for words in _each_script(ctx, command or []):
         work, said = _work(ctx, words, ignored, unread)
-        parts.append((given.over(said), work))
+        parts.append((joined(said, options), work))
         check(*parts[-1])
     for line in (*unread, *(ignored or ())):
         say(f"warning: {line}")
 
     async def hand_in(grid: Client) -> None:
+        folder = os.getcwd() if grid.connection.shares_folders else None
         jobs, wanted, arrays = [], [], []
-        for number, (options, work) in enumerate(parts):
-            new, array_name = await _wanted(grid, _in_folder(options, grid), work)
-            key = options.key if len(parts) == 1 or options.key is None else f"{options.key}-{number}"
+        for number, (said, work) in enumerate(parts):
+            new, array_name = await _wanted(grid, said, work, folder)
+            key = said.get("key")
+            if key is not None and len(parts) > 1:
+                key = f"{key}-{number}"
             keys = None if key is None else [_key(key, request) for request in new]
-            jobs += await grid.submit_many(new, site=options.site, keys=keys)
+            jobs += await grid.submit_many(new, site=said.get("site"), keys=keys)
             wanted += new
             arrays += [array_name] * bool(array_name)
         if not (reach.as_json and wait):
             _tell(jobs, wanted, arrays, reach.as_json)
-        if not (grid.connection.shares_folders or any(options.chdir for options, _ in parts) or reach.as_json):
+        if folder is None and not reach.as_json and not any("working_directory" in said for said, _ in parts):
             what = "the job works in a folder of its own" if len(jobs) == 1 else "each job works in a folder of its own"
-            say(f"{what}: the machines cannot see this folder; use --chdir to name one of theirs")
+            say(f"{what}: the machines cannot see this folder; use {flag('working_directory')} to name one of theirs")
         if wait:
             await _wait(jobs, reach.as_json)
 
@@ -318,42 +136,38 @@ def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
     return [command]
 
 
-def _in_folder(options: SubmitOptions, grid: Client) -> SubmitOptions:
-    """Return options with the folder where one stands, if the machines of the grid know it."""
-    import msgspec
-
-    return msgspec.structs.replace(options, folder=os.getcwd()) if grid.connection.shares_folders else options
-
-
-async def _wanted(grid: Client, options: SubmitOptions, work: NamedProgram) -> tuple[list[JobRequest], str]:
-    """Return what is to be handed in, and the name of the array."""
-    from gridweave.cli.submit_options import parse_after, requests
+async def _wanted(
+    grid: Client, options: SubmitOptions, work: NamedProgram, folder: str | None
+) -> tuple[list[JobRequest], str]:
+    """Return the jobs to submit, and the name of the array, which is empty if there is none."""
+    from gridweave.cli.submit_options import requests
     from gridweave.site.job import After
 
     after: list[After] = []
-    for number, text in enumerate(options.after, start=1):
-        named, has = parse_after(text)
+    for number, (named, has) in enumerate(options.get("after_jobs", ()), start=1):
         jobs = await named_jobs(grid, [named])
         group = number if has == "failed" and len(jobs) > 1 else 0
         after += [After(job_id=job_id, has=has, group=group) for job_id in jobs]
     remarks: list[str] = []
-    array_name = f"{options.name or work.name}-{options.key or uuid.uuid4().hex[:8]}" if options.array else ""
-    per_job = await _per_job(grid, options) if options.pack and options.array else 0
-    wanted = requests(options, work, tuple(after), array_name, per_job=per_job, remarks=remarks)
+    array_name, per_job = "", 0
+    if "indexes" in options:
+        array_name = f"{options.get('name') or work.name}-{options.get('key') or uuid.uuid4().hex[:8]}"
+        per_job = await _per_job(grid, options) if options.get("pack") else 0
+    wanted = requests(options, work, tuple(after), array_name, folder=folder, per_job=per_job, remarks=remarks)
     for remark in remarks:
         say(remark)
     return wanted, array_name
 
 
 async def _per_job(grid: Client, options: SubmitOptions) -> int:
-    """Return how many elements of a packed array go into one job: if nothing else is said, two jobs for each node."""
+    """Return how many elements of a packed array go into one job: by default, two jobs for each node."""
     from gridweave.cli.submit_options import elements_per_job
 
-    if options.pack_size is not None:
-        return options.pack_size
+    if "pack_size" in options:
+        return options["pack_size"]
     sites = await grid.sites()
-    nodes = sum(site.nodes if options.site == site.name else site.for_grid for site in sites)
-    return elements_per_job(options.array or "", max(nodes // (options.nodes or 1), 1))
+    nodes = sum(site.nodes if options.get("site") == site.name else site.for_grid for site in sites)
+    return elements_per_job(len(options["indexes"].indexes), max(nodes // options.get("nodes", 1), 1))
 
 
 def _key(key: str, request: JobRequest) -> str:
@@ -429,9 +243,9 @@ def _ended_text(records: list[JobRecord]) -> str:
 def _work(
     ctx: typer.Context, command: list[str], ignored: list[str] | None, unread: list[str]
 ) -> tuple[NamedProgram, SubmitOptions]:
-    """Return what is to be run, and what a script says of its job; append warnings of lines that are not read."""
+    """Return what a job runs, and what its script says of it; add warnings about lines that are not read."""
     from gridweave.cli.batch_script import script_options, unread_lines
-    from gridweave.cli.submit_options import NamedProgram, SubmitOptions
+    from gridweave.cli.submit_options import NamedProgram
 
     if not command:
         raise OptionError("COMMAND", "is missing; write for example: gridweave submit -n 4 -t 10m -- ./solver input")
@@ -441,7 +255,9 @@ def _work(
         return NamedProgram(name=name, argv=tuple(command)), SubmitOptions()
     said = script_options(text, command[0], lambda words: _parsed(ctx, words), ignored=ignored)
     unread += unread_lines(text, command[0])
-    return NamedProgram(name="stdin" if name == "-" else name, argv=tuple(command[1:]), script=text), said
+    name = "stdin" if name == "-" else name
+    work = NamedProgram(name=name, argv=tuple(command[1:]), script=text, of_slurm=said.of_slurm)
+    return work, said.options
 
 
 def _script(name: str) -> str | None:
@@ -482,17 +298,15 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
-    """Return what the words of a line ``#GRIDWEAVE`` say, read as the command reads its own."""
-    from gridweave.cli.submit_options import SubmitOptions
-
+    """Return what a ``#GRIDWEAVE`` line says; its words are read as the command reads its own."""
     try:
         inner = ctx.command.make_context("#GRIDWEAVE", [*words], resilient_parsing=False)
     except UsageError as error:
         raise InputError(f"#GRIDWEAVE: {' '.join(error.format_message().split())}") from None
     except typer.Exit:  # --help has been printed
         raise InputError("#GRIDWEAVE: help is not an option of a job") from None
-    for other in _OTHERS:
-        if inner.params.get(other) not in (None, False, (), []):
-            option = {"command": "a command", "as_json": "--json"}.get(other, f"--{other.replace('_', '-')}")
+    for param in ctx.command.params:
+        if param.name not in OPTIONS and inner.params.get(param.name) not in (None, False, (), []):
+            option = param.opts[0] if param.param_type_name == "option" else "a command"
             raise InputError(f"#GRIDWEAVE: {option} is only for the command line")
-    return SubmitOptions.of(inner.params)
+    return read_flags(inner.params)

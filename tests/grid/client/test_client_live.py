@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.cli.submit_options import shipped, slurm_lines
 from gridweave.errors import JobFailedError
 from gridweave.grid.client.client import Client
+from gridweave.grid.client.scripts import shipped, slurm_lines
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from local_grid import LocalGrid

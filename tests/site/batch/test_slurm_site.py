@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from batch_site import NODES, BatchSite
-from gridweave.cli.submit_options import shipped, slurm_lines
 from gridweave.errors import UnavailableError
+from gridweave.grid.client.scripts import shipped, slurm_lines
 from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.folder import output_of

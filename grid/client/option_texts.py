@@ -1,0 +1,341 @@
+"""Read the values of a job's options as people write them, on the command line and in the lines of a script.
+
+Each function takes the name of the option as the user wrote it, for its error, and the text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from datetime import timedelta
+from signal import Signals
+from typing import Literal, NamedTuple, cast, get_args
+
+from gridweave.errors import OptionError
+from gridweave.site.job import JobForm, SignalName, TaskGroup
+from gridweave.site.times import parse_time_ms
+from gridweave.values import Kinds, named_values, parse_bytes
+
+MOST_IN_ARRAY = 100_000
+"""Most jobs in one array."""
+
+Has = Literal["started", "ended", "finished", "failed"]
+"""What must have happened to a job before another one that waits for it may start."""
+
+_NO_LIMIT = ("UNLIMITED", "INFINITE")
+_ARRAY = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?", re.ASCII)
+_SPAN = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", re.ASCII)
+_SIGNAL_MARKS = re.compile(r"([RB]+):(.*)", re.IGNORECASE | re.DOTALL)
+
+
+# -- limits and counts
+
+
+def parse_limit(name: str, text: str, *, bare: Literal["s", "m"] = "s") -> timedelta:
+    """Return a wall time limit; every job needs one, so 0 and words for "no limit" are errors.
+
+    Examples
+    --------
+    >>> parse_limit("--time", "1h30m")
+    datetime.timedelta(seconds=5400)
+    """
+    limit_ms = 0 if text.strip().upper() in _NO_LIMIT else parse_time_ms(name, text, bare=bare)
+    if not limit_ms:
+        right = "give for example 10m or 1-00:00:00"
+        raise OptionError(name, f"{text!r} means no limit, and every job needs one; {right}")
+    return timedelta(milliseconds=limit_ms)
+
+
+def parse_limit_of_slurm(name: str, text: str) -> timedelta:
+    """Return a wall time limit as Slurm reads it: a plain number is in minutes."""
+    return parse_limit(name, text, bare="m")
+
+
+def parse_count(name: str, text: str) -> int:
+    """Return a whole number from 1 up, with at most nine digits.
+
+    Examples
+    --------
+    >>> parse_count("--nodes", "16")
+    16
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text)):
+        raise OptionError(name, f"{text!r} is not a number from 1 up; ranges and suffixes are not supported")
+    return int(text)
+
+
+# -- forms and task groups
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split("+"))
+
+
+_FORM: Kinds = {"width": int, "on": _names, "speed": float, "cores": int, "memory": int}
+_TASK_GROUP: Kinds = {"tasks": int, "cpu": float, "memory": float}
+
+
+def parse_form(name: str, text: str) -> JobForm:
+    """Return a form of a job.
+
+    Examples
+    --------
+    >>> parse_form("--form", "width=4,on=sparc+x86,speed=2.5") == JobForm(width=4, on=("sparc", "x86"), speed=2.5)
+    True
+    >>> parse_form("--form", "width=4: ./parallel 'a b'").argv
+    ('./parallel', 'a b')
+    """
+    right = "write for example width=4,on=sparc+x86,speed=2.5,cores=2,memory=512 (MB), each at most once"
+    values, has_command, command = text.partition(":")
+    found = named_values(name, values, _FORM, right)
+    try:
+        found["argv"] = tuple(shlex.split(command))
+    except ValueError as error:
+        raise OptionError(name, f"{text!r}: the command cannot be read: {error}") from None
+    if has_command and not found["argv"]:
+        raise OptionError(name, f"{text!r}: no command after the colon; write for example width=4: ./solver")
+    if "memory" in found:
+        found["memory_mb"] = found.pop("memory")
+    return JobForm(**found)
+
+
+def parse_task_group(name: str, text: str) -> TaskGroup:
+    """Return a group of identical tasks.
+
+    Examples
+    --------
+    >>> parse_task_group("--task-group", "tasks=4,cpu=0.25,memory=0.1")
+    TaskGroup(tasks=4, cpu_need=0.25, memory=0.1)
+    """
+    right = "write for example tasks=4,cpu=0.25,memory=0.1 (parts of a node), each at most once"
+    found = named_values(name, text, _TASK_GROUP, right)
+    if found.get("tasks", 0) < 1:
+        raise OptionError(name, f"{text!r}: does not say how many tasks that are, from 1; {right}")
+    return TaskGroup(tasks=found["tasks"], cpu_need=found.get("cpu", 1.0), memory=found.get("memory", 1.0))
+
+
+# -- data
+
+
+def parse_data(name: str, text: str) -> tuple[str, int]:
+    """Return the site that holds a job's data, and the size of the data in bytes.
+
+    Examples
+    --------
+    >>> parse_data("--input-data", "alpha:20GB")
+    ('alpha', 20000000000)
+    """
+    site, _, size = text.rpartition(":")
+    if not site:
+        raise OptionError(name, f"{text!r} is not a site and a size; write for example alpha:20GB")
+    return site, round(parse_bytes(name, size))
+
+
+def checked_data(name: str, text: str) -> str:
+    """Return the text of a site and a size unchanged, after checking that it can be read."""
+    parse_data(name, text)
+    return text
+
+
+# -- signals
+
+
+class CheckpointSignal(NamedTuple):
+    """The signal at which a job saves its work, and the seconds it then has to exit; None: the default."""
+
+    signal: SignalName
+    seconds: int | None
+
+
+class SignalAhead(NamedTuple):
+    """The signal that a job gets ahead of its limit.
+
+    Attributes
+    ----------
+    to_script : bool
+        Whether the batch script gets it; otherwise its steps do.
+    seconds : int, optional
+        How long before the limit; None: 60.
+    text : str
+        The signal as written, without the letters before the colon.
+    """
+
+    to_script: bool
+    signal: SignalName
+    seconds: int | None
+    text: str
+
+
+def parse_signal(name: str, text: str) -> SignalName:
+    """Return a signal that is named with or without ``SIG``, or numbered.
+
+    Examples
+    --------
+    >>> parse_signal("--signal", "SIGUSR1"), parse_signal("--signal", "10")
+    ('USR1', 'USR1')
+    """
+    known = get_args(SignalName)
+    signal = text.strip().upper().removeprefix("SIG")
+    if signal.isascii() and signal.isdecimal() and len(signal) <= 3:
+        signal = next((each for each in known if int(Signals[f"SIG{each}"]) == int(signal)), signal)
+    if signal not in known:
+        raise OptionError(name, f"{text!r} is not a signal that jobs can be sent; one of {', '.join(known)}")
+    return cast("SignalName", signal)
+
+
+def parse_checkpoint_signal(name: str, text: str) -> CheckpointSignal:
+    """Return a signal and the seconds after it.
+
+    Examples
+    --------
+    >>> parse_checkpoint_signal("--checkpoint-signal", "USR1@60")
+    CheckpointSignal(signal='USR1', seconds=60)
+    """
+    signal, has_seconds, seconds = text.partition("@")
+    if has_seconds and not (seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9):
+        right = "write SIGNAL@SECONDS, for example USR1@60"
+        raise OptionError(name, f"{text!r}: {seconds!r} is not a number of seconds; {right}")
+    return CheckpointSignal(parse_signal(name, signal), int(seconds) if has_seconds else None)
+
+
+def parse_signal_ahead(name: str, text: str) -> SignalAhead:
+    """Return the signal that a job gets ahead of its limit, as Slurm writes it.
+
+    ``B:`` sends it to the batch script alone. ``R:``, for jobs that a reservation ends, has no effect.
+
+    Examples
+    --------
+    >>> parse_signal_ahead("--signal", "B:USR1@90")
+    SignalAhead(to_script=True, signal='USR1', seconds=90, text='USR1@90')
+    """
+    marked = _SIGNAL_MARKS.fullmatch(text)
+    marks, rest = (marked[1].upper(), marked[2]) if marked else ("", text)
+    return SignalAhead("B" in marks, *parse_checkpoint_signal(name, rest), rest)
+
+
+# -- environment
+
+
+class Exported(NamedTuple):
+    """What ``--export`` of Slurm sends along: the whole environment here or nothing, and single variables."""
+
+    whole_environment: bool
+    variables: dict[str, str]
+
+
+def parse_variable(name: str, text: str) -> tuple[str, str]:
+    """Return a variable and its value; a name alone takes the value that the variable has here."""
+    variable, has_value, value = text.partition("=")
+    if not variable:
+        raise OptionError(name, f"{text!r} has no name; write NAME=VALUE, or NAME for the value that it has here")
+    if not has_value:
+        if variable not in os.environ:
+            raise OptionError(name, f"there is no variable {variable} here; write {variable}=VALUE")
+        value = os.environ[variable]
+    return variable, value
+
+
+def parse_export(name: str, text: str) -> Exported:
+    """Return what ``--export`` of Slurm says."""
+    words = [word for word in text.split(",") if word]
+    if not words:
+        raise OptionError(name, "has no value; write ALL, NONE, or NAME=VALUE, several with commas")
+    variables = [parse_variable(name, word) for word in words if word not in ("ALL", "NONE", "NIL")]
+    return Exported("ALL" in words, dict(variables))
+
+
+# -- arrays and dependencies
+
+
+class ArrayIndexes(NamedTuple):
+    """The indexes of an array's jobs, ascending, and how many of the jobs may run at once (0: all of them)."""
+
+    indexes: list[int]
+    at_once: int
+
+
+class AfterJobs(NamedTuple):
+    """Jobs to wait for, as the user names them: numbers, a range or an array; and what must have happened to them."""
+
+    jobs: str
+    has: Has
+
+
+def _indexes(part: str) -> range:
+    """Return the indexes of ``1-9:4``; none if the text is not of this form."""
+    span = _SPAN.fullmatch(part)
+    if span is None or (span[3] and int(span[3]) < 1):
+        return range(0)
+    return range(int(span[1]), int(span[2] or span[1]) + 1, int(span[3] or 1))
+
+
+def parse_array(name: str, text: str) -> ArrayIndexes:
+    """Return the indexes of an array.
+
+    Examples
+    --------
+    >>> parse_array("--array", "1-9:4")
+    ArrayIndexes(indexes=[1, 5, 9], at_once=0)
+    >>> parse_array("--array", "1,3,5-6%2")
+    ArrayIndexes(indexes=[1, 3, 5, 6], at_once=2)
+    """
+    right = "write 1-10, 1,3,5, 1-9:2 or 1-100%10"
+    match = _ARRAY.fullmatch(text.strip())
+    if match is None:
+        raise OptionError(name, f"{text!r} is not an array; {right}")
+    found: set[int] = set()
+    for part in match[1].split(","):
+        indexes = _indexes(part)
+        if not indexes:
+            raise OptionError(name, f"{part!r} of {text!r} are not indexes; {right}")
+        if len(found) + len(indexes) > MOST_IN_ARRAY:
+            raise OptionError(name, f"{text!r} has too many jobs; at most {MOST_IN_ARRAY:,}")
+        found.update(indexes)
+    if match[2] is not None and int(match[2]) < 1:
+        raise OptionError(name, f"{text!r} lets no job run; give at least %1, or leave it out")
+    return ArrayIndexes(sorted(found), int(match[2] or 0))
+
+
+def parse_after(name: str, text: str) -> AfterJobs:
+    """Return the jobs to wait for, and what must have happened to them.
+
+    Examples
+    --------
+    >>> parse_after("--after", "17"), parse_after("--after", "3-9:ended")
+    (AfterJobs(jobs='17', has='finished'), AfterJobs(jobs='3-9', has='ended'))
+    """
+    jobs, _, has = text.strip().partition(":")
+    has = has or "finished"
+    if not jobs or has not in get_args(Has):
+        raise OptionError(name, f"{text!r}: write JOB or JOB:STATE, with STATE one of {', '.join(get_args(Has))}")
+    return AfterJobs(jobs, cast("Has", has))
+
+
+_HAS_OF_SLURM: dict[str, Has] = {
+    "after": "started",
+    "afterany": "ended",
+    "afterok": "finished",
+    "afternotok": "failed",
+}
+
+
+def parse_dependency(name: str, text: str) -> tuple[AfterJobs, ...]:
+    """Return what ``--dependency`` of Slurm says.
+
+    Examples
+    --------
+    >>> parse_dependency("--dependency", "afterok:1:2,afterany:3")[1:]
+    (AfterJobs(jobs='2', has='finished'), AfterJobs(jobs='3', has='ended'))
+    """
+    return tuple(_dependencies(name, text))
+
+
+def _dependencies(name: str, text: str) -> Iterator[AfterJobs]:
+    for part in text.split(","):
+        kind, *jobs = part.split(":")
+        if "?" in part or "+" in part or kind not in _HAS_OF_SLURM or not jobs:
+            known = ", ".join(f"{each}:JOB" for each in _HAS_OF_SLURM)
+            raise OptionError(name, f"{part!r} is not supported; there are {known}, several with commas")
+        yield from (parse_after(name, f"{job}:{_HAS_OF_SLURM[kind]}") for job in jobs)

@@ -1,0 +1,586 @@
+"""The options of a job, each written down once.
+
+`JobOptions` and `SubmitOptions` hold all that can be said of a job, with an `Option` for each. From these are made: the
+options of ``gridweave submit`` and ``gridweave quote``, the lines ``#GRIDWEAVE`` and ``#SBATCH`` of a script, the
+keyword arguments of `Client.submit`, the names in error messages, and docs/options.md. A new option is one more entry
+here, and the code that acts on its value.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast, get_args, get_type_hints
+
+from gridweave.errors import check_known
+from gridweave.grid.client import option_texts as texts
+from gridweave.grid.client.arguments import Afters
+from gridweave.site.job import ArrayPlace, JobForm, Resources, TaskGroup, Where
+from gridweave.site.needs.text import parse_resources
+
+IfLost = Literal["requeue", "fail"]
+"""What happens to a job when a machine fails under it."""
+
+OpenMode = Literal["append", "truncate"]
+"""What happens to an output file that exists already."""
+
+Limit = str | datetime.timedelta
+"""A wall time limit, as people write it (``10m``) or as a time span."""
+
+Needs = Resources | str
+"""What a job needs of nodes that it may share, in full or as people write it; an empty text says nothing."""
+
+DEFAULT_LIMIT = "1h"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sbatch:
+    """How ``#SBATCH`` lines write an option.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The long name, then the letter if there is one.
+    parse : callable, optional
+        Returns the value of a text, if Slurm writes it differently from our command line.
+    value : object
+        The value, if the option takes none in Slurm.
+    """
+
+    names: tuple[str, ...]
+    parse: Callable[[str, str], Any] | None = None
+    value: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How an option of a job is written wherever a user can write it.
+
+    Parameters
+    ----------
+    flags : tuple of str
+        On the command line and in ``#GRIDWEAVE`` lines; none: the option cannot be written there.
+    value : type
+        Of what follows the flag; bool: nothing does.
+    many : type, optional
+        If the flag can be repeated, what collects its values: tuple or dict. Those of a script and of the command line
+        then add up.
+    metavar, help, default : str
+        For the help: the name of the value with its unit, what the option does, and what applies without it.
+    least, most : int, optional
+        Bounds of a whole number.
+    choices : tuple of str
+        The words that are allowed.
+    parse : callable, optional
+        Returns the value of a text; its first argument is the name of the option for an error. None: the text itself.
+    sbatch : tuple of Sbatch
+        In ``#SBATCH`` lines.
+    field : str
+        The field of a `JobRequest`, or of its `Program`, that the option sets; messages about the field name the flag.
+    quoted : bool
+        Whether ``gridweave quote`` has the option.
+    is_site : bool
+        Whether the value is the name of a site, which a shell can complete.
+    """
+
+    flags: tuple[str, ...] = ()
+    value: type = str
+    many: type[tuple[Any, ...]] | type[dict[Any, Any]] | None = None
+    metavar: str | None = None
+    help: str = ""
+    default: str = ""
+    least: int | None = None
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str, str], Any] | None = None
+    sbatch: tuple[Sbatch, ...] = ()
+    field: str = ""
+    quoted: bool = False
+    is_site: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The flag that help and errors name."""
+        return self.flags[0].partition("/")[0] if self.flags else ""
+
+    def read(self, name: str, written: Any) -> Any:
+        """Return the value of what was written; errors call the option `name`."""
+        if self.many is not None:
+            return self.many(self._read_one(name, text) for text in written)
+        return self._read_one(name, written)
+
+    def _read_one(self, name: str, written: Any) -> Any:
+        if self.choices:
+            check_known(name, written, self.choices)
+        return written if self.parse is None else self.parse(name, written)
+
+
+def _requeue(_name: str, requeue: Any) -> IfLost:
+    return "requeue" if requeue else "fail"
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said of a job, by the keyword arguments of `Client.submit`; what is left out has its default.
+
+    Texts and numbers are checked when the job is submitted. Numbers may be those of numpy, texts may be paths.
+    """
+
+    nodes: Annotated[
+        int,
+        Option(
+            flags=("--nodes", "-n"),
+            value=int,
+            least=1,
+            metavar="N",
+            help="Number of nodes.",
+            default="1",
+            sbatch=(Sbatch(names=("nodes", "N"), parse=texts.parse_count),),
+            field="nodes",
+            quoted=True,
+        ),
+    ]
+    limit: Annotated[
+        Limit,
+        Option(
+            flags=("--time", "-t"),
+            metavar="TIME",
+            help="Wall time limit, e.g. 10m or 2-00:00:00.",
+            default=DEFAULT_LIMIT,
+            parse=texts.parse_limit,
+            sbatch=(Sbatch(names=("time", "t"), parse=texts.parse_limit_of_slurm),),
+            field="limit_ms",
+            quoted=True,
+        ),
+    ]
+    name: Annotated[
+        str,
+        Option(
+            flags=("--name", "-J"),
+            metavar="NAME",
+            help="Name of the job.",
+            default="that of the command or script",
+            sbatch=(Sbatch(names=("job-name", "J")),),
+            field="name",
+        ),
+    ]
+    environment: Annotated[
+        Mapping[str, object] | None,
+        Option(
+            flags=("--env",),
+            many=dict,
+            metavar="NAME=VALUE",
+            help="Set an environment variable; NAME alone copies its value from here. Repeatable.",
+            parse=texts.parse_variable,
+            field="environment",
+        ),
+    ]
+    working_directory: Annotated[
+        str | Path | None,
+        Option(
+            flags=("--chdir", "-D"),
+            metavar="PATH",
+            help="Working directory on the machines.",
+            sbatch=(Sbatch(names=("chdir", "D")),),
+            field="working_directory",
+        ),
+    ]
+    ranks: Annotated[
+        Where,
+        Option(
+            flags=("--ranks",),
+            metavar="WHERE",
+            help="each-node (one process per node) or first-node (only one, as scripts do).",
+            choices=get_args(Where),
+            field="ranks",
+        ),
+    ]
+    if_lost: Annotated[
+        IfLost,
+        Option(
+            flags=("--requeue/--no-requeue",),
+            value=bool,
+            help="Run the job again if its machine fails, or when it is requeued.",
+            parse=_requeue,
+            sbatch=(Sbatch(names=("requeue",), value="requeue"), Sbatch(names=("no-requeue",), value="fail")),
+            field="if_lost",
+        ),
+    ]
+    hold: Annotated[
+        bool,
+        Option(
+            flags=("--hold/--no-hold",),
+            value=bool,
+            help="Hold the job until `gridweave release`.",
+            sbatch=(Sbatch(names=("hold", "H"), value=True),),
+            field="hold",
+        ),
+    ]
+    after: Annotated[Afters, Option(help="Jobs to wait for: they must have finished, unless an After says otherwise.")]
+    array: Annotated[ArrayPlace | None, Option(help="The job's place in an array of jobs.")]
+    priority: Annotated[
+        float,
+        Option(
+            flags=("--priority",),
+            value=float,
+            metavar="X",
+            help="Priority, for sites that order their queue by it.",
+            field="priority",
+        ),
+    ]
+    job_class: Annotated[
+        str,
+        Option(
+            flags=("--job-class",),
+            metavar="NAME",
+            help="Class of the job, for `gridweave experience`.",
+            field="job_class",
+        ),
+    ]
+    user: Annotated[
+        str,
+        Option(flags=("--user",), metavar="NAME", help="Submit for another user (operators only).", field="user"),
+    ]
+    account: Annotated[
+        str,
+        Option(
+            flags=("--account", "-A"),
+            metavar="NAME",
+            help="Account whose node-hours the job uses.",
+            sbatch=(Sbatch(names=("account", "A")),),
+            field="account",
+        ),
+    ]
+    forms: Annotated[
+        JobForm | Iterable[JobForm],
+        Option(
+            flags=("--form",),
+            many=tuple,
+            metavar="FORM",
+            help="A form in which the job can run, if machines differ (width=4,on=x86,speed=3); add its own command "
+            "after a colon. Repeatable.",
+            parse=texts.parse_form,
+            field="forms",
+        ),
+    ]
+    resources: Annotated[
+        Needs,
+        Option(
+            flags=("--resources",),
+            metavar="PARTS",
+            help="Parts of its run time that the job uses CPU, network and disk, and its part of a node's memory, "
+            "e.g. cpu=0.6,network=0.3,disk=0.1,memory=0.5: so it may share nodes.",
+            default="those of its class",
+            parse=parse_resources,
+            field="resources",
+            quoted=True,
+        ),
+    ]
+    communication: Annotated[
+        str,
+        Option(
+            flags=("--communication",),
+            metavar="PROFILE",
+            help="What the nodes send each other: none, light, nearest-neighbour, ring, all-to-all, master-workers, "
+            "or fraction=0.2,pattern=all-to-all,message=1MB.",
+            default="the grid's",
+            field="traffic",
+            quoted=True,
+        ),
+    ]
+    input_data: Annotated[
+        str,
+        Option(
+            flags=("--input-data",),
+            metavar="SITE:SIZE",
+            help="Data that the job reads at its start, and its site, e.g. alpha:20GB.",
+            parse=texts.checked_data,
+            quoted=True,
+        ),
+    ]
+    output_data: Annotated[
+        str,
+        Option(
+            flags=("--output-data",),
+            metavar="SITE:SIZE",
+            help="Data that the job writes at its end, and its site, e.g. beta:500MB.",
+            parse=texts.checked_data,
+            quoted=True,
+        ),
+    ]
+
+
+class SubmitOptions(JobOptions, total=False):
+    """What ``gridweave submit`` and the lines of a script can say of a job besides."""
+
+    site: Annotated[
+        str,
+        Option(
+            flags=("--site",),
+            metavar="SITE",
+            help="Submit directly to this site, as one of its own users.",
+            is_site=True,
+        ),
+    ]
+    key: Annotated[
+        str,
+        Option(
+            flags=("--key",),
+            metavar="TEXT",
+            help="Idempotency key: submitting the same key again gives the same job.",
+        ),
+    ]
+    input: Annotated[
+        str,
+        Option(
+            flags=("--input", "-i"),
+            metavar="FILE",
+            help="Read standard input from this file, on the machines or on this computer.",
+            sbatch=(Sbatch(names=("input", "i")),),
+        ),
+    ]
+    output: Annotated[
+        str,
+        Option(
+            flags=("--output", "-o"),
+            metavar="FILE",
+            help="Write standard output to this file on the machines.",
+            sbatch=(Sbatch(names=("output", "o")),),
+        ),
+    ]
+    error: Annotated[
+        str,
+        Option(
+            flags=("--error", "-e"),
+            metavar="FILE",
+            help="Write standard error to this file on the machines.",
+            sbatch=(Sbatch(names=("error", "e")),),
+        ),
+    ]
+    open_mode: Annotated[
+        OpenMode,
+        Option(
+            flags=("--open-mode",),
+            metavar="append|truncate",
+            help="What to do with output files that exist.",
+            default="a job that runs again appends",
+            choices=get_args(OpenMode),
+            sbatch=(Sbatch(names=("open-mode",)),),
+        ),
+    ]
+    after_jobs: Annotated[
+        tuple[texts.AfterJobs, ...],
+        Option(
+            flags=("--after",),
+            many=tuple,
+            metavar="JOB[:STATE]",
+            help="Wait until these jobs have finished (or started, ended, failed). Repeatable.",
+            parse=texts.parse_after,
+            sbatch=(Sbatch(names=("dependency", "d"), parse=texts.parse_dependency),),
+            field="after",
+        ),
+    ]
+    indexes: Annotated[
+        texts.ArrayIndexes,
+        Option(
+            flags=("--array", "-a"),
+            metavar="1-100%10",
+            help="Submit an array: one job per index, at most 10 running at once.",
+            parse=texts.parse_array,
+            sbatch=(Sbatch(names=("array", "a")),),
+            field="array",
+        ),
+    ]
+    pack: Annotated[
+        bool,
+        Option(
+            flags=("--pack",),
+            value=bool,
+            help="Run many array elements in one job, one after another; meant for short tasks.",
+        ),
+    ]
+    pack_size: Annotated[
+        int,
+        Option(
+            flags=("--pack-size",),
+            value=int,
+            least=1,
+            most=10_000,
+            metavar="N",
+            help="With --pack: number of elements in one job.",
+            default="depends on the nodes",
+        ),
+    ]
+    checkpoint_signal: Annotated[
+        texts.CheckpointSignal,
+        Option(
+            flags=("--checkpoint-signal",),
+            metavar="SIGNAL[@SECONDS]",
+            help="Signal that tells the job to save its work and exit, and the seconds it gets. It resumes from there.",
+            parse=texts.parse_checkpoint_signal,
+            field="grace_ms",
+        ),
+    ]
+    signal: Annotated[
+        texts.SignalAhead,
+        Option(
+            flags=("--signal",),
+            metavar="[B:]SIGNAL[@SECONDS]",
+            help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to a script, else to its "
+            "steps.",
+            parse=texts.parse_signal_ahead,
+            sbatch=(Sbatch(names=("signal",)),),
+            field="limit_signal",
+        ),
+    ]
+    cpu_need: Annotated[
+        float,
+        Option(
+            flags=("--cpu-need",),
+            value=float,
+            metavar="X",
+            help="Fraction of a node's CPU that a task needs to run at full speed, e.g. 0.25.",
+        ),
+    ]
+    memory_need: Annotated[
+        float,
+        Option(
+            flags=("--memory-need",),
+            value=float,
+            metavar="X",
+            help="Fraction of a node's memory that a task needs, e.g. 0.1.",
+        ),
+    ]
+    task_groups: Annotated[
+        tuple[TaskGroup, ...],
+        Option(
+            flags=("--task-group",),
+            many=tuple,
+            metavar="GROUP",
+            help="Group of identical tasks, if a job's tasks differ (tasks=4,cpu=0.25,memory=0.1). Repeatable, lowest "
+            "ranks first.",
+            parse=texts.parse_task_group,
+        ),
+    ]
+    batch_options: Annotated[
+        tuple[str, ...],
+        Option(
+            flags=("--batch-option",),
+            many=tuple,
+            metavar="NAME=VALUE",
+            help="Option to pass on to the site's batch system, e.g. constraint=fast. Repeatable.",
+            field="batch_options",
+        ),
+    ]
+    tasks: Annotated[
+        int,
+        Option(
+            help="Tasks that the script itself starts on its nodes.",
+            sbatch=(Sbatch(names=("ntasks", "n"), parse=texts.parse_count),),
+        ),
+    ]
+    exported: Annotated[
+        texts.Exported,
+        Option(
+            help="Environment variables that go with the job.",
+            sbatch=(Sbatch(names=("export",), parse=texts.parse_export),),
+        ),
+    ]
+
+
+def _options_of(kind: type[Any]) -> dict[str, Option]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {key: next(each for each in hint.__metadata__ if isinstance(each, Option)) for key, hint in hints.items()}
+
+
+JOB_OPTIONS: Mapping[str, Option] = _options_of(JobOptions)
+"""The keyword arguments of `Client.submit` that describe a job."""
+
+OPTIONS: Mapping[str, Option] = _options_of(SubmitOptions)
+"""All options of a job, by the key under which their values are kept."""
+
+FLAGS: Mapping[str, str] = {key: option.flag for key, option in OPTIONS.items() if option.flag}
+"""The flag of each option, for errors."""
+
+FLAG_OF_FIELD: Mapping[str, str] = {
+    option.field: option.flag for option in OPTIONS.values() if option.field and option.flag
+}
+"""The flag that sets a field of a `JobRequest` or of its `Program`."""
+
+
+class SbatchName(NamedTuple):
+    """Which option a name in an ``#SBATCH`` line stands for, and how it is written there."""
+
+    key: str
+    how: Sbatch
+
+
+SBATCH: Mapping[str, SbatchName] = {
+    name: SbatchName(key, how) for key, option in OPTIONS.items() for how in option.sbatch for name in how.names
+}
+"""The options of ``#SBATCH`` lines, by long name and by letter."""
+
+
+def read_flags(given: Mapping[str, Any]) -> SubmitOptions:
+    """Return the values of what a command line gives, by key; None and an empty list mean that nothing is given.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be read; it names the flag.
+    """
+    values = {
+        key: option.read(option.flag, given[key])
+        for key, option in OPTIONS.items()
+        if given.get(key) is not None and given[key] not in ((), [])
+    }
+    return cast("SubmitOptions", values)
+
+
+def read_sbatch(name: str, text: str) -> SubmitOptions:
+    """Return what an option of an ``#SBATCH`` line says; OptionError if its text cannot be read.
+
+    Examples
+    --------
+    >>> read_sbatch("N", "2"), read_sbatch("no-requeue", "")
+    ({'nodes': 2}, {'if_lost': 'fail'})
+    """
+    key, how = SBATCH[name]
+    shown = f"--{how.names[0]}"
+    value = how.value
+    if value is None:
+        value = how.parse(shown, text) if how.parse is not None else OPTIONS[key].read(shown, text)
+    return cast("SubmitOptions", {key: value})
+
+
+def joined(below: SubmitOptions, above: SubmitOptions) -> SubmitOptions:
+    """Return the options of two sources: where both give a value, `above` wins, and repeatable options add up.
+
+    Examples
+    --------
+    >>> joined({"nodes": 1, "batch_options": ("nice=7",)}, {"nodes": 2, "batch_options": ("qos=night",)})
+    {'nodes': 2, 'batch_options': ('nice=7', 'qos=night')}
+    """
+    values: dict[str, Any] = {**below, **above}
+    for key in below.keys() & above.keys():
+        if OPTIONS[key].many is not None:
+            first, second = below[key], above[key]  # type: ignore[literal-required]
+            values[key] = first | second if isinstance(first, dict) else first + second
+    return cast("SubmitOptions", values)
+
+
+def flag(key: str) -> str:
+    """Return the flag of an option, for an error."""
+    return FLAGS[key]
+
+
+def off_flag(key: str) -> str:
+    """Return the flag that switches an option off, for an error.
+
+    Examples
+    --------
+    >>> off_flag("if_lost")
+    '--no-requeue'
+    """
+    return OPTIONS[key].flags[0].partition("/")[2]
