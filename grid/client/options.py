@@ -44,14 +44,18 @@ class Sbatch:
     names : tuple of str
         The long name, then the letter if there is one.
     parse : callable, optional
-        Returns the value of a text, if Slurm writes it differently from our command line.
+        Returns the value of a text, if Slurm writes it differently from our command line; whole numbers are counts
+        from 1 up.
     value : object
         The value, if the option takes none in Slurm.
+    note : str
+        For docs/options.md: what is accepted, and what it does where that differs from our option.
     """
 
     names: tuple[str, ...]
     parse: Callable[[str, str], Any] | None = None
     value: Any = None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +140,7 @@ class JobOptions(TypedDict, total=False):
             metavar="N",
             help="Number of nodes.",
             default="1",
-            sbatch=(Sbatch(names=("nodes", "N"), parse=texts.parse_count),),
+            sbatch=(Sbatch(names=("nodes", "N"), note="a number; ranges are not supported"),),
             field="nodes",
             quoted=True,
         ),
@@ -149,7 +153,14 @@ class JobOptions(TypedDict, total=False):
             help="Wall time limit, e.g. 10m or 2-00:00:00.",
             default=DEFAULT_LIMIT,
             parse=texts.parse_limit,
-            sbatch=(Sbatch(names=("time", "t"), parse=texts.parse_limit_of_slurm),),
+            sbatch=(
+                Sbatch(
+                    names=("time", "t"),
+                    parse=texts.parse_limit_of_slurm,
+                    note="all formats of Slurm; a bare number is minutes; 0 and `UNLIMITED` are refused, because every "
+                    "job needs a limit",
+                ),
+            ),
             field="limit_ms",
             quoted=True,
         ),
@@ -182,7 +193,12 @@ class JobOptions(TypedDict, total=False):
             flags=("--chdir", "-D"),
             metavar="PATH",
             help="Working directory on the machines.",
-            sbatch=(Sbatch(names=("chdir", "D")),),
+            sbatch=(
+                Sbatch(
+                    names=("chdir", "D"),
+                    note="a path on the machines, absolute unless they share the folder here",
+                ),
+            ),
             field="working_directory",
         ),
     ]
@@ -337,7 +353,7 @@ class SubmitOptions(JobOptions, total=False):
             flags=("--input", "-i"),
             metavar="FILE",
             help="Read standard input from this file, on the machines or on this computer.",
-            sbatch=(Sbatch(names=("input", "i")),),
+            sbatch=(Sbatch(names=("input", "i"), note="see [cli.md](cli.md#input-and-output)"),),
         ),
     ]
     output: Annotated[
@@ -346,7 +362,7 @@ class SubmitOptions(JobOptions, total=False):
             flags=("--output", "-o"),
             metavar="FILE",
             help="Write standard output to this file on the machines.",
-            sbatch=(Sbatch(names=("output", "o")),),
+            sbatch=(Sbatch(names=("output", "o"), note="see [cli.md](cli.md#input-and-output)"),),
         ),
     ]
     error: Annotated[
@@ -355,7 +371,7 @@ class SubmitOptions(JobOptions, total=False):
             flags=("--error", "-e"),
             metavar="FILE",
             help="Write standard error to this file on the machines.",
-            sbatch=(Sbatch(names=("error", "e")),),
+            sbatch=(Sbatch(names=("error", "e"), note="see [cli.md](cli.md#input-and-output)"),),
         ),
     ]
     open_mode: Annotated[
@@ -366,7 +382,13 @@ class SubmitOptions(JobOptions, total=False):
             help="What to do with output files that exist.",
             default="a job that runs again appends",
             choices=get_args(OpenMode),
-            sbatch=(Sbatch(names=("open-mode",)),),
+            sbatch=(
+                Sbatch(
+                    names=("open-mode",),
+                    note="`append` or `truncate`; without it a job that runs again adds to its output files, so that "
+                    "all attempts can be read",
+                ),
+            ),
         ),
     ]
     after_jobs: Annotated[
@@ -377,7 +399,13 @@ class SubmitOptions(JobOptions, total=False):
             metavar="JOB[:STATE]",
             help="Wait until these jobs have finished (or started, ended, failed). Repeatable.",
             parse=texts.parse_after,
-            sbatch=(Sbatch(names=("dependency", "d"), parse=texts.parse_dependency),),
+            sbatch=(
+                Sbatch(
+                    names=("dependency", "d"),
+                    parse=texts.parse_dependency,
+                    note="`after`, `afterany`, `afterok`, `afternotok`, with commas; not `singleton`, `?` and `+time`",
+                ),
+            ),
             field="after",
         ),
     ]
@@ -430,7 +458,14 @@ class SubmitOptions(JobOptions, total=False):
             help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to a script, else to its "
             "steps.",
             parse=texts.parse_signal_ahead,
-            sbatch=(Sbatch(names=("signal",)),),
+            sbatch=(
+                Sbatch(
+                    names=("signal",),
+                    note="`USR1@60`: sent 60 s before the limit, as in Slurm to the steps that the script has started "
+                    "with `srun`, with `B:` only to the script. Without `--no-requeue` it also tells the job to save "
+                    "its work and exit when it has to make room",
+                ),
+            ),
             field="limit_signal",
         ),
     ]
@@ -476,15 +511,29 @@ class SubmitOptions(JobOptions, total=False):
     tasks: Annotated[
         int,
         Option(
+            value=int,
             help="Tasks that the script itself starts on its nodes.",
-            sbatch=(Sbatch(names=("ntasks", "n"), parse=texts.parse_count),),
+            sbatch=(
+                Sbatch(
+                    names=("ntasks", "n"),
+                    note="without `--nodes`, the number of nodes; otherwise it only sets `SLURM_NTASKS`",
+                ),
+            ),
         ),
     ]
     exported: Annotated[
         texts.Exported,
         Option(
             help="Environment variables that go with the job.",
-            sbatch=(Sbatch(names=("export",), parse=texts.parse_export),),
+            sbatch=(
+                Sbatch(
+                    names=("export",),
+                    parse=texts.parse_export,
+                    note="`NONE` (the default), `A=B`, `A` (copies its value from here), `ALL`: everything that is set "
+                    "here, functions that bash exports included, except what belongs to this machine (`PATH`, `HOME`, "
+                    "`LD_*`, `SSH_*`, `GRIDWEAVE_*`, ...)",
+                ),
+            ),
         ),
     ]
 
@@ -548,10 +597,9 @@ def read_sbatch(name: str, text: str) -> SubmitOptions:
     """
     key, how = SBATCH[name]
     shown = f"--{how.names[0]}"
-    value = how.value
-    if value is None:
-        value = how.parse(shown, text) if how.parse is not None else OPTIONS[key].read(shown, text)
-    return cast("SubmitOptions", {key: value})
+    option = OPTIONS[key]
+    parse = how.parse or (texts.parse_count if option.value is int else option.read)
+    return cast("SubmitOptions", {key: parse(shown, text) if how.value is None else how.value})
 
 
 def joined(below: SubmitOptions, above: SubmitOptions) -> SubmitOptions:

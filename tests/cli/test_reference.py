@@ -19,9 +19,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_reference_is_current() -> None:
-    """docs/cli.md says what the help of the command says; `python -m gridweave.cli.reference docs/cli.md` renews it."""
-    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["cli.md", "options.md"])
+def test_the_reference_is_current(name: str) -> None:
+    """`python -m gridweave.cli.reference docs/cli.md docs/options.md` renews the pages."""
+    page = (DOCS / name).read_text(encoding="utf-8")
     assert renewed(page, app) == page
 
 

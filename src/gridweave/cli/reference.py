@@ -1,4 +1,8 @@
-"""The reference of the command, made of its help: ``python -m gridweave.cli.reference docs/cli.md`` renews it."""
+"""Pages of the docs that are made from the code.
+
+``python -m gridweave.cli.reference docs/cli.md docs/options.md`` renews them: the reference of the command is made from
+its help, and the tables of a job's options from the options.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,12 @@ from typing import Any
 
 import typer
 
+from gridweave.grid.client.options import JOB_OPTIONS, OPTIONS, SBATCH, Option, off_flag
+from gridweave.site.job import JobRequest
+
 MARK = "<!-- All below is made by `python -m gridweave.cli.reference docs/cli.md`. -->"
+
+OPTIONS_MARK = "<!-- All below is made by `python -m gridweave.cli.reference docs/options.md`. -->"
 
 
 def reference(app: typer.Typer) -> str:
@@ -19,10 +28,41 @@ def reference(app: typer.Typer) -> str:
 
 
 def renewed(page: str, app: typer.Typer) -> str:
-    """Return a page with all below the mark made anew."""
-    head, mark, _ = page.partition(MARK)
-    assert mark, "the page has no mark below which the reference stands"
-    return f"{head}{MARK}\n\n{reference(app)}"
+    """Return a page with the part below its mark made from the code."""
+    mark, made = (OPTIONS_MARK, option_tables()) if OPTIONS_MARK in page else (MARK, reference(app))
+    head, found, _ = page.partition(mark)
+    assert found, "the page has no mark below which the reference stands"
+    return f"{head}{mark}\n\n{made}"
+
+
+def option_tables() -> str:
+    """Return the tables of a job's options, as Markdown."""
+    lines = ["## All options\n"]
+    lines += ["| command line, `#GRIDWEAVE` | Python | field of the request | |", "|---|---|---|---|"]
+    for key, option in OPTIONS.items():
+        python = f"`{key}`" if key in JOB_OPTIONS else ""
+        default = f" [default: {option.default}]" if option.default else ""
+        if option.flags or python:
+            lines.append(f"| {_flags(option)} | {python} | {_field(option)} | {option.help}{default} |")
+    lines += ["", "## In `#SBATCH` lines\n", "| `#SBATCH` | as | |", "|---|---|---|"]
+    for key, how in dict.fromkeys(SBATCH.values()):
+        names = ", ".join(f"`--{name}`" if len(name) > 1 else f"`-{name}`" for name in how.names)
+        same = OPTIONS[key].flag if how.value is None or how.names[0] == OPTIONS[key].flag[2:] else off_flag(key)
+        lines.append(f"| {names} | {f'`{same}`' if same else ''} | {how.note} |")
+    return "\n".join([*lines, ""])
+
+
+def _flags(option: Option) -> str:
+    """Return the flags of an option, with what its value is."""
+    names = ", ".join(f"`{name}`" for flag in option.flags for name in flag.split("/"))
+    return f"{names} `{option.metavar}`".replace("|", "\\|") if names and option.metavar else names
+
+
+def _field(option: Option) -> str:
+    """Return the field of a request that an option sets, as the REST interface has it."""
+    if not option.field:
+        return ""
+    return f"`{option.field}`" if option.field in JobRequest.__struct_fields__ else f"`program.{option.field}`"
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -99,18 +99,9 @@ def submit(
     for line in (*unread, *(ignored or ())):
         say(f"warning: {line}")
 
-    async def hand_in(grid: Client) -> None:
+    async def send(grid: Client) -> None:
         folder = os.getcwd() if grid.connection.shares_folders else None
-        jobs, wanted, arrays = [], [], []
-        for number, (said, work) in enumerate(parts):
-            new, array_name = await _wanted(grid, said, work, folder)
-            key = said.get("key")
-            if key is not None and len(parts) > 1:
-                key = f"{key}-{number}"
-            keys = None if key is None else [_key(key, request) for request in new]
-            jobs += await grid.submit_many(new, site=said.get("site"), keys=keys)
-            wanted += new
-            arrays += [array_name] * bool(array_name)
+        jobs, wanted, arrays = await _send(grid, parts, folder)
         if not (reach.as_json and wait):
             _tell(jobs, wanted, arrays, reach.as_json)
         if folder is None and not reach.as_json and not any("working_directory" in said for said, _ in parts):
@@ -119,7 +110,24 @@ def submit(
         if wait:
             await _wait(jobs, reach.as_json)
 
-    reach.ask(hand_in, waits=wait)
+    reach.ask(send, waits=wait)
+
+
+async def _send(
+    grid: Client, parts: list[tuple[SubmitOptions, NamedProgram]], folder: str | None
+) -> tuple[list[JobHandle], list[JobRequest], list[str]]:
+    """Submit jobs; return them with their requests and the names of their arrays."""
+    jobs, wanted, arrays = [], [], []
+    for number, (options, work) in enumerate(parts):
+        new, array_name = await _wanted(grid, options, work, folder)
+        key = options.get("key")
+        if key is not None and len(parts) > 1:
+            key = f"{key}-{number}"
+        keys = None if key is None else [_key(key, request) for request in new]
+        jobs += await grid.submit_many(new, site=options.get("site"), keys=keys)
+        wanted += new
+        arrays += [array_name] * bool(array_name)
+    return jobs, wanted, arrays
 
 
 def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
