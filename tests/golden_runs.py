@@ -676,7 +676,7 @@ PRINTED: Runs = {
         ("simulate", "jobs.swf"),
         ("simulate", "jobs.swf", "--order", "sjf,ljf", "--backfill", "easy,conservative"),
         ("simulate", "jobs.swf", "--discipline", "planning", "--json"),
-        ("coschedule", "jobs.swf", "--resources", "M1", "--variants", "PSS,AC,L-U1"),
+        ("simulate", "jobs.swf", "--discipline", "lomarc", "--resources", "M1", "--variants", "PSS,AC,L-U1"),
         ("run", "three-sites", "--set", "workload.jobs=40"),
         ("run", "two-sites", "--set", "workload.jobs=200", "--json"),
     )

@@ -1,4 +1,4 @@
-"""The public function `simulate`: run a workload under a policy on one site or a grid, and return the schedule."""
+"""The public functions `simulate`, `simulate_site` and `simulate_grid`: run a workload and return the schedule."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from gridweave.site.policy import Limit, SitePolicy
 if TYPE_CHECKING:
     from gridweave.grid.policy import GridPolicy
     from gridweave.scenarios.batch.grid_network import GridNet
+    from gridweave.site.disciplines.sharing.policy import NodeKind
+    from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 
-class SiteOptions(TypedDict, total=False):
-    """Fields of a `SitePolicy`, as keyword arguments."""
+class PolicyOptions(TypedDict, total=False):
+    """The fields of a `gridweave.site.policy.SitePolicy`."""
 
     discipline: str
     order: str
@@ -37,88 +39,61 @@ class SiteOptions(TypedDict, total=False):
     limits: tuple[Limit, ...]
 
 
+class SiteInputs(TypedDict, total=False):
+    """The keyword arguments of `simulate_site`."""
+
+    reservations: Sequence[Request]
+    node_events: Sequence[NodeEvent]
+    driver: str
+    check: bool
+    model: SlowdownModel | None
+    cores: npt.ArrayLike | None
+    rows: npt.ArrayLike | None
+    progress: Progress | None
+    saving: Saving | None
+
+
+class GridInputs(TypedDict, total=False):
+    """The keyword arguments of `simulate_grid`."""
+
+    home: npt.ArrayLike | None
+    rng: np.random.Generator | None
+    sensitivity: npt.ArrayLike | None
+    net: GridNet | None
+
+
+class SimulationInputs(SiteInputs, GridInputs, PolicyOptions, total=False):
+    """The keyword arguments of `simulate`."""
+
+
 def simulate(
     workload: Workload | str | Path,
-    nodes: int | Sequence[Any] | None = None,
+    nodes: int | Sequence[int] | Sequence[NodeKind] | None = None,
     policy: Policy | GridPolicy | TakesKinds | str | None = None,
-    *,
-    reservations: Sequence[Request] = (),
-    node_events: Sequence[NodeEvent] = (),
-    driver: str = "batch",
-    check: bool = False,
-    home: npt.ArrayLike | None = None,
-    rng: np.random.Generator | None = None,
-    sensitivity: npt.ArrayLike | None = None,
-    net: GridNet | None = None,
-    model: Any = None,
-    cores: npt.ArrayLike | None = None,
-    rows: npt.ArrayLike | None = None,
-    progress: Progress | None = None,
-    saving: Saving | None = None,
-    **options: Unpack[SiteOptions],
+    **inputs: Unpack[SimulationInputs],
 ) -> SimulationResult:
-    """Simulate one site, or a grid of sites under full control.
+    """Simulate one site (`simulate_site`), or a grid of sites if the policy is a `GridPolicy` (`simulate_grid`).
 
     Parameters
     ----------
     workload : Workload, str or pathlib.Path
-        Jobs, or the file or name of a trace. A job that still waits at its ``cancel_ms`` leaves the queue; -1 means
-        never.
+        Jobs, or the file or name of a trace.
     nodes : int, sequence of int, or sequence of NodeKind, optional
-        Nodes of the site, nodes of each site of a grid, or the kinds of nodes that jobs share. Defaults to the nodes of
-        the machine on which the workload was recorded.
+        Nodes of the site, or of each site of the grid; or the kinds of nodes that jobs share.
     policy : Policy, GridPolicy or str, optional
-        Scheduling policy of the site or the grid, for any discipline. A string names a variant of node sharing.
-        Defaults to a `gridweave.site.policy.SitePolicy` made from the ``options``.
-    reservations : sequence of (int, ReservationRequested)
-        Advance reservations with the times in ms of their requests; for planning. A reservation that does not fit when
-        it is requested is refused and has no effect; the result's ``reservations`` hold the answers.
-    node_events : sequence of NodeEvent
-        Nodes that fail, drain or return (docs/disciplines.md, "Nodes that fail"); for the disciplines queue and
-        planning. The result's column ``restarts`` counts how often each job was lost and restarted.
-    driver : {"batch", "core"}
-        For one site: the compiled loop, or a `SiteCore` that processes each event. Both give the same schedule; the
-        second is a hundred times slower. Reservations, and disciplines without kernels, always use the second.
-    check : bool
-        Whether to check the core's invariants after every step (slow).
-    home : array_like of int, shape (n,), optional
-        Home site of each job, for a grid in mode ``local``; defaults to round robin in submit order.
-    rng : numpy.random.Generator, optional
-        For a grid with selection ``random``; one draw per job.
-    sensitivity : array_like of float, shape (n,), optional
-        Factor for the overhead of each job when it is split, >= 0; higher for jobs that communicate more. Defaults to
-        1.
-    net : GridNet, optional
-        The links between the sites. They determine the overhead of a split, together with the columns ``pattern``,
-        ``communication_fraction`` and ``message_bytes`` of the workload, in place of the policy's overhead and the
-        sensitivities. Jobs' data comes from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
-    model : SlowdownModel, optional
-        Slowdown of jobs that share nodes; defaults to the published model with its estimates. The workload needs the
-        columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
-    cores : array_like of int, shape () or (n,), optional
-        Number of cores that a job uses on each of its nodes, if jobs share nodes; defaults to 1.
-    rows : array_like of int, shape (n,), optional
-        Row of each job in the model's table of measured slowdowns; defaults to a match by the columns.
-    progress : callable, optional
-        For one site: called from time to time, and at the end, with the number of jobs submitted so far and the number
-        of jobs that are not refused.
-    saving : Saving, optional
-        For one site with the discipline queue or planning: saves the simulation as it runs, and resumes it.
-    **options
-        ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms`` and ``limits``, as in
-        `gridweave.site.policy.SitePolicy`.
+        Scheduling policy of the site or the grid. Defaults to a `gridweave.site.policy.SitePolicy`, whose fields can be given
+        as keyword arguments: ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms``, ``limits``.
+    **inputs
+        As for `simulate_site` or `simulate_grid`; what the policy does not use is an error.
 
     Returns
     -------
     SimulationResult
-        A job that can never run is refused with a reason and does not start.
 
     Raises
     ------
     InputError
-        If the trace cannot be read, an option is unknown, the number of nodes is unknown, a column has invalid values,
-        a job could take longer than `gridweave.site.messages.MAX_TIME_MS`, or a job runs over links that fail and never
-        recover.
+        As for `simulate_site` and `simulate_grid`.
 
     Examples
     --------
@@ -129,15 +104,84 @@ def simulate(
     [0, 100, 2]
     >>> gridweave.simulate(jobs, nodes=4, backfill="none").start_ms.tolist()
     [0, 100, 150]
+    """
+    from gridweave.grid.policy import GridPolicy
 
-    A grid of two sites where the last job is split:
+    given: dict[str, Any] = {**inputs}
+    options: dict[str, Any] = {name: given.pop(name) for name in PolicyOptions.__annotations__ if name in given}
+    if policy is not None and options:
+        raise OptionError(next(iter(options)), "is part of the policy; set it there, or give no policy")
+    if isinstance(policy, GridPolicy):
+        return simulate_grid(workload, cast("Sequence[int]", nodes), policy, **_only(given, GridInputs, "a grid"))
+    policy = SitePolicy(**options) if policy is None else policy
+    return simulate_site(workload, nodes, policy, **_only(given, SiteInputs, "a site"))
 
-    >>> from gridweave.grid.policy import GridPolicy
-    >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])
-    >>> result = simulate(jobs, [4, 4], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
-    >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
-    ([0, 100], [100, 160], [(0, 4), (1, 2)])
 
+def simulate_site(
+    workload: Workload | str | Path,
+    nodes: int | Sequence[int] | Sequence[NodeKind] | None = None,
+    policy: Policy | TakesKinds | str | None = None,
+    *,
+    reservations: Sequence[Request] = (),
+    node_events: Sequence[NodeEvent] = (),
+    driver: str = "batch",
+    check: bool = False,
+    model: SlowdownModel | None = None,
+    cores: npt.ArrayLike | None = None,
+    rows: npt.ArrayLike | None = None,
+    progress: Progress | None = None,
+    saving: Saving | None = None,
+) -> SimulationResult:
+    """Simulate one site.
+
+    Parameters
+    ----------
+    workload : Workload, str or pathlib.Path
+        Jobs, or the file or name of a trace. A job that still waits at its ``cancel_ms`` leaves the queue; -1 means
+        never.
+    nodes : int or sequence of NodeKind, optional
+        Nodes of the site, or the kinds of nodes that jobs share. By default those of the machine that the workload was
+        recorded on.
+    policy : Policy or str, optional
+        Scheduling policy of the site, for any discipline, or the name of a variant of node sharing. Defaults to a
+        `gridweave.site.policy.SitePolicy`.
+    reservations : sequence of (int, ReservationRequested)
+        Advance reservations with the times in ms of their requests; for planning. A reservation that does not fit when
+        it is requested is refused and has no effect; the result's ``reservations`` hold the answers.
+    node_events : sequence of NodeEvent
+        Nodes that fail, drain or return (docs/disciplines.md, "Nodes that fail"); for the disciplines queue and
+        planning. The result's column ``restarts`` counts how often each job was lost and restarted.
+    driver : {"batch", "core"}
+        The compiled loop, or a `SiteCore` that processes each event. Both give the same schedule; the second is a
+        hundred times slower. Reservations, and disciplines without kernels, always use the second.
+    check : bool
+        Whether to check the core's invariants after every step (slow).
+    model : SlowdownModel, optional
+        Slowdown of jobs that share nodes; defaults to the published model with its estimates. The workload needs the
+        columns that `gridweave.scenarios.workload.columns.assign_resources` draws.
+    cores : array_like of int, shape () or (n,), optional
+        Number of cores that a job uses on each of its nodes, if jobs share nodes; defaults to 1.
+    rows : array_like of int, shape (n,), optional
+        Row of each job in the model's table of measured slowdowns; defaults to a match by the columns.
+    progress : callable, optional
+        Called from time to time, and at the end, with the number of jobs submitted so far and the number of jobs that
+        are not refused.
+    saving : Saving, optional
+        For the disciplines queue and planning: saves the simulation as it runs, and resumes it.
+
+    Returns
+    -------
+    SimulationResult
+        A job that can never run is refused with a reason and does not start.
+
+    Raises
+    ------
+    InputError
+        If the trace cannot be read, an option is unknown or not for this policy, the number of nodes is not known, a
+        column has invalid values, or a job could take longer than `gridweave.site.job.MAX_TIME_MS`.
+
+    Examples
+    --------
     Jobs that share nodes: one is bound by the CPU and one by the disk. Both need the CPU for a tenth of their time, in
     which each is slowed by a factor of 1.4. The third job waits for the first one to end:
 
@@ -145,27 +189,74 @@ def simulate(
     ...                 run_ms=[3_600_000] * 3, columns={"cpu_fraction": [0.9, 0.1, 0.9],
     ...                 "network_fraction": [0.1, 0, 0.1], "disk_fraction": [0, 0.9, 0],
     ...                 "memory_fraction": [0.5, 0.5, 0.5]})
-    >>> (simulate(jobs, 1, "L-U1").end_ms / 3_600_000).round(3).tolist()
+    >>> (simulate_site(jobs, 1, "L-U1").end_ms / 3_600_000).round(3).tolist()
     [1.04, 1.04, 2.04]
     """
-    if policy is not None and options:
-        raise OptionError(next(iter(options)), "is part of the policy; set it there, or give no policy")
-    policy = SitePolicy(**options) if policy is None else policy
+    policy = SitePolicy() if policy is None else policy
     known: Any = policy_named(policy) if isinstance(policy, str) else policy
-    of_grid: dict[str, Any] = {"home": home, "rng": rng, "sensitivity": sensitivity, "net": net}
-    of_some: dict[str, Any] = {"model": model, "cores": cores, "rows": rows}
     count, at_site = known.on(nodes) if isinstance(known, TakesKinds) else (nodes, known)
-    if not hasattr(at_site, "discipline"):  # a grid's policy names none
-        from gridweave.scenarios.batch.grid import play_grid
-
-        of_site: dict[str, Any] = {"reservations": reservations or None, "node_events": node_events or None}
-        of_site |= {"driver": None if driver == "batch" else driver, "save": saving}
-        _refuse(of_site | of_some, "a grid")
-        return play_grid(_loaded(workload, nodes), cast("Sequence[int]", nodes), known, **of_grid)
     check_driver(driver, at_site, reservations, node_events, saving)
-    given: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
-    given |= _for_discipline(at_site, of_grid | of_some)
-    return play_site(_loaded(workload, nodes), count, at_site, reservations, node_events, **given)
+    inputs = _for_discipline(at_site, {"model": model, "cores": cores, "rows": rows})
+    how: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
+    return play_site(_loaded(workload, nodes), count, at_site, reservations, node_events, **how, **inputs)
+
+
+def simulate_grid(
+    workload: Workload | str | Path,
+    sites: Sequence[int],
+    policy: GridPolicy,
+    *,
+    home: npt.ArrayLike | None = None,
+    rng: np.random.Generator | None = None,
+    sensitivity: npt.ArrayLike | None = None,
+    net: GridNet | None = None,
+) -> SimulationResult:
+    """Simulate a grid of sites under full control: one queue for all of them.
+
+    Parameters
+    ----------
+    workload : Workload, str or pathlib.Path
+        Jobs, or the file or name of a trace.
+    sites : sequence of int
+        Nodes of each site.
+    policy : GridPolicy
+        Scheduling policy of the grid.
+    home : array_like of int, shape (n,), optional
+        Home site of each job, for mode ``local``; defaults to round robin in submit order.
+    rng : numpy.random.Generator, optional
+        For the selection ``random``; one draw per job.
+    sensitivity : array_like of float, shape (n,), optional
+        Factor for the overhead of each job when it is split, >= 0; higher for jobs that communicate more. Defaults to
+        1.
+    net : GridNet, optional
+        The links between the sites. They determine the overhead of a split, together with the columns ``pattern``,
+        ``communication_fraction`` and ``message_bytes`` of the workload, in place of the policy's overhead and the
+        sensitivities. Jobs' data comes from ``input_bytes``, ``input_site``, ``output_bytes`` and ``output_site``.
+
+    Returns
+    -------
+    SimulationResult
+        A job that can never run is refused with a reason and does not start.
+
+    Raises
+    ------
+    InputError
+        If the trace cannot be read, a column has invalid values, a job could take longer than
+        `gridweave.site.job.MAX_TIME_MS`, or a job runs over links that fail and never recover.
+
+    Examples
+    --------
+    Two sites, on which the last job is split:
+
+    >>> from gridweave.grid.policy import GridPolicy
+    >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])
+    >>> result = simulate_grid(jobs, [4, 4], GridPolicy(mode="multi-site", overhead=0.2, lower_bound=4))
+    >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
+    ([0, 100], [100, 160], [(0, 4), (1, 2)])
+    """
+    from gridweave.scenarios.batch.grid import play_grid
+
+    return play_grid(_loaded(workload, sites), sites, policy, home=home, rng=rng, sensitivity=sensitivity, net=net)
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
@@ -177,15 +268,24 @@ def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:
 
 
 def _for_discipline(policy: Policy, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the inputs for a policy's discipline; OptionError if an input is given that it does not use."""
+    """Return the inputs that the discipline of a policy takes; OptionError for any other that is given."""
     compiled = entry_of(policy).compiled
     known = () if compiled is None else compiled.inputs
-    _refuse({name: value for name, value in given.items() if name not in known}, f"the discipline {policy.discipline}")
+    for name, value in given.items():
+        if name not in known and value is not None:
+            raise _unused(name, f"the discipline {policy.discipline}")
     return {name: given[name] for name in known if given[name] is not None}
 
 
-def _refuse(unused: Mapping[str, object], what: str) -> None:
-    """Raise OptionError for the first option that has a value."""
-    for option, value in unused.items():
-        if value is not None:
-            raise OptionError(option, f"is not used by {what}; leave it out, or give another policy")
+def _only(inputs: Mapping[str, Any], kind: type[Any], what: str) -> dict[str, Any]:
+    """Return the inputs of one kind of simulation; OptionError if another one is given."""
+    if unknown := inputs.keys() - SimulationInputs.__annotations__.keys():
+        raise TypeError(f"simulate() got an unexpected keyword argument {min(unknown)!r}")
+    for name, value in inputs.items():
+        if name not in kind.__annotations__ and value is not None:
+            raise _unused(name, what)
+    return {name: value for name, value in inputs.items() if name in kind.__annotations__}
+
+
+def _unused(option: str, what: str) -> OptionError:
+    return OptionError(option, f"is not used by {what}; leave it out, or give another policy")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gridweave.scenarios.batch.grid import at_home, grid_result
 from gridweave.scenarios.batch.grid_network import network_use
-from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.batch.simulate import simulate_grid, simulate_site
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import STREAM_SELECTION, STREAM_WORLD, Built, build_scenario, rng_of
 from gridweave.scenarios.scenario.read import Overrides
@@ -72,7 +72,7 @@ def run_built(built: Built) -> SimulationResult:
         result = run_world(built)
     else:
         rng = rng_of(built.scenario, STREAM_SELECTION)
-        result = simulate(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
+        result = simulate_grid(built.workload, built.nodes.tolist(), built.policy, rng=rng, net=built.net)
     return with_names(result, built, network=None if built.net is None else network_use(result, built.net))
 
 
@@ -161,4 +161,4 @@ def _run_alone(workload: Workload, nodes: int, policy: Policy, timezone: str | N
         unknown = np.ones(len(workload)), *np.zeros((2, len(workload))), np.ones(len(workload))
         columns = dict(zip(RESOURCE_COLUMNS[:4], unknown, strict=True))
         workload = workload.replace(columns={**workload.columns, **columns})
-    return simulate(workload, nodes, policy)
+    return simulate_site(workload, nodes, policy)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from gridweave.grid.client.client import Client, JobHandle
+    from gridweave.grid.client.options import JobOptions
     from gridweave.grid.client.sync import SyncClient, SyncJobHandle
     from gridweave.grid.client.transport import Patience
-    from gridweave.scenarios.batch.simulate import simulate
+    from gridweave.scenarios.batch.simulate import simulate, simulate_grid, simulate_site
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.sweep.api import SweepResult, sweep
     from gridweave.scenarios.traces.load import load_workload
@@ -40,6 +41,7 @@ _HOMES = {
     "InputError": "gridweave.errors",
     "JobHandle": "gridweave.grid.client.client",
     "JobFailedError": "gridweave.errors",
+    "JobOptions": "gridweave.grid.client.options",
     "JobRequest": "gridweave.site.job",
     "Limit": "gridweave.site.policy",
     "NotAllowedError": "gridweave.errors",
@@ -60,6 +62,8 @@ _HOMES = {
     "Workload": "gridweave.scenarios.workload.table",
     "load_workload": "gridweave.scenarios.traces.load",
     "simulate": "gridweave.scenarios.batch.simulate",
+    "simulate_grid": "gridweave.scenarios.batch.simulate",
+    "simulate_site": "gridweave.scenarios.batch.simulate",
     "sweep": "gridweave.scenarios.sweep.api",
 }
 
@@ -71,6 +75,7 @@ __all__ = [
     "InputError",
     "JobFailedError",
     "JobHandle",
+    "JobOptions",
     "JobRequest",
     "Limit",
     "NotAllowedError",
@@ -92,6 +97,8 @@ __all__ = [
     "__version__",
     "load_workload",
     "simulate",
+    "simulate_grid",
+    "simulate_site",
     "sweep",
 ]
 

@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gridweave.cli import sharing
 from gridweave.cli.main import app
-from gridweave.cli.simulate import simulate
+from gridweave.cli.simulate import WITH_SHARING, simulate
 from gridweave.errors import GridweaveError
 
 SITE_OPTIONS = {
-    name: option.default
-    for name, option in inspect.signature(simulate).parameters.items()
-    if name not in {"ctx", "discipline", *inspect.signature(sharing.coschedule).parameters}
+    name: option.default for name, option in inspect.signature(simulate).parameters.items() if name not in WITH_SHARING
 }
-"""Options of simulate that mean nothing where jobs share nodes, with their defaults."""
+"""Options of simulate that have no meaning for shared nodes, with their defaults."""
 
 
 @pytest.fixture
@@ -32,22 +29,16 @@ def jobs(tmp_path: Path) -> Path:
     return path
 
 
-def coschedule(*arguments: object) -> Result:
+def lomarc(*arguments: object) -> Result:
     """Run the command."""
-    return CliRunner().invoke(app, ["coschedule", *map(str, arguments)])
+    return CliRunner().invoke(app, ["simulate", "--discipline", "lomarc", *map(str, arguments)])
 
 
 def refusal(*arguments: object) -> str:
     """Return the one line with which the command refuses."""
-    error = coschedule(*arguments).exception
+    error = lomarc(*arguments).exception
     assert isinstance(error, GridweaveError)
     return str(error)
-
-
-def test_simulate_takes_all_options_of_its_older_name() -> None:
-    """Every option of coschedule is one of simulate, with the same default, as the remark says."""
-    older, today = inspect.signature(sharing.coschedule).parameters, inspect.signature(simulate).parameters
-    assert {name: one.default for name, one in older.items()} == {name: today[name].default for name in older}
 
 
 @pytest.mark.parametrize("name", SITE_OPTIONS)
@@ -62,7 +53,7 @@ def test_no_option_is_taken_and_then_ignored(name: str) -> None:
 
 def test_variants_are_compared_in_one_table(jobs: Path) -> None:
     """Each variant has a line, PSS starts no job beside another, and AC most."""
-    result = coschedule(jobs, "--resources", f"{jobs}.resources.csv", "--variants", "PSS,AC,L-U1")
+    result = lomarc(jobs, "--resources", f"{jobs}.resources.csv", "--variants", "PSS,AC,L-U1")
     assert result.exit_code == 0, result.output
     lines = {line.split()[0]: line.split() for line in result.output.splitlines() if line.strip()}
     assert lines["PSS"][4] == "0"
@@ -73,7 +64,7 @@ def test_figures_and_jobs_are_written(jobs: Path, tmp_path: Path) -> None:
     """The files hold every job of each variant, and the figures that are printed for machines."""
     out = tmp_path / "out"
     arguments = (jobs, "--variants", "PSS,L-R", "--backfill", "easy,conservative", "--json", "--out", out)
-    result = coschedule(*arguments)
+    result = lomarc(*arguments)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert printed == json.loads((out / "summary.json").read_text())
@@ -89,7 +80,7 @@ def test_measured_slowdowns_replace_the_formula(jobs: Path, tmp_path: Path) -> N
     table = tmp_path / "mine.csv"
     rows = ["cpu", "network", "disk"]
     table.write_text("\n".join([",".join(["", *rows]), *(f"{row},1.5,1.5,1.5" for row in rows)]))
-    result = coschedule(jobs, "--variants", "AC", "--slowdowns", table, "--json")
+    result = lomarc(jobs, "--variants", "AC", "--slowdowns", table, "--json")
     assert result.exit_code == 0, result.output
     assert 1 < json.loads(result.stdout)[0]["sharing"]["mean_slowdown"] <= 1.5
     table.write_text(table.read_text().replace("disk,1.5", "disk,0.5"))

@@ -47,9 +47,7 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
         ("token", "token"),
     ),
     _SIMULATION: (
-        ("simulate", "simulate"),
-        ("sharing", "coschedule"),
-        ("simulate", "bound"),
+        ("simulate", "simulate bound"),
         ("sweep", "sweep"),
         ("optimum", "optimum"),
         ("check", "check view"),

@@ -138,11 +138,11 @@ def _solved(
     options: dict[str, Any],
 ) -> dict[int, list[OptimumLine]]:
     """Play a trace and solve the instants asked for; return the lines by number of jobs, 0 if that was not asked."""
-    from gridweave.scenarios.batch.simulate import simulate
+    from gridweave.scenarios.batch.simulate import simulate_site
     from gridweave.scenarios.optimum.table import instants_by_size, instants_of, lines_of
 
     at_ms, every, sizes, per_size, most = asked
-    result = simulate(workload, nodes, policy)
+    result = simulate_site(workload, nodes, policy)
     if sizes:
         instants_ms = instants_by_size(result, sizes, per_size)
     else:

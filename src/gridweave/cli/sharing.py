@@ -1,22 +1,19 @@
-"""``gridweave simulate --discipline lomarc``: a site whose nodes jobs share, under several variants side by side.
-
-``gridweave coschedule`` is its older name.
-"""
+"""``gridweave simulate --discipline lomarc``: a site whose nodes jobs share, under several variants side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from gridweave.cli.arguments import Json, Nodes, Trace
 from gridweave.cli.options import check_seed, named_as_typed, split_names
 from gridweave.cli.output import Report, check_folder, delayed_progress, interruptible, print_json, print_table, say
 from gridweave.errors import InputError, OptionError, not_known
 
 if TYPE_CHECKING:
+    from gridweave.scenarios.batch.simulate import SiteInputs
     from gridweave.scenarios.results.metrics import SharedMetrics
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.table import Workload
@@ -42,9 +39,6 @@ Variants = Annotated[
         "Several are compared.",
     ),
 ]
-Backfill = Annotated[
-    str, typer.Option(metavar="NAME,...", help="Who may overtake: easy, none, conservative. Several are compared.")
-]
 Cores = Annotated[int, typer.Option(metavar="N", help="For lomarc: cores of a node.")]
 Threads = Annotated[int, typer.Option(metavar="N", help="For lomarc: hardware threads of a core.")]
 MaxSlowdown = Annotated[
@@ -56,49 +50,21 @@ Slowdowns = Annotated[
         metavar="FILE", help="For lomarc: a table of measured slowdowns (.csv with labels), instead of the formula."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed for the draws of a mix.")]
-Out = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Write the jobs of each variant and summary.json to this folder."),
-]
-
-
-def coschedule(
-    trace: Trace,
-    nodes: Nodes = None,
-    resources: Resources = "M1",
-    variants: Variants = "PSS,L-U1,L-R",
-    backfill: Backfill = "easy",
-    cores: Cores = 1,
-    threads: Threads = 2,
-    max_slowdown: MaxSlowdown = 1.6,
-    slowdowns: Slowdowns = None,
-    seed: Seed = 1,
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
-    """Old name of `gridweave simulate --discipline lomarc`, with the same options.
-
-    Example: gridweave coschedule jobs.swf --nodes 128 --resources M1 --variants PSS,AC,L-U1,L-R
-    """
-    say("gridweave coschedule is now gridweave simulate --discipline lomarc, which takes all of these options")
-    options = SharingOptions(resources, variants, cores, threads, max_slowdown, slowdowns)
-    compare_sharing(trace, nodes, options, backfill, seed, out, as_json=as_json)
 
 
 @dataclass(frozen=True)
 class SharingOptions:
-    """What is asked for on the command line where jobs share nodes."""
+    """The options of the command that are for shared nodes."""
 
-    resources: str = "M1"
-    variants: str = "PSS,L-U1,L-R"
-    cores: int = 1
-    threads: int = 2
-    max_slowdown: float = 1.6
-    slowdowns: str | None = None
+    resources: Resources = "M1"
+    variants: Variants = "PSS,L-U1,L-R"
+    cores: Cores = 1
+    threads: Threads = 2
+    max_slowdown: MaxSlowdown = 1.6
+    slowdowns: Slowdowns = None
 
     def check_unused(self, *, uses_resources: bool) -> None:
-        """Refuse options that go with shared nodes alone; what jobs need of CPU and the rest may count all the same."""
+        """Raise OptionError if an option for shared nodes is given; other disciplines may use the resources, too."""
         for one in fields(self):
             if getattr(self, one.name) != one.default and not (uses_resources and one.name == "resources"):
                 raise OptionError(f"--{one.name.replace('_', '-')}", "goes with --discipline lomarc")
@@ -114,7 +80,7 @@ def compare_sharing(
     *,
     as_json: bool,
 ) -> None:
-    """Simulate one site whose nodes jobs share, and print what sharing brings."""
+    """Simulate one site whose nodes jobs share, and print a line of metrics for each variant."""
     if out is not None:
         check_folder(out)
     check_seed(seed)
@@ -176,16 +142,17 @@ def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple
 
 
 def side_by_side(
-    workload: Workload, sites: Sequence[tuple[Any, Any]], report: Report, **options: Any
+    workload: Workload, sites: Sequence[tuple[Any, Any]], report: Report, **inputs: Unpack[SiteInputs]
 ) -> list[SimulationResult]:
-    """Simulate the same jobs at several sites, each its nodes and its policy."""
-    from gridweave.scenarios.batch.simulate import simulate
+    """Simulate the same jobs at several sites, each given by its nodes and its policy."""
+    from gridweave.scenarios.batch.simulate import simulate_site
 
     def run(number: int, nodes: Any, policy: Any) -> SimulationResult:
         def progress(done: int, total: int) -> None:
             report(number * total + done, len(sites) * total, f"Simulating {policy.label}")
 
-        return simulate(workload, nodes, policy, progress=progress, **options)
+        of_site: SiteInputs = {**inputs, "progress": progress}
+        return simulate_site(workload, nodes, policy, **of_site)
 
     report(0, len(workload) * len(sites), "Compiling and simulating")
     return interruptible(lambda: [run(number, *site) for number, site in enumerate(sites)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -33,7 +32,6 @@ from gridweave.cli.sharing import (
     Threads,
     Variants,
     compare_sharing,
-    coschedule,
     side_by_side,
 )
 from gridweave.errors import InputError, OptionError, check_known
@@ -41,6 +39,7 @@ from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.scenarios.batch.saving import Saving
+    from gridweave.scenarios.batch.simulate import SiteInputs
     from gridweave.scenarios.results.schedule import SimulationResult
     from gridweave.scenarios.workload.site_events import NodeEvent, Request, ReservationAnswer
     from gridweave.scenarios.workload.table import Workload
@@ -253,11 +252,24 @@ def simulate(asked: _Asked) -> None:
     play(asked)
 
 
+WITH_SHARING = frozenset(
+    {
+        "trace",
+        "nodes",
+        "discipline",
+        "backfill",
+        "seed",
+        "out",
+        "as_json",
+        *(one.name for one in fields(SharingOptions)),
+    }
+)
+"""The options that go with shared nodes."""
+
+
 def _simulate_sharing(asked: _Asked) -> None:
-    # Its older name has the options that go with it, and no others.
-    taken = {"discipline", *inspect.signature(coschedule).parameters}
     for option in fields(asked):
-        if option.name in taken or getattr(asked, option.name) in (option.default, (), []):
+        if option.name in WITH_SHARING or getattr(asked, option.name) in (option.default, (), []):
             continue
         typed = ("no-" if option.default is True else "") + option.name.replace("_", "-")
         raise OptionError(f"--{typed}", f"does not go with --discipline {SHARING}; leave it out")
@@ -271,7 +283,7 @@ def _simulate(asked: _Asked) -> None:
     with named_as_typed(mix="--resources"), delayed_progress("Reading") as report:
         ready = _made_ready(asked, entry)
         sites = [(asked.nodes, policy) for policy in ready.policies]
-        of_site = {"reservations": ready.requests, "node_events": ready.node_events, "saving": ready.saving}
+        of_site: SiteInputs = {"reservations": ready.requests, "node_events": ready.node_events, "saving": ready.saving}
         with _saved_on_interrupt(ready.saving):
             results = side_by_side(ready.workload, sites, report, **of_site)
     made_with = {"estimates": asked.estimates, "shrink": asked.shrink, "seed": asked.seed}
@@ -629,7 +641,7 @@ def _bound_row(row: dict[str, object]) -> list[str]:
     return ["-" if row.get(name) is None else format(row[name], text) for name, text in _BOUND_SHOWN.values()]
 
 
-def _policy_named(name: str) -> object:
+def _policy_named(name: str) -> Policy:
     """Return the policy of a name that people write."""
     from gridweave.site.disciplines.fractional.policy import FractionalPolicy
     from gridweave.site.policy import SitePolicy
@@ -640,11 +652,11 @@ def _policy_named(name: str) -> object:
     return FractionalPolicy(algorithm=name)
 
 
-def _compared(workload: Workload, nodes: int, policy: object, least: float) -> dict[str, float]:
+def _compared(workload: Workload, nodes: int, policy: Policy, least: float) -> dict[str, float]:
     """Return the metrics of a discipline, with how far it is from the bound."""
-    from gridweave.scenarios.batch.simulate import simulate
+    from gridweave.scenarios.batch.simulate import simulate_site
 
-    result = interruptible(lambda: simulate(workload, nodes, policy))  # type: ignore[arg-type]
+    result = interruptible(lambda: simulate_site(workload, nodes, policy))
     if result.refused:
         job_id, reason = result.refused[0]
         refused = f"{result.label} refuses {len(result.refused)} jobs, and the bound is of all"

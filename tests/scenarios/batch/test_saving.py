@@ -143,7 +143,7 @@ def test_unusable_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("none", "text", "array", "locked"):
         with pytest.raises(InputError, match=f"{name}: cannot be read as a saved simulation"):
             simulate(jobs(3), NODES, saving=Saving(tmp_path / name, resume=True))
-    with pytest.raises(OptionError, match="save: is not used by a grid"):
+    with pytest.raises(OptionError, match="saving: is not used by a grid"):
         simulate(jobs(3), [8, 8], GridPolicy(), saving=Saving(path))
     with pytest.raises(OptionError, match="save: works with discipline queue or planning"):
         simulate(jobs(3), NODES, driver="core", saving=Saving(path))
