@@ -164,6 +164,7 @@ def test_options_of_slurm(
         ("#SBATCH --partition=debug", "job.sh:3: #SBATCH --partition: is not supported; there are --account, --array"),
         ("#SBATCH -N 1 -p debug", "job.sh:3: #SBATCH -p: is not supported"),
         ("#SBATCH --tmp 4G -N 2", "job.sh:3: #SBATCH --tmp: is not supported"),
+        ("#SBATCH --n 4", "job.sh:3: #SBATCH --n: is not supported"),
         ("#GRIDWEAVE --batch-option fast", "--batch-option: 'fast' is not an option; write name=value, for example"),
         ("#SBATCH --exclusive", "#SBATCH --exclusive: is not supported"),
         ("#SBATCH -N 2-4", "job.sh:3: #SBATCH --nodes: '2-4' is not a number from 1 up; ranges"),

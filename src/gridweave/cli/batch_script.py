@@ -173,7 +173,7 @@ def _pairs(place: _Place, words: Sequence[str], ignored: list[str] | None) -> It
             is_given, shown = "=" if value else "", word[:2]
         else:
             raise place.error(f"#SBATCH {word}", "is not an option")
-        known = SBATCH.get(name)
+        known = SBATCH.get(name) if len(name) > 1 else None
         if known is None and (ignored is not None or name not in ALLOWED):
             if not is_given and rest and not rest[0].startswith("-"):
                 rest.pop(0)

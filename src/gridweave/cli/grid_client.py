@@ -308,12 +308,8 @@ def complete_sites(incomplete: str) -> list[str]:
 def job_options(*, quoted: bool = False) -> Callable[[Command], Command]:
     """Return a decorator that gives a command the options of a job, in place of its parameter ``options``.
 
-    The parameter gets the values of those that are given, by their keys in `gridweave.grid.client.options`.
-
-    Parameters
-    ----------
-    quoted : bool
-        Only the options on which a quote depends.
+    The parameter gets the values that are given, by their keys in `gridweave.grid.client.options`. With `quoted` these
+    are only the options on which a quote depends.
     """
     hints = {
         key: Annotated[_typed(option), _typer_option(option)]

@@ -25,6 +25,7 @@ from gridweave.site.job import (
     JobRequest,
     Program,
     Resources,
+    Where,
     forms_problem,
     needs_of_groups,
     request_problem,
@@ -91,16 +92,10 @@ def requests(
     per_job: int = 0,
     remarks: list[str],
 ) -> list[JobRequest]:
-    """Return the jobs to submit: one, or all of an array.
+    """Return the jobs to submit, one or all of an array, and add to `remarks` what the user should know.
 
-    Parameters
-    ----------
-    folder : str, optional
-        The current folder, if the machines can see it.
-    per_job : int
-        Elements in one job of a packed array; 0: the array is not packed.
-    remarks : list of str
-        Gets what the user should know.
+    `folder` is the current folder, if the machines can see it; `per_job` the number of elements in one job of a packed
+    array, or 0.
     """
     request = _job(options, work, after, folder=folder, remarks=remarks)
     if "indexes" not in options:
@@ -136,9 +131,8 @@ def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> li
 def _program(options: SubmitOptions, work: NamedProgram, nodes: int, folder: str | None, remarks: list[str]) -> Program:
     name = options.get("name") or work.name
     # Each node of a packed job runs elements of its own.
-    usual: Literal["each-node", "first-node"]
-    usual = "each-node" if work.script is None or options.get("pack") else "first-node"
-    ranks = options.get("ranks", usual)
+    on_each = work.script is None or options.get("pack", False)
+    ranks: Where = options.get("ranks") or ("each-node" if on_each else "first-node")
     chdir = _directory(options, folder)
     files = {key: _file_of(options, key, chdir, remarks) for key in ("output", "error")}
     for key, pattern in files.items():
@@ -149,7 +143,7 @@ def _program(options: SubmitOptions, work: NamedProgram, nodes: int, folder: str
     sent: dict[str, Any] = {"open_mode": options.get("open_mode"), "odd": odd, **files, **_input_of(options, chdir)}
     if work.of_slurm:
         counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": options.get("tasks", nodes)}
-        environment = {key: str(value) for key, value in counts.items()} | environment
+        environment = {**{key: str(value) for key, value in counts.items()}, **environment}
         sent["preamble"] = slurm_lines(name) + RESTART_LINES
     return Program(
         argv=shipped(work.argv, work.script, name=name, **sent),
