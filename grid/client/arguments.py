@@ -1,7 +1,7 @@
-"""Arguments of the client as people give them in Python, made into the types that the grid takes.
+"""Convert arguments of the client to the types of the grid's interface.
 
-A number may be one of numpy, a text may be a path, and a job may be its number or its handle. Anything else is an
-OptionError that names the argument.
+Numbers may be numpy's, texts may be paths, and jobs may be numbers or handles. Any other type raises an OptionError
+that names the argument.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class HasId(Protocol):
 
     @property
     def id(self) -> int:
-        """Its number."""
+        """The job's number."""
 
 
 AnyJob = int | HasId
-"""A job, by its number or its handle."""
+"""A job, given by its number or its handle."""
 
 AnyJobs = AnyJob | Iterable[AnyJob]
 
 Afters = AnyJob | After | Iterable[AnyJob | After]
-"""Jobs that must be over first: their numbers or handles (they must have finished), or conditions in full."""
+"""Jobs to wait for: numbers or handles of jobs that must have finished, or complete conditions."""
 
 _REQUEST = msgspec.msgpack.Decoder(JobRequest, strict=False)
 
 
 def whole(name: str, value: Any) -> int:
-    """Return a whole number, which may be one of numpy or written as text.
+    """Return a whole number that is an int, a numpy integer or a text.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def real(name: str, value: Any) -> float:
-    """Return a number, which may be one of numpy."""
+    """Return a number that is an int, a float or one of numpy's."""
     value = python_scalar(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
@@ -64,7 +64,7 @@ def real(name: str, value: Any) -> float:
 
 
 def text(name: str, value: Any) -> str:
-    """Return a text, which may be a path."""
+    """Return a text that is a str or a path."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else python_scalar(value)
     if isinstance(value, str):
         return value
@@ -84,7 +84,7 @@ def signal_name(name: str, value: Any) -> str:
 
 
 def many(name: str, value: Any, kind: type[T], what: str) -> tuple[T, ...]:
-    """Return one or many objects of a class as a tuple."""
+    """Return one or several objects of a class as a tuple; `what` describes them in an error."""
     found = (value,) if isinstance(value, kind) else tuple(value) if _is_iterable(value) else None
     if found is None or not all(isinstance(one, kind) for one in found):
         raise OptionError(name, f"{value!r:.100} is not {what}")
@@ -96,23 +96,23 @@ def _is_iterable(value: Any) -> bool:
 
 
 def job_number(name: str, value: Any) -> int:
-    """Return the number of a job that is given by it, by a handle or by a record."""
+    """Return the number of a job that is given by its number, a handle or a record."""
     return whole(name, getattr(value, "id", getattr(value, "job_id", value)))
 
 
 def job_numbers(name: str, value: Any) -> list[int]:
-    """Return the numbers of one or many jobs."""
+    """Return the numbers of one or several jobs."""
     return [job_number(name, one) for one in (value if _is_iterable(value) else (value,))]
 
 
 def afters(value: Any) -> tuple[After, ...]:
-    """Return what a job waits for; a job by its number or handle must have finished."""
+    """Return the conditions a job waits for; a number or a handle means that this job must have finished."""
     given = value if _is_iterable(value) else () if value is None else (value,)
     return tuple(one if isinstance(one, After) else After(job_id=job_number("after", one)) for one in given)
 
 
 def environment_of(value: Any) -> dict[str, str]:
-    """Return the variables of an environment; numbers and paths become text."""
+    """Return environment variables as text; values may be numbers and paths."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -128,7 +128,7 @@ def _variable(name: str, value: Any) -> str:
 
 
 def typed_request(request: Any) -> JobRequest:
-    """Return a request whose fields all have their types, as the gateway would read it."""
+    """Return a request with all fields converted to their types, as the gateway would read it."""
     if not isinstance(request, JobRequest):
         raise OptionError("requests", f"{request!r:.100} is not a gridweave.JobRequest")
     call = request.program.call
@@ -143,7 +143,7 @@ def typed_request(request: Any) -> JobRequest:
 
 
 def encoded(what: object) -> bytes:
-    """Return something as MessagePack; InputError if it holds a text, a number or an object that cannot be sent."""
+    """Encode an object as MessagePack; InputError if it contains a text, a number or an object that cannot be sent."""
     try:
         return msgspec.msgpack.encode(what, enc_hook=_sent)
     except UnicodeEncodeError as error:
@@ -155,7 +155,7 @@ def encoded(what: object) -> bytes:
 
 
 def _sent(value: Any) -> Any:
-    """Return an object that MessagePack has no form for as one that it has."""
+    """Convert an object that MessagePack cannot encode, such as a path or a numpy number, to one that it can."""
     plain = os.fspath(value) if isinstance(value, os.PathLike) else python_scalar(value)
     if plain is value:
         raise TypeError(f"{value!r:.100} cannot be sent: the grid takes no {type(value).__name__} there")
@@ -163,12 +163,12 @@ def _sent(value: Any) -> Any:
 
 
 def in_path(name: Any, argument: str = "site") -> str:
-    """Return a name as a part of the path of a URL."""
+    """Return a name quoted for the path of a URL."""
     name = text(argument, name)
-    encoded(name)  # a text that no URL can hold is refused
+    encoded(name)  # raises InputError for a text that no URL can contain
     return quote(name, safe="")
 
 
 def job_path(job: AnyJob, part: str = "") -> str:
-    """Return the path of what the gateway has of a job."""
+    """Return the URL path of a job, or of one `part` of what the gateway has about it."""
     return f"/v1/jobs/{job_number('job_id', job)}{part}"

@@ -1,4 +1,4 @@
-"""`Client`: a grid from asynchronous Python, and the jobs that were handed in to it."""
+"""`Client`, the asynchronous Python client of a grid, and handles of the jobs submitted with it."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 
 class JobHandle:
-    """A job that was handed in; made by `Client.submit` and `Client.job`.
+    """A submitted job; returned by `Client.submit` and `Client.job`.
 
     Attributes
     ----------
     id : int
-        Its number.
+        The job's number.
     key : str
-        With which it was handed in; empty if this is not known.
+        The idempotency key it was submitted with; empty if unknown.
     state : str or None
-        As it was last heard; None: nothing was asked yet.
+        The state in the last record that was fetched; None before the first.
     """
 
     def __init__(self, client: Client, job_id: int, *, key: str = "") -> None:
@@ -63,25 +63,25 @@ class JobHandle:
         return f"<job {self.id}, {self.state or 'not asked yet'}>"
 
     async def record(self) -> JobRecord:
-        """Return what is known of it now."""
+        """Fetch the job's current record."""
         record = await self._client.record(self.id)
         self.state = record.state
         return record
 
     async def done(self, timeout_s: float | None = None) -> JobRecord:
-        """Return its record once it has ended, however.
+        """Wait until the job has ended, successfully or not, and return its record.
 
         Parameters
         ----------
         timeout_s : float, optional
-            How long to wait at most.
+            Longest time to wait.
 
         Raises
         ------
         TimeoutError
-            If it has not ended by then; it goes on.
+            If the job has not ended by then; it keeps running.
         """
-        import asyncio  # a command that asks one thing does without (`BriefTransport`), here and below
+        import asyncio  # imported here because commands that make one request do without it (`BriefTransport`)
 
         async with asyncio.timeout(None if timeout_s is None else arguments.real("timeout_s", timeout_s)):
             record = await self._client.ended(self.id)
@@ -89,14 +89,14 @@ class JobHandle:
         return record
 
     async def check(self, timeout_s: float | None = None) -> JobRecord:
-        """Return its record once it has ended, and ended well.
+        """Wait until the job has finished successfully, and return its record.
 
         Raises
         ------
         JobFailedError
-            If it has not; with the exit code, and the end of what that rank wrote to standard error.
+            If the job ended otherwise; with the exit code and the last standard error output of the rank that failed.
         TimeoutError
-            If it has not ended in time.
+            If the job has not ended in time.
         """
         record = await self.done(timeout_s)
         if record.outcome != "finished":
@@ -104,42 +104,43 @@ class JobHandle:
         return record
 
     async def result(self, timeout_s: float | None = None, *, rank: int = 0) -> Any:
-        """Return what its Python callable has returned, once it has ended well.
+        """Wait until the job has finished successfully, and return the result of its Python callable.
 
         Parameters
         ----------
         rank : int
-            Of which rank.
+            The rank whose result is returned.
 
         Returns
         -------
         object
-            As JSON has it: a tuple has become a list. Of a job of `Client.map` with many items the list of them all.
+            The result after a round trip through JSON, so a tuple has become a list. For a job of `Client.map` with
+            several items, the list of their results.
 
         Raises
         ------
         JobFailedError, TimeoutError
             As for `check`.
         InputError
-            If it runs a command in place of a callable.
+            If the job runs a command instead of a callable.
         """
         record = await self.check(timeout_s)
         found = await self._outcomes(record, rank)
         return found if called(record).each else found[0]
 
     async def outcomes(self) -> list[Any]:
-        """Return what became of each item of a job of `Client.map`, once it has ended.
+        """Wait until a job of `Client.map` has ended, and return the outcome of each of its items.
 
         Returns
         -------
         list
-            For each item what the function has returned, or the JobFailedError of what it raised; for one to which the
-            job did not come, the JobFailedError of the job.
+            For each item, the function's result or the JobFailedError with what the function raised. Items that the job
+            did not get to have the JobFailedError of the job.
 
         Raises
         ------
         InputError
-            If it runs a command, or its results are lost.
+            If the job runs a command, or its results are lost.
         """
         return await self._outcomes(await self.done(), 0)
 
@@ -155,48 +156,48 @@ class JobHandle:
         return found + [await self._failure(record)] * missing if missing else found
 
     async def cancel(self, *, at_once: bool = False) -> bool:
-        """End it, `at_once` without the time that it may take otherwise; return whether it had not ended already."""
+        """Cancel the job and return whether it had not ended yet; `at_once` gives it no time to exit by itself."""
         return self.id in await self._client.cancel([self.id], at_once=at_once)
 
     async def signal(self, name: SignalName | Signals) -> bool:
-        """Send its processes a signal, such as ``USR1``; return whether it ran."""
+        """Send the job's processes a signal, such as ``USR1``; return whether the job was running."""
         return self.id in await self._client.signal([self.id], name)
 
     async def requeue(self) -> bool:
-        """Have it save what it has done, end, and run again; return whether it ran, and may be begun anew."""
+        """Have the job save its work, stop and run again; return whether it was running and may be restarted."""
         return self.id in await self._client.requeue([self.id])
 
     async def hold(self) -> bool:
-        """Keep it from starting; return whether it waited, and now does not start."""
+        """Keep the job from starting; return whether it was waiting."""
         return self.id in await self._client.hold([self.id])
 
     async def release(self) -> bool:
-        """Let it go into the queue again; return whether it was held."""
+        """Put the job back into the queue; return whether it was held."""
         return self.id in await self._client.release([self.id])
 
     async def explain(self) -> api.Forecast:
-        """Return when it starts, where, and why not sooner."""
+        """Return when and where the job will start, and why not sooner."""
         return await self._client.explain(self.id)
 
     async def story(self) -> api.Story:
-        """Return all that has happened to it."""
+        """Return the job's history."""
         return await self._client.story(self.id)
 
     async def output(self, *, rank: int = 0, stream: Stream = "out", attempt: int | None = None) -> bytes:
-        """Return what a rank has written up to now.
+        """Return what a rank has written so far.
 
         Parameters
         ----------
         stream : str
             ``out``, ``err`` or ``result``.
         attempt : int, optional
-            In which attempt; left out: in the last one.
+            The attempt whose output is returned; by default the last one.
         """
         parts = streams.output(self._client.transport, self.id, rank=rank, stream=stream, attempt=attempt)
         return b"".join([data async for data in parts])
 
     async def logs(self, *, follow: bool = False, rank: int = 0, stream: Stream = "out") -> AsyncGenerator[str, None]:
-        """Yield the lines that a rank has written; with `follow` as they come, until the job has ended.
+        """Yield the lines that a rank has written; with `follow`, keep yielding new ones until the job has ended.
 
         Parameters
         ----------
@@ -216,7 +217,7 @@ class JobHandle:
                 async for data in streams.output(self._client.transport, self.id, rank=rank, stream="err"):
                     tail = (tail + data)[-TAIL_BYTES:]
             except RefusedError as error:
-                if error.status != HTTPStatus.GONE:  # the output was removed; the failure is told all the same
+                if error.status != HTTPStatus.GONE:  # output that was removed must not hide the failure
                     raise
         return JobFailedError(
             self.id,
@@ -228,45 +229,46 @@ class JobHandle:
 
 
 class Client:
-    """A grid, reached through its gateway; an asynchronous context manager.
+    """Client of a grid's gateway; an asynchronous context manager.
 
     Parameters
     ----------
     url, token : str, optional
-        Of the gateway. Left out: what the environment (``GRIDWEAVE_URL``, ``GRIDWEAVE_TOKEN``) or the configuration
-        says, or the grid that `gridweave up` has started here (docs/client.md).
+        Address of the gateway and the token for it. By default taken from the environment (``GRIDWEAVE_URL``,
+        ``GRIDWEAVE_TOKEN``) or the configuration, else those of the grid that `gridweave up` has started on this
+        machine (docs/client.md).
     ca : str or pathlib.Path, optional
-        A file of certificates to trust in place of those of the system.
+        A file with the certificates to trust instead of the system's.
     site : str, optional
-        Where jobs are handed in, as those of this site's own user, if nothing else is said.
+        The site to submit jobs to by default, as one of its own users.
     plain_http : bool, optional
-        Whether the token may be sent unencrypted to another machine; it is refused otherwise.
+        Whether the token may be sent unencrypted to another machine, which is an error otherwise.
     profile : str, optional
         A table of the configuration.
     grid : str, optional
-        The name of a grid that `gridweave up` has started here, in place of a URL.
+        The name of a grid that `gridweave up` has started on this machine, instead of a URL.
     patience : Patience, optional
-        How long it tries.
+        How long to retry.
     rng : numpy.random.Generator, optional
-        By which the pauses between tries vary.
+        Varies the pauses between retries.
     sleep : callable, optional
-        What waits between tries.
+        Waits between retries.
     connection : Connection, optional
-        In place of all that says how the gateway is reached.
+        Replaces all arguments about reaching the gateway.
     transport : type, optional
-        What asks it.
+        Sends the requests.
 
     Raises
     ------
     InputError
-        If what is said or configured cannot be used.
+        If an argument or the configuration is invalid.
     UnavailableError
-        If no grid is named, and none runs here.
+        If no grid is named, and none runs on this machine.
 
     Notes
     -----
-    Every call may raise UnavailableError (no answer in time), NotAllowedError (the token does not do) and RefusedError
-    (what was asked for cannot be done), all of `gridweave.errors`.
+    Every call may raise UnavailableError (no answer in time), NotAllowedError (the token is not sufficient) and
+    RefusedError (the request cannot be fulfilled), all from `gridweave.errors`.
     """
 
     def __init__(
@@ -313,13 +315,13 @@ class Client:
 
     @property
     def transport(self) -> Transport:
-        """The way to the gateway; there is one within ``async with`` alone."""
+        """The open connection to the gateway; InputError outside of ``async with``."""
         if self._transport is None:
             raise InputError("the client is not open; write: async with gridweave.Client() as grid")
         return self._transport
 
     async def _at_site(self, site: str) -> Client | None:
-        """Return a client of the site's own gateway; None if that is not known."""
+        """Return a client of the site's own gateway, or None if the gateway is unknown."""
         found = gateway_of(self.connection, site)
         if found is None:
             return None
@@ -372,12 +374,12 @@ class Client:
     async def submit_many(
         self, requests: JobRequest | Iterable[JobRequest], *, site: str | None = None, keys: Sequence[str] | None = None
     ) -> list[JobHandle]:
-        """Hand in jobs, 500 in each request; when this returns, all are durable.
+        """Submit many jobs, 500 in each request; once this returns, all of them are durable.
 
         Parameters
         ----------
         keys : sequence of str, optional
-            One for each; see `submit`.
+            An idempotency key for each job; see `submit`.
 
         Returns
         -------
@@ -387,8 +389,8 @@ class Client:
         Raises
         ------
         RefusedError
-            If one was not taken in: the first such, with its place. All others have been handed in; the same keys find
-            them again.
+            If the grid declined a job; the error names the first one by its place. All others have been submitted, and
+            the same keys find them again.
         """
         site = arguments.text("site", site) if site else self.connection.site
         if site is not None and (own := await self._at_site(site)) is not None:
@@ -413,7 +415,7 @@ class Client:
         return checked(request, has_token=self.connection.token is not None)
 
     async def _answered(self, body: EncodedJobs, first_key: str) -> list[api.SubmitAnswer]:
-        """Return what became of the jobs of one request; a single job that is declined is refused as a whole."""
+        """Return the answer for each job of one request; the gateway refuses a request whose only job it declines."""
         try:
             return (await self.transport.call("POST", "/v1/jobs", api.Submitted, body=body)).answers
         except RefusedError as error:
@@ -470,7 +472,7 @@ class Client:
     # -- jobs
 
     def job(self, job_id: AnyJob) -> JobHandle:
-        """Return a handle of a job by its number; nothing is asked yet."""
+        """Return a handle of a job by its number, without asking the grid."""
         return JobHandle(self, arguments.job_number("job_id", job_id))
 
     async def jobs(
@@ -488,14 +490,14 @@ class Client:
         below: int | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
-        """Yield jobs, the newest first, asking for page after page.
+        """Yield jobs, newest first; pages are fetched as they are needed.
 
         Parameters
         ----------
         own, user, name, array, site, state, outcome, since_ms, until_ms, below
             As for `gridweave.grid.api.JobQuery`.
         limit : int, optional
-            How many at most; all, if left out.
+            Most jobs to yield; all by default.
         """
         left = None if limit is None else arguments.whole("limit", limit)
         while left is None or left > 0:
@@ -515,32 +517,32 @@ class Client:
             left = None if left is None else left - len(page.jobs)
 
     async def record(self, job_id: AnyJob) -> JobRecord:
-        """Return what is known of a job now."""
+        """Fetch the current record of a job."""
         return await self.transport.call("GET", arguments.job_path(job_id), JobRecord)
 
     async def ended(self, job_id: AnyJob) -> JobRecord:
-        """Return the record of a job once it has ended; one stream of events serves all who wait."""
+        """Wait until a job has ended and return its record; all callers share one stream of events."""
         return await self._ends.ended(arguments.job_number("job_id", job_id))
 
     async def wish(self, kind: WishKind, job_ids: AnyJobs) -> list[int]:
-        """Say what is wanted of jobs; return those that it was done to.
+        """Carry out an action on jobs; return the jobs that were changed.
 
         Parameters
         ----------
         kind : str
-            ``cancel``, ``requeue``, ``hold`` or ``release``: as the methods of these names; ``kill``: as `cancel`, at
-            once.
+            ``cancel``, ``requeue``, ``hold`` or ``release``, like the methods of these names; or ``kill``, like
+            `cancel` with `at_once`.
         """
         return await self._wish(kind, job_ids, api.JobIds)
 
     async def cancel(self, job_ids: AnyJobs, *, at_once: bool = False) -> list[int]:
-        """End jobs, `at_once` without the time that they may take otherwise; return those that had not ended."""
+        """Cancel jobs and return those that had not ended; `at_once` gives them no time to exit by themselves."""
         return await self.wish("kill" if at_once else "cancel", job_ids)
 
     async def signal(self, job_ids: AnyJobs, name: SignalName | Signals) -> list[int]:
-        """Send the processes of running jobs a signal, such as ``USR1`` or `signal.SIGUSR1`; return the jobs that ran.
+        """Send the processes of jobs a signal, such as ``USR1`` or `signal.SIGUSR1`; return the jobs that were running.
 
-        A machine that does not answer at that moment passes none on.
+        Processes on a machine that does not answer at that moment do not get the signal.
         """
         return await self._wish("signal", job_ids, api.SignalJobs, signal=arguments.signal_name("name", name))
 
@@ -553,27 +555,27 @@ class Client:
         return done
 
     async def requeue(self, job_ids: AnyJobs) -> list[int]:
-        """Have running jobs save what they have done, end, and run again, here or elsewhere; return those that will."""
+        """Have running jobs save their work, stop and run again, here or elsewhere; return the jobs that will."""
         return await self.wish("requeue", job_ids)
 
     async def hold(self, job_ids: AnyJobs) -> list[int]:
-        """Keep jobs from starting; return those that waited, and now do not start."""
+        """Keep jobs from starting; return those that were waiting."""
         return await self.wish("hold", job_ids)
 
     async def release(self, job_ids: AnyJobs) -> list[int]:
-        """Let held jobs go into the queue again; return those that were held."""
+        """Put held jobs back into the queue; return those that were held."""
         return await self.wish("release", job_ids)
 
     async def explain(self, job_id: AnyJob) -> api.Forecast:
-        """Return when a job starts, where, and why not sooner."""
+        """Return when and where a job will start, and why not sooner."""
         return await self.transport.call("GET", arguments.job_path(job_id, "/forecast"), api.Forecast)
 
     async def story(self, job_id: AnyJob) -> api.Story:
-        """Return all that has happened to a job."""
+        """Return the history of a job."""
         return await self.transport.call("GET", arguments.job_path(job_id, "/story"), api.Story)
 
     async def usage(self, job_id: AnyJob) -> api.UsageOverTime:
-        """Return what a job uses over time, machine by machine, as long as its output is kept there."""
+        """Return a job's resource use over time on each machine, which keeps it as long as the job's output."""
         return await self.transport.call("GET", arguments.job_path(job_id, "/usage"), api.UsageOverTime)
 
     async def events(
@@ -584,14 +586,14 @@ class Client:
         kinds: str | Iterable[str] = (),
         user: str | None = None,
     ) -> AsyncGenerator[api.JobEvent, None]:
-        """Yield what happens to jobs, each event once and in order, also when the connection is cut; without end.
+        """Yield events of jobs without end, each once and in order, even if the connection is cut in between.
 
         Parameters
         ----------
         after : int, optional
-            The number of the last event that is known; left out: only what happens from now on.
+            The number of the last event that is already known; by default events start now.
         jobs, kinds
-            Only events of this job or these jobs, of this kind or these kinds (docs/live.md).
+            Only events of these jobs and of these kinds (docs/live.md); one or several.
         user : str, optional
             Only events of this user's jobs.
         """
@@ -610,22 +612,22 @@ class Client:
     # -- the grid
 
     async def sites(self) -> list[api.SiteInfo]:
-        """Return how the sites are."""
+        """Return the state of each site."""
         return (await self.transport.call("GET", "/v1/sites", api.Sites)).sites
 
     async def queue(self, limit: int = 100, *, explain: bool = False) -> api.Queue:
-        """Return the first of the jobs that wait, and how many there are in each state.
+        """Return the first `limit` waiting jobs, and the number of jobs in each state.
 
         Parameters
         ----------
         explain : bool
-            Whether it is told when they start, and why not sooner, of as many as can be worked out in a second.
+            Whether to add when each job will start and why not sooner, for as many jobs as take a second to work out.
         """
         query = {"limit": str(arguments.whole("limit", limit))} | ({"explain": "true"} if explain else {})
         return await self.transport.call("GET", "/v1/queue", api.Queue, query=query)
 
     async def scheduling(self) -> api.Scheduling:
-        """Return how the grid schedules, and what its clock shows."""
+        """Return the grid's policy, and the time on its clock."""
         return await self.transport.call("GET", "/v1/scheduling", api.Scheduling)
 
     async def network(self) -> nx.MultiDiGraph[str]:
@@ -640,7 +642,7 @@ class Client:
         return graph_of(await self.known_network())
 
     async def known_network(self) -> api.KnownNetwork:
-        """Return what `network` makes a graph of, as plain data."""
+        """Return the network of `network` as plain data."""
         return await self.transport.call("GET", "/v1/network", api.KnownNetwork)
 
     async def quote(self, what: Runnable = ("true",), **options: Unpack[JobOptions]) -> api.Forecast:
@@ -655,32 +657,32 @@ class Client:
         return await self.transport.call("POST", "/v1/quote", api.Forecast, body=asked)
 
     async def what_if(self, asked: api.WhatIf) -> api.WhatIfAnswer:
-        """Return what would become of waits and of the use of nodes if the grid were another; nothing is changed."""
+        """Return how waits and utilization would change with another configuration of the grid; nothing is changed."""
         return await self.transport.call("POST", "/v1/what-if", api.WhatIfAnswer, body=asked)
 
     async def drain(self, site: str) -> None:
-        """Have a site take nothing new of the grid."""
+        """Drain a site: it accepts no new jobs from the grid."""
         await self.transport.call("POST", f"/v1/sites/{arguments.in_path(site)}/drain", api.Done)
 
     async def resume(self, site: str) -> None:
-        """Have a drained site take jobs of the grid again."""
+        """Let a drained site accept jobs from the grid again."""
         await self.transport.call("POST", f"/v1/sites/{arguments.in_path(site)}/resume", api.Done)
 
     async def give_up(self, site: str, machine: str) -> None:
-        """Have what a machine ran that never comes back run again; if it was alive after all, that runs twice.
+        """Run the jobs of a lost machine again; if the machine is alive after all, they run twice.
 
-        RefusedError if the site has no such machine, or the machine is not known to be away.
+        RefusedError if the site has no such machine, or the machine is not away.
         """
         path = f"/v1/sites/{arguments.in_path(site)}/machines/{arguments.in_path(machine)}/give-up"
         await self.transport.call("POST", path, api.Done)
 
     async def experience(self, site: str, changes: Sequence[api.KnownTimes] = ()) -> api.SiteExperience:
-        """Return how long jobs take, as far as a site knows that, after some changes.
+        """Return the run times that a site has learned, after applying changes to them.
 
         Parameters
         ----------
         changes : sequence of KnownTimes
-            In place of what it knows of the same class or user and the same resource; those of 0 runs are forgotten.
+            Each replaces the entry of the same class or user and the same resource; one with 0 runs deletes it.
         """
         path = f"/v1/sites/{arguments.in_path(site)}/experience"
         if not changes:
@@ -689,17 +691,17 @@ class Client:
         return await self.transport.call("POST", path, api.SiteExperience, body=body)
 
     async def learnt_splits(self) -> list[api.LearntSplit]:
-        """Return what splits of jobs really cost, by user, class and width, and whether the grid goes by it."""
+        """Return the measured cost of splits by user, class and width, and whether the grid uses it."""
         return (await self.transport.call("GET", "/v1/experience", api.GridExperience)).splits
 
     async def whoami(self) -> api.TokenInfo:
-        """Return who the gateway takes this client for, and what it may do."""
+        """Return the user and the permissions of this client's token."""
         return await self.transport.call("GET", "/v1/whoami", api.TokenInfo)
 
     async def login_link(self) -> str:
-        """Return an address that opens the grid's pages in a browser, logged in as this client, once and soon.
+        """Return an address that opens the grid's pages in a browser, logged in as this client.
 
-        Where nobody needs a token it is the address of the pages alone.
+        The address works once and expires soon. Where no token is needed, it is the plain address of the pages.
         """
         url = self.connection.url.rstrip("/")
         if not self.connection.token:
@@ -710,9 +712,9 @@ class Client:
     async def short_token(
         self, scopes: Sequence[api.ShortScope] = api.USUAL_SCOPES, *, hours: float = api.MOST_HOURS
     ) -> api.MadeToken:
-        """Return a new token of the same user for some hours, at most a day, e.g. for a job that hands in jobs.
+        """Return a new token of the same user, valid for some hours, e.g. for a job that submits jobs.
 
-        OptionError if there is no such scope, or it is not to last so long.
+        OptionError if a scope is unknown, or `hours` is not above 0 or beyond a day.
         """
         asked = arguments.many("scopes", scopes, str, "a scope or several")
         hours = arguments.real("hours", hours)
@@ -726,7 +728,7 @@ class Client:
         return await self.transport.call("POST", "/v1/tokens/short", api.MadeToken, body=body)
 
     async def health(self) -> api.Health:
-        """Return whether the grid works; UnavailableError if it does not."""
+        """Return the health of the grid; UnavailableError if it does not work."""
         return await self.transport.call("GET", "/readyz", api.Health)
 
     def _follow(self, connected: Connected) -> AsyncIterator[api.JobEvent]:

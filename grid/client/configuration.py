@@ -1,7 +1,7 @@
-"""Where the grid is, and with which token it is asked: arguments, environment, a file, a grid that runs here.
+"""Find the grid's address and the token for it: in arguments, the environment, a file, or from a grid on this machine.
 
-What comes first wins. A token is sent only to the address that it was given for: the token of the file, say, goes
-nowhere when another address is named on the command line.
+The first of these sources wins. A token is only ever sent to the address that it belongs to: if the command line names
+another address than the configuration file, the file's token is not used.
 """
 
 from __future__ import annotations
@@ -37,28 +37,47 @@ URL_VARIABLE = "GRIDWEAVE_URL"
 TOKEN_VARIABLE = "GRIDWEAVE_TOKEN"
 CA_VARIABLE = "GRIDWEAVE_CA"
 SITE_VARIABLE = "GRIDWEAVE_SITE_{}_{}"
-"""Of the gateway of a site: its name in capitals, with underscores, and URL, TOKEN or CA."""
+"""Variable for a site's own gateway: the site's name in capitals and underscores, then URL, TOKEN or CA."""
 
 NO_GRID = "no grid runs here: start one with `gridweave up`, or name one with --url or GRIDWEAVE_URL"
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """How a grid is reached."""
+    """How to reach a grid.
 
-    url: str  # without a slash at its end
+    Attributes
+    ----------
+    url : str
+        Address of the gateway, without a slash at the end.
+    ca : str, optional
+        A file with the certificates to trust instead of the system's.
+    site : str, optional
+        The site to submit jobs to by default, as one of its own users.
+    plain_http : bool
+        Whether the token may be sent unencrypted to another machine.
+    warnings : tuple of str
+        What the user should know about the configuration.
+    sites : dict
+        The known gateways of single sites; jobs for such a site are submitted there.
+    grid : str
+        The name of the grid that `gridweave up` has started on this machine, if the address is from there.
+    shares_folders : bool
+        Whether the grid's machines are this one, and so see its folders.
+    """
+
+    url: str
     token: str | None = None
-    ca: str | None = None  # a file of certificates that are trusted in place of those of the system
-    site: str | None = None  # where jobs are handed in if nothing else is said, as those of a site's own user
-    plain_http: bool = False  # whether a token may be sent unencrypted to another machine
-    warnings: tuple[str, ...] = ()  # what the user should know
-    # The sites' own gateways, as far as they are known: jobs for such a site are handed in there.
+    ca: str | None = None
+    site: str | None = None
+    plain_http: bool = False
+    warnings: tuple[str, ...] = ()
     sites: dict[str, Connection] = {}
-    grid: str = ""  # the name of the grid that `gridweave up` has started here, if that is where the address is from
-    shares_folders: bool = False  # whether its machines are this one, so that they know the folders here
+    grid: str = ""
+    shares_folders: bool = False
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one source says: the arguments, the environment, a table of the file, or the grid that runs here."""
+    """The values from one source: the arguments, the environment, a table of the file, or a grid on this machine."""
 
     url: str | None = None
     token: str | None = None
@@ -76,7 +95,7 @@ _SITE_KEYS_IN_FILE = (*(name for name in _KEYS if name != "site"), TOKEN_FILE)
 
 
 def configuration_file(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the file that is read: that of ``GRIDWEAVE_CONFIG``, or ``gridweave/config.toml`` of the user."""
+    """Return the configuration file: ``GRIDWEAVE_CONFIG``, or ``gridweave/config.toml`` in the user's folder."""
     named = (os.environ if environment is None else environment).get(FILE_VARIABLE)
     return Path(named) if named else platformdirs.user_config_path("gridweave") / "config.toml"
 
@@ -92,11 +111,11 @@ def configured(
     grid: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Connection:
-    """Return how to reach the grid: what is given wins over the environment, and that over the file.
+    """Return how to reach the grid; arguments win over the environment, and the environment over the file.
 
-    `profile` is the table ``[profile.NAME]`` of the file, in place of its first lines; `grid` is the name of a grid
-    that runs on this machine, in place of `url`. InputError if the file cannot be used, the address is none, or two are
-    given; UnavailableError if no grid is named and none runs here, or not the one that is named.
+    `profile` selects the table ``[profile.NAME]`` of the file instead of its top level; `grid` names a grid on this
+    machine instead of a `url`. InputError if the file or the address is invalid, or two addresses are given;
+    UnavailableError if no grid is named and none runs on this machine, or the named one does not run.
     """
     if url is not None and grid is not None:
         raise OptionError("grid", f"names the grid {grid!r}, and a URL is given as well; give only one of them")
@@ -104,7 +123,7 @@ def configured(
     in_file, warnings = _file_layer(environment, profile)
     given = _Layer(url=url, token=token, ca=ca, site=site, plain_http=plain_http)
     given = given if grid is None else _over(given, _layer_of(grid_here(grid)))
-    # Whoever names a profile for one command may have another grid in the environment of all.
+    # A profile that is named for one command wins over a grid that the environment names for all commands.
     below = [in_file, _environment_layer(environment)] if profile else [_environment_layer(environment), in_file]
     found = _merged([given, *below], warnings)
     for one in (found, *found.sites.values()):
@@ -113,14 +132,14 @@ def configured(
 
 
 def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
-    """Return what layers say together, of which the first counts most; a grid that runs here counts least."""
+    """Merge layers, the first of which wins; a grid on this machine is used if no layer has an address."""
     if not any(layer.url for layer in layers):
         layers.append(_layer_of(grid_here()))
     place = next((number for number, layer in enumerate(layers) if layer.url), None)
     if place is None:
         raise UnavailableError(NO_GRID)
     chosen = _clean_url(layers[place].url or "")
-    # A layer below that names another grid speaks of that grid alone.
+    # The other values of a layer with another address belong to another grid.
     below = (layer for layer in layers[place + 1 :] if layer.url is None or layer.url.rstrip("/") == chosen)
     heard = [*layers[: place + 1], *below]
     here = layers[place].here
@@ -139,15 +158,15 @@ def _merged(layers: list[_Layer], warnings: Sequence[str]) -> Connection:
 
 
 def gateway_here(connection: Connection) -> LocalProcess | None:
-    """Return the process that is the gateway of a grid that runs here; None if there is none."""
+    """Return the gateway process of a grid on this machine, or None."""
     state = running_grid(connection.grid) if connection.grid else None
     return None if state is None else state.process(GATEWAY)
 
 
 def followed(connection: Connection) -> Connection:
-    """Return how a grid that runs here is reached now, as its gateway may have been started again elsewhere.
+    """Return how to reach a grid on this machine now; its gateway may have restarted at another address.
 
-    UnavailableError if it has no gateway now: what listens at its address then is another program, and gets no token.
+    UnavailableError if the grid has no gateway now: whatever listens at the old address must not get the token.
     """
     if not connection.grid:
         return connection
@@ -156,12 +175,12 @@ def followed(connection: Connection) -> Connection:
 
 
 def _capitals(site: str) -> str:
-    """Return how the variables of a site are called."""
+    """Return a site's name as it appears in the names of environment variables."""
     return re.sub(r"[^A-Z0-9]", "_", site.upper())
 
 
 def _sites_in(environment: Mapping[str, str]) -> dict[str, _Layer]:
-    """Return the gateways of sites that the environment names; they are called in capitals there."""
+    """Return the gateways of sites that the environment names, by the site's name in capitals."""
     found = {}
     for variable in environment:
         named = re.fullmatch(SITE_VARIABLE.format("([A-Z0-9_]+)", "URL"), variable)
@@ -172,11 +191,11 @@ def _sites_in(environment: Mapping[str, str]) -> dict[str, _Layer]:
 
 
 def _site_connections(layers: Sequence[Mapping[str, _Layer]]) -> dict[str, Connection]:
-    """Return how the gateways of sites are reached; what comes first wins."""
+    """Return how to reach the gateways of sites; the first layer that names a site wins."""
     found: dict[str, Connection] = {}
     for layer in layers:
         for name, one in layer.items():
-            # What the environment says of NORTH_1 counts for north-1 of the file.
+            # NORTH_1 in the environment is north-1 in the file.
             if name not in found and _capitals(name) not in found:
                 found[name] = Connection(
                     url=_clean_url(one.url or ""), token=one.token, ca=one.ca, plain_http=bool(one.plain_http)
@@ -185,7 +204,7 @@ def _site_connections(layers: Sequence[Mapping[str, _Layer]]) -> dict[str, Conne
 
 
 def gateway_of(connection: Connection, site: str) -> Connection | None:
-    """Return how a site's own gateway is reached; None if that is not known.
+    """Return how to reach a site's own gateway, or None if it is unknown.
 
     Examples
     --------
@@ -197,7 +216,7 @@ def gateway_of(connection: Connection, site: str) -> Connection | None:
 
 
 def _clean_url(url: str) -> str:
-    """Return the address of a gateway without a slash at its end, or say why it is none."""
+    """Return a gateway's address without a slash at the end; OptionError if the address is invalid."""
     try:
         parts = urlsplit(url.strip())
         port_is_fine = parts.port is None or parts.port > 0
@@ -213,7 +232,7 @@ def _clean_url(url: str) -> str:
 
 
 def _check_secret(connection: Connection) -> None:
-    """Refuse what would send a token over the network for all to read, or cannot be sent at all."""
+    """Raise OptionError for a token that cannot be sent, or would be sent unencrypted over the network."""
     token = connection.token
     if token is None:
         return
@@ -243,13 +262,13 @@ def _environment_layer(environment: Mapping[str, str]) -> _Layer:
 
 
 def _over(upper: _Layer, lower: _Layer) -> _Layer:
-    """Return what two sources say of the same grid; the upper one counts where both say something."""
+    """Merge two layers about the same grid; the upper one wins."""
     said = msgspec.structs.asdict(upper)
     return msgspec.structs.replace(lower, **{name: value for name, value in said.items() if value is not None})
 
 
 def _layer_of(grid: LocalGridState | None) -> _Layer:
-    """Return how a grid that runs here is reached; the token goes to nobody but its own gateway."""
+    """Return how to reach a grid on this machine; UnavailableError if its gateway does not run."""
     if grid is None:
         return _Layer()
     if not grid.has_gateway:
@@ -262,15 +281,15 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
 
 
 def named_grid(name: str | None, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return the name that was typed, else that in GRIDWEAVE_GRID; None if there is neither."""
+    """Return the given name, or else the name in GRIDWEAVE_GRID; None if there is neither."""
     return name or (os.environ if environment is None else environment).get(GRID_VARIABLE) or None
 
 
 def grid_here(name: str | None = None) -> LocalGridState | None:
-    """Return a grid that `gridweave up` has started here: that of a name, else ``default``, else the only one.
+    """Return a grid that `gridweave up` has started on this machine, by default ``default`` or the only one.
 
-    Without a name, None if none runs. UnavailableError if the one of this name does not run, OptionError if there are
-    several.
+    Without a name, None if no grid runs. UnavailableError if the named grid does not run; OptionError if several grids
+    run, none is named, and none is called ``default``.
     """
     if name is not None:
         grid = running_grid(name)
@@ -289,7 +308,7 @@ def grid_here(name: str | None = None) -> LocalGridState | None:
 
 
 def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_Layer, list[str]]:
-    """Return what the file says, and what is to be said of it."""
+    """Return the values of the configuration file, and warnings about it."""
     path = configuration_file(environment)
     profile = profile or environment.get(PROFILE_VARIABLE) or None
     try:
@@ -314,7 +333,7 @@ def _file_layer(environment: Mapping[str, str], profile: str | None) -> tuple[_L
 
 
 def _read(path: Path, text: str, profile: str | None) -> _Layer:
-    """Return the first lines of the file, or one of its profiles."""
+    """Return the top level of the file, or one of its profiles."""
     try:
         tables: dict[str, Any] = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
@@ -335,7 +354,7 @@ def _read(path: Path, text: str, profile: str | None) -> _Layer:
 def _layer(
     path: Path, text: str, table: dict[str, Any], prefix: str, keys: Sequence[str] = (*_KEYS, TOKEN_FILE)
 ) -> _Layer:
-    """Return what a table says; each fault with its line and field."""
+    """Return the values of a table; an error names the line and the field."""
     sites = table.pop("sites", None) if keys != _SITE_KEYS_IN_FILE else None
     for key, value in table.items():
         where = f"{path}:{_line(text, key, prefix)}: {prefix}{key}"
@@ -348,7 +367,7 @@ def _layer(
     if (file := table.pop(TOKEN_FILE, None)) is not None:
         table["token"] = _token_in(path, text, prefix, table, file)
     layer = msgspec.convert(table, _Layer)
-    if layer.ca is not None:  # where it lies is said from where it is said
+    if layer.ca is not None:  # a path in the file is relative to the file
         layer = msgspec.structs.replace(layer, ca=str(_beside(path, layer.ca)))
     if sites is not None:
         layer = msgspec.structs.replace(layer, sites=_sites(path, text, sites, prefix))
@@ -356,7 +375,7 @@ def _layer(
 
 
 def _beside(path: Path, file: str) -> Path:
-    return path.parent / os.path.expanduser(file)  # of a user who is not known here it stays as it is, and is not found
+    return path.parent / os.path.expanduser(file)  # the home of an unknown user stays unexpanded, and is not found
 
 
 def _sites(path: Path, text: str, tables: Any, prefix: str) -> dict[str, _Layer]:
@@ -383,7 +402,7 @@ def _token_in(path: Path, text: str, prefix: str, table: dict[str, Any], file: s
 
 
 def _line(text: str, key: str, prefix: str = "") -> int:
-    """Return the number of the line of a key, from 1; that of its table where it cannot be told better."""
+    """Return the line number of a key, from 1, or else that of its table."""
     table = f"[{prefix.rstrip('.')}]"
     lines = [line.strip() for line in text.splitlines()]
     first = next((number for number, line in enumerate(lines) if prefix and line.startswith(table)), 0)

@@ -1,4 +1,4 @@
-"""What `Client.map` gives: a function called with many items, in jobs of one or of many, and what became of each."""
+"""`Client.map`: call a function with many items, in jobs of one item or of several, and yield the results."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     Waited = asyncio.Task[list[Any]]
 
 TAIL_BYTES = 4_000
-"""So much of what a failed rank wrote to standard error, or of the traceback of an item, is in the error."""
+"""The last part of a failed rank's standard error, or of an item's traceback, that an error contains."""
 
 _KEPT = 4
-"""Results that came early are kept for so many times the jobs under way; then nothing new is handed in."""
+"""Results that arrive out of order are kept, up to this many times `at_once`; beyond it, no new job is submitted."""
 
 _ITEM_END = msgspec.json.Decoder(ItemEnd)
 
 
 def called(record: JobRecord) -> Call:
-    """Return the callable that a job runs; raise InputError if it runs none."""
+    """Return the callable that a job runs; InputError if the job runs a command."""
     call = record.request.program.call
     if call is None:
         raise InputError(f"job {record.job_id} runs a command, which returns nothing; read its output")
@@ -39,12 +39,12 @@ def called(record: JobRecord) -> Call:
 
 
 def outcomes_of(record: JobRecord, data: bytes) -> list[Any]:
-    """Return what became of the items of a job, as far as that is known: results, or the errors of those that raised.
+    """Return the known outcomes of a job's items, in order: results, or errors for the items that raised.
 
     Parameters
     ----------
     data : bytes
-        The result of a rank; what stands behind a line that was cut off is lost.
+        The result stream of a rank, one line per item; a line that was cut off ends it.
     """
     found: list[Any] = []
     with suppress(msgspec.DecodeError):
@@ -63,33 +63,33 @@ def _raised(job_id: int, number: int, end: ItemEnd) -> JobFailedError:
 
 
 class MappedJob(Protocol):
-    """A job that was handed in."""
+    """A submitted job."""
 
     @property
     def id(self) -> int:
-        """Its number."""
+        """The job's number."""
 
     def outcomes(self) -> Coroutine[Any, Any, list[Any]]:
-        """Return what became of each of its items, once it has ended."""
+        """Wait until the job has ended, and return the outcome of each of its items."""
 
 
 class Submits(Protocol):
-    """A grid, as far as it is needed here."""
+    """The methods of a client that `Results` needs."""
 
     async def submit_many(self, requests: Sequence[Any]) -> Sequence[MappedJob]:
-        """Hand in many jobs."""
+        """Submit many jobs."""
 
     async def cancel(self, job_ids: Sequence[int]) -> list[int]:
-        """End jobs."""
+        """Cancel jobs."""
 
     def jobs(self, *, array: str, state: Sequence[JobState]) -> AsyncIterator[JobRecord]:
-        """Yield the jobs of an array that are in one of some states."""
+        """Yield the jobs of an array that are in one of these states."""
 
 
 class Results:
-    """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns them all.
+    """The results of `Client.map`: ``async for`` yields them in order, ``await`` returns a list of them.
 
-    Nothing is handed in before one of both is done, and each only once.
+    Jobs are submitted only once iterating or awaiting begins, which is possible once.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Results:
         self._grid, self._items, self._plain = grid, iter(items), plain
         self._at_once, self._pack, self._return_exceptions = at_once, pack, return_exceptions
         self._array, self._count = f"{plain.name}-{uuid.uuid4().hex[:8]}", 0
-        self._is_begun = self._is_handing_in = False
+        self._is_begun = self._is_submitting = False
 
     def __aiter__(self) -> AsyncGenerator[Any, None]:
         return self._results()
@@ -145,7 +145,7 @@ class Results:
             await self._abandon(window, jobs)
 
     async def _refill(self, window: deque[Waited], jobs: dict[Waited, MappedJob]) -> int:
-        """Hand in what there is room for, many at once where it can be; return how many."""
+        """Submit new jobs up to the limits, several in one request where possible; return how many."""
         import asyncio
 
         under_way = sum(not task.done() for task in window)
@@ -156,16 +156,16 @@ class Results:
         while len(requests) < room and (items := tuple(islice(self._items, self._pack))):
             requests.append(self._request(items))
         if requests:
-            self._is_handing_in = True
+            self._is_submitting = True
             for job in await self._grid.submit_many(requests):
                 task = asyncio.get_running_loop().create_task(job.outcomes())
                 window.append(task)
                 jobs[task] = job
-            self._is_handing_in = False
+            self._is_submitting = False
         return len(requests)
 
     def _request(self, items: tuple[Any, ...]) -> JobRequest:
-        """Return the job for some items: one, or a pack."""
+        """Return the job for one item or one pack of items."""
         for number, item in enumerate(items, start=self._count):
             if held := json_problem(item):
                 raise InputError(f"item {number}: cannot be sent as it is: it holds {held}")
@@ -178,15 +178,15 @@ class Results:
         return msgspec.structs.replace(self._plain, program=program, array=place)
 
     async def _abandon(self, window: deque[Waited], jobs: dict[Waited, MappedJob]) -> None:
-        """End the jobs that nobody waits for any more."""
+        """Cancel the jobs whose results are no longer wanted."""
         import asyncio
 
         left = [jobs[task].id for task in window if not task.done()]
         for task in window:
             task.cancel()
         await asyncio.gather(*window, return_exceptions=True)
-        with suppress(GridweaveError):  # what ended the map is what its caller is to hear
-            if self._is_handing_in:  # that has failed, or was cut short, and of what it has handed in nothing is known
+        with suppress(GridweaveError):  # the caller needs the error that ended the map, not one from cleaning up
+            if self._is_submitting:  # the request failed or was interrupted, so the grid knows better which jobs exist
                 left = [record.job_id async for record in self._grid.jobs(array=self._array, state=OPEN)]
             if left:
                 await self._grid.cancel(left)

@@ -1,4 +1,4 @@
-"""The network of a grid as a graph of networkx, made of what the gateway answers."""
+"""Build a networkx graph from the gateway's description of the network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def graph_of(known: KnownNetwork) -> nx.MultiDiGraph[str]:
     """Return a network as the graph that `gridweave.netmodel.model.NetworkModel.of_graph` reads.
 
-    Unknown figures are left out: an edge between two sites that nobody has measured has no ``latency_ms``.
+    Unknown values are left out: an edge between two sites without measurements has no ``latency_ms``.
     """
     import networkx as nx
 

@@ -1,4 +1,4 @@
-"""Jobs as people name them in Python, made into what the grid takes."""
+"""Turn jobs as Python describes them into requests to the grid."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gridweave.site.launch import Call
 from gridweave.site.needs.text import parse_resources
 
 Runnable = JobRequest | Program | Call | Sequence[str | Path]
-"""What can be handed in: a whole request, a program, a callable of Python, or a command and its arguments."""
+"""What can be submitted: a complete request, a program, a Python callable, or a command and its arguments."""
 
 MOST_AT_ONCE = 500
-"""So many jobs are in one request."""
+"""Most jobs in one request."""
 
 MOST_BYTES = 4 << 20
-"""... and so many bytes, unless one job alone is larger."""
+"""Most bytes in one request, unless a single job is larger."""
 
 
 class EncodedJobs(msgspec.Struct, frozen=True):
-    """`gridweave.grid.api.SubmitJobs`, of jobs that are MessagePack already."""
+    """`gridweave.grid.api.SubmitJobs` with jobs that are already encoded as MessagePack."""
 
     jobs: list[msgspec.Raw]
     site: str | None = None
@@ -105,9 +105,9 @@ def _traffic(options: JobOptions) -> Traffic | None:
 
 
 def checked(request: JobRequest, *, has_token: bool) -> JobRequest:
-    """Return a request, with the name of who asks unless a token says that.
+    """Return a request with the user's name, unless the token identifies the user.
 
-    InputError if no site could run it, or a value has not the right type.
+    InputError if no site could run the job, or a value has the wrong type.
     """
     request = typed_request(request)
     if problem := request_problem(request):
@@ -116,15 +116,15 @@ def checked(request: JobRequest, *, has_token: bool) -> JobRequest:
 
 
 def login_name() -> str:
-    """Return the name of the user of this process, or nothing where there is none."""
+    """Return the user name of this process, or an empty string if it has none."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container, perhaps
+    except (KeyError, OSError):  # a container's user may have no name
         return ""
 
 
 def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
-    """Return jobs as MessagePack, in parts that a gateway takes in one request each, in their order."""
+    """Encode jobs as MessagePack, in order, and split them into parts that fit into one request each."""
     parts: list[list[msgspec.Raw]] = []
     room = 0
     for job in jobs:
@@ -138,7 +138,7 @@ def chunks(jobs: Iterable[NewJob]) -> list[list[msgspec.Raw]]:
 
 
 def _found(module: str, path: str) -> Any:
-    """Return what a module that is loaded has at a path of names, or None."""
+    """Return the object at a dotted path in a loaded module, or None."""
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
@@ -146,9 +146,9 @@ def _found(module: str, path: str) -> Any:
 
 
 def callable_name(function: Callable[..., Any] | str) -> str:
-    """Return ``module:function`` of a function that the machines can import as well.
+    """Return ``module:function`` of a function that the machines can import, too.
 
-    InputError if they could not: a lambda, a function within a function, one of a script or a notebook.
+    InputError if they cannot: for a lambda, a function within a function, or one defined in a script or a notebook.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def _program(what: Program | Call | Sequence[str | Path], options: JobOptions) -
 
 
 def _command(what: Any) -> tuple[str, ...]:
-    """Return a command and its arguments, of which each may be a path."""
+    """Return a command and its arguments as text; each may be a path."""
     if callable(what):
         raise InputError(f"{what!r:.200} is not a command; write gridweave.Call('module:function') to run a function")
     if isinstance(what, Iterable) and not isinstance(what, str | bytes):

@@ -1,6 +1,6 @@
-"""Streams that are cut off and go on: what happens to jobs, and what they write.
+"""Streams of events and output that continue after the connection was cut.
 
-`EndWatch` waits for many jobs with one stream of events, and asks where that is not to be had.
+`EndWatch` waits for many jobs with one stream of events, and polls where there is no stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
 
 Stream = Literal["out", "err", "result"]
-"""What a rank has written to standard output, to standard error, and what its callable has returned, as JSON."""
+"""What a rank has written to standard output or standard error, or the results of its callable as JSON."""
 
 PART_BYTES = 1 << 20
 _WITH_STREAM_S = 30.0
@@ -35,9 +35,9 @@ _EVENT = msgspec.json.Decoder(JobEvent)
 
 
 class EventLines:
-    r"""The lines of a stream of server-sent events, made into what they say (HTML standard, section 9.2).
+    r"""Parser for the lines of a stream of server-sent events (HTML standard, section 9.2).
 
-    `last_id` is the number of the last event, by which the stream is taken up again.
+    `last_id` is the number of the last event; a new connection continues after it.
 
     Examples
     --------
@@ -52,11 +52,11 @@ class EventLines:
         self._id, self._name = "", b""
 
     def take(self, line: bytes) -> bytes | None:
-        """Take in a line; return the data of the event that it ends, if it ends one."""
+        """Parse a line; return the event's data if the line ends an event, else None."""
         line = line.rstrip(b"\r\n")
         if not line:
             self.last_id, data = self._id or self.last_id, b"\n".join(self._data)
-            is_message = self._name in (b"", b"message")  # others are about the stream: that it ends, say
+            is_message = self._name in (b"", b"message")  # other events are about the stream itself, such as its end
             self._id, self._name, self._data = "", b"", []
             return data if data and is_message else None
         name, _, value = line.partition(b":")
@@ -79,10 +79,10 @@ async def events(
     user: str | None = None,
     connected: Callable[[bool], None] = lambda is_open: None,
 ) -> AsyncGenerator[JobEvent, None]:
-    """Yield what happens to jobs, each event once and in order, whatever happens to the connection; without end.
+    """Yield events of jobs without end, each once and in order, even if the connection is cut in between.
 
-    It begins after an event (None: from now on). `connected` is told whenever the stream has been opened or cut off.
-    UnavailableError if the gateway is away for longer than the client's patience.
+    The stream starts behind the event `after` (None: now). `connected` is called whenever the stream was opened (True)
+    or cut (False). UnavailableError if the gateway is away for longer than the client's patience.
     """
     query = [("kind", kind) for kind in kinds] + [("job", str(job)) for job in jobs]
     query += [("user", user)] if user is not None else []
@@ -97,13 +97,13 @@ async def events(
                     data = lines.take(line)
                     if data is not None:
                         event = _decoded(data)
-                        if last is None or event.number > last:  # a gateway may say one again
+                        if last is None or event.number > last:  # a gateway may repeat events
                             last, cuts = event.number, 0
                             yield event
                     elif not line.strip() and lines.last_id.isdecimal():
                         last = max(last if last is not None else 0, int(lines.last_id))
             except cut_errors():
-                pass  # however it ended, it is opened again
+                pass  # reopened below
         connected(False)
         cuts += 1
         await transport.pauses.sleep(transport.pauses.length_s(cuts))
@@ -126,9 +126,9 @@ async def output(
     part: tuple[int, int] | None = None,
     attempt: int | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what a rank has written, each byte once; with `follow` until its job has ended.
+    """Yield what a rank has written, each byte once; with `follow`, keep yielding until the job has ended.
 
-    Of it a part may be wanted alone: from which byte on, and how many. If no attempt is named it is that of the last.
+    `part` limits the output to a first byte and a number of bytes. `attempt` is by default the last one.
     """
     path = f"/v1/jobs/{job_id}/output"
     offset, end = (0, sys.maxsize) if part is None else (part[0], sum(part))
@@ -155,7 +155,7 @@ async def output(
 
 
 async def text_lines(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, None]:
-    """Yield the lines of an output, without their ends; what is no UTF-8 is replaced."""
+    """Yield the lines of an output without line ends; bytes that are not UTF-8 are replaced."""
     decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
     rest = ""
     async with aclosing(parts):
@@ -169,7 +169,7 @@ async def text_lines(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, 
 
 
 async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield whole lines of whatever length; half a line at the end is no line."""
+    """Yield complete lines of any length, and drop an incomplete last line."""
     rest = b""
     async for data in parts:
         *whole, rest = (rest + data).split(b"\n")
@@ -181,12 +181,17 @@ Connected = Callable[[bool], None]
 
 
 class EndWatch:
-    """Tells when jobs have ended.
+    """Waits for the ends of jobs.
 
-    `follow` returns the stream of events, and tells its argument whenever it was opened or cut off. `records` asks for
-    the records of jobs; all that are wanted while it does share the next request. While there is no stream, a record is
-    asked for after `first_poll_s`, and each time half as long again, up to `longest_poll_s`; while there is one that
-    tells of its job, every half minute.
+    Parameters
+    ----------
+    follow : callable
+        Returns the stream of events, and calls its argument whenever the stream was opened or cut.
+    records : callable
+        Fetches the records of jobs; jobs that are asked for during a request share the next one.
+    first_poll_s, longest_poll_s : float
+        Without a stream, a record is fetched after the first time; the pause then grows by half each time, up to the
+        longest. With a stream that has the job's events, a record is fetched every 30 s.
     """
 
     def __init__(
@@ -204,8 +209,8 @@ class EndWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def ended(self, job_id: int) -> JobRecord:
-        """Return the record of a job once it has ended."""
-        import asyncio  # a command that asks one thing does without, here and below
+        """Wait until a job has ended and return its record."""
+        import asyncio  # imported here because commands that make one request do without it
 
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._listen())
@@ -229,7 +234,7 @@ class EndWatch:
                 del self._waiting[job_id]
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting and close the stream."""
         await self._records.close()
         if self._task is not None:
             import asyncio
@@ -239,11 +244,11 @@ class EndWatch:
             self._task = None
 
     def _is_told(self, job_id: int) -> bool:
-        # No stream tells of the jobs of sites' own users.
+        # The stream has no events of the jobs of sites' own users.
         return self._is_open and job_id < OWN_IDS
 
     async def _listen(self) -> None:
-        # Without the stream everything goes on, a little slower; what is wrong is told by the questions.
+        # Without a stream polling still works; if the gateway is away, polling raises the error.
         with contextlib.suppress(GridweaveError):
             async for event in self._follow(self._connected):
                 if event.kind in OVER:
@@ -252,7 +257,7 @@ class EndWatch:
         self._connected(False)
 
     def _connected(self, is_open: bool) -> None:
-        """Have all ask once: what ended before the stream was there is not told by it."""
+        """Make every waiter fetch its record once: the stream has no events from before it was opened."""
         self._is_open = is_open
         for events in self._waiting.values():
             for news in events:

@@ -1,6 +1,6 @@
-"""`SyncClient` and `SyncJobHandle`: a grid from plain Python, made of `Client` and `JobHandle`.
+"""`SyncClient` and `SyncJobHandle`: the blocking versions of `Client` and `JobHandle`.
 
-Each method is the one of the same name of the other class, with the same arguments, and nothing is awaited.
+Each method has the name and the arguments of the asynchronous one, and waits for its result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Original = TypeVar("Original")
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -35,7 +35,7 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what comes of some work; an interrupt, or whatever ends the wait for it, ends the work as well."""
+        """Wait for a coroutine and return its result; an interrupt cancels the coroutine."""
         if self._loop.is_closed():
             work.close()
             raise InputError("the client was closed; open another: with gridweave.SyncClient() as grid")
@@ -49,7 +49,7 @@ class _Loop:
                 future.cancel()
 
     def each(self, source: AsyncIterator[T]) -> Generator[T, None, None]:
-        """Yield what comes, and close the source when nobody wants more."""
+        """Yield the items of an asynchronous iterator, and close it once the caller stops."""
         try:
             while True:
                 try:
@@ -61,7 +61,7 @@ class _Loop:
                 self.run(_close(source))
 
     def close(self) -> None:
-        """End the thread, and what was begun to be read and is not any more."""
+        """Close unfinished generators and end the thread."""
         self.run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -76,11 +76,11 @@ async def _close(source: AsyncGenerator[Any, None]) -> None:
     await source.aclose()
 
 
-# -- how a method is made of an asynchronous one
+# -- blocking methods from asynchronous ones
 
 
-class _Twin(ABC, Generic[Original]):
-    """An object that does what another one does, and waits for it."""
+class _Blocking(ABC, Generic[Original]):
+    """The blocking version of an asynchronous object."""
 
     _original: Original
 
@@ -91,11 +91,11 @@ class _Twin(ABC, Generic[Original]):
 
 def _made(
     method: Callable[Concatenate[Original, P], Coroutine[Any, Any, T]], make: Callable[[T, _Loop], U]
-) -> Callable[Concatenate[_Twin[Original], P], U]:
-    """Return the method that waits for another one, and makes something of its answer."""
+) -> Callable[Concatenate[_Blocking[Original], P], U]:
+    """Return a blocking version of a method; `make` converts the result."""
 
     @functools.wraps(method)
-    def waiting(self: _Twin[Original], /, *args: P.args, **kwargs: P.kwargs) -> U:
+    def waiting(self: _Blocking[Original], /, *args: P.args, **kwargs: P.kwargs) -> U:
         loop = self._loop
         return make(loop.run(method(self._original, *args, **kwargs)), loop)
 
@@ -108,18 +108,18 @@ def _answer(answer: T, loop: _Loop) -> T:
 
 def _awaited(
     method: Callable[Concatenate[Original, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Twin[Original], P], T]:
-    """Return the method that waits for another one."""
+) -> Callable[Concatenate[_Blocking[Original], P], T]:
+    """Return a blocking version of a method."""
     return _made(method, _answer)
 
 
 def _each(
     method: Callable[Concatenate[Original, P], AsyncIterable[T]],
-) -> Callable[Concatenate[_Twin[Original], P], Generator[T, None, None]]:
-    """Return the method that yields what another one does."""
+) -> Callable[Concatenate[_Blocking[Original], P], Generator[T, None, None]]:
+    """Return a blocking version of a method that yields."""
 
     @functools.wraps(method)
-    def yielding(self: _Twin[Original], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+    def yielding(self: _Blocking[Original], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
         return self._loop.each(aiter(method(self._original, *args, **kwargs)))
 
     return yielding
@@ -127,20 +127,20 @@ def _each(
 
 def _as(
     method: Callable[Concatenate[Original, P], None],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[_Twin[Original], P], None]]:
-    """Return what gives a method the parameters of another one."""
+) -> Callable[[Callable[..., None]], Callable[Concatenate[_Blocking[Original], P], None]]:
+    """Return a decorator that gives a method the parameters of another one."""
 
-    def with_parameters(own: Callable[..., None]) -> Callable[Concatenate[_Twin[Original], P], None]:
+    def with_parameters(own: Callable[..., None]) -> Callable[Concatenate[_Blocking[Original], P], None]:
         return functools.wraps(method)(own)
 
     return with_parameters
 
 
-# -- what there is
+# -- the public classes
 
 
-class SyncJobHandle(_Twin[JobHandle]):
-    """A job that was handed in; made by `SyncClient.submit` and `SyncClient.job`: a `JobHandle` without awaiting."""
+class SyncJobHandle(_Blocking[JobHandle]):
+    """A submitted job, returned by `SyncClient.submit` and `SyncClient.job`; the blocking version of `JobHandle`."""
 
     def __init__(self, job: JobHandle, loop: _Loop) -> None:
         self._original, self._running = job, loop
@@ -154,17 +154,17 @@ class SyncJobHandle(_Twin[JobHandle]):
 
     @property
     def id(self) -> int:
-        """Its number."""
+        """The job's number."""
         return self._original.id
 
     @property
     def key(self) -> str:
-        """With which it was handed in; empty if this is not known."""
+        """The idempotency key it was submitted with; empty if unknown."""
         return self._original.key
 
     @property
     def state(self) -> JobState | None:
-        """As it was last heard; None: nothing was asked yet."""
+        """The state in the last record that was fetched; None before the first."""
         return self._original.state
 
     record = _awaited(JobHandle.record)
@@ -187,10 +187,10 @@ def _sync_jobs(jobs: list[JobHandle], loop: _Loop) -> list[SyncJobHandle]:
     return [SyncJobHandle(job, loop) for job in jobs]
 
 
-class SyncClient(_Twin[Client]):
-    """A grid, reached through its gateway; a context manager. As `Client`, but nothing is awaited.
+class SyncClient(_Blocking[Client]):
+    """Client of a grid's gateway; a context manager. The blocking version of `Client`.
 
-    It has an event loop in a thread of its own, so that it works in a notebook, whose loop runs already.
+    It runs an event loop in its own thread, so it works in a notebook, which already has a running loop.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ class SyncClient(_Twin[Client]):
     map = _each(Client.map)
 
     def job(self, job_id: AnyJob) -> SyncJobHandle:
-        """Return a handle of a job by its number; nothing is asked yet."""
+        """Return a handle of a job by its number, without asking the grid."""
         return SyncJobHandle(self._original.job(job_id), self._loop)
 
     jobs = _each(Client.jobs)

@@ -1,7 +1,7 @@
-"""Requests and answers: MessagePack over HTTP, tried again where that is safe, with refusals as typed errors.
+"""Send requests as MessagePack over HTTP, retry where that is safe, and turn refusals into typed errors.
 
-`Patience` says how long to wait before the next try, and when to give up. `BriefTransport` asks with what Python has
-itself: aiohttp and asyncio take a command that asks one thing longer to load than the grid takes to answer.
+`Patience` says how long to wait between retries, and when to give up. `BriefTransport` uses only Python's own HTTP
+client: for a command that makes one request, loading aiohttp and asyncio takes longer than the grid takes to answer.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a client tries.
+    """How long a client retries.
 
     Attributes
     ----------
     total_s : float
-        After which time a request is given up, with all its tries and the pauses between them.
+        Longest time for a request, with all its tries and the pauses between them.
     connect_s : float
-        ... if the gateway was never reached.
+        The same, if the gateway was never reached.
     try_s : float
-        After which time one try is given up.
+        Longest time for one try.
     silence_s : float
-        After which time a stream that says nothing is taken for cut off. The gateway says something every 15 s.
+        A stream without data for this long counts as cut; the gateway sends something every 15 s.
     first_pause_s, longest_pause_s : float
-        Between tries; each is twice as long as the one before, and then between half of that and the whole by chance,
-        so that clients that were cut off together do not come back together.
+        Pauses between tries. Each is twice as long as the one before, up to the longest, and then shortened by a random
+        factor between 1/2 and 1, so that clients that were cut off together do not return together.
     """
 
     total_s: float = 60.0
@@ -72,7 +72,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pauses:
-    """The pauses between tries; chance is drawn from a fresh generator if none is given."""
+    """The pauses between tries; without a generator, a new one draws their random factors."""
 
     def __init__(self, patience: Patience, rng: np.random.Generator | None = None, sleep: Sleep | None = None) -> None:
         self.patience, self._sleep, self._rng = patience, sleep, rng
@@ -80,15 +80,15 @@ class Pauses:
     async def sleep(self, pause_s: float) -> None:
         """Wait."""
         if self._sleep is None:
-            import asyncio  # only who has to wait, or asks several things, needs it
+            import asyncio  # imported here because a single request that succeeds does without it
 
             self._sleep = asyncio.sleep
         await self._sleep(pause_s)
 
     def length_s(self, tries: int) -> float:
-        """Return how long to wait after so many tries (from 1)."""
+        """Return the pause after a number of tries, from 1."""
         if self._rng is None:
-            import numpy as np  # only who has to wait needs it
+            import numpy as np  # imported here because a request that succeeds at once does without it
 
             self._rng = np.random.default_rng()
         longest = min(self.patience.longest_pause_s, self.patience.first_pause_s * 2.0 ** min(tries - 1, 60))
@@ -96,7 +96,7 @@ class Pauses:
 
 
 def seconds_to_wait(text: str | None, now: datetime.datetime) -> float | None:
-    """Return what a header ``Retry-After`` says, in seconds, or None if it says nothing that can be read.
+    """Return the seconds in a ``Retry-After`` header, or None if it is missing or unreadable.
 
     Examples
     --------
@@ -124,18 +124,18 @@ MSGPACK = "application/msgpack"
 PROBLEM_MSGPACK = "application/problem+msgpack"
 _ACCEPT = f"{MSGPACK}, {PROBLEM_MSGPACK}"
 _CONNECTIONS = 32
-"""For requests; streams have as many as there are, or whoever reads many of them could ask nothing more."""
+"""Most connections for requests. Streams do not count, so a client that reads many can still make requests."""
 
 
 def cut_errors() -> tuple[type[BaseException], ...]:
-    """Return how a request, or a stream, ends that another try may do better."""
+    """Return the errors of a request or a stream after which another try may succeed."""
     import aiohttp
 
     return aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError
 
 
 class GatewayAnswer(NamedTuple):
-    """What the gateway, or whoever is there, has answered."""
+    """An HTTP answer, from the gateway or from whatever else listens at its address."""
 
     status: int
     reason: str
@@ -144,7 +144,7 @@ class GatewayAnswer(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The type of its content."""
+        """The content type, without parameters."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
@@ -152,9 +152,10 @@ Query = Mapping[str, str] | list[tuple[str, str]]
 
 
 class TryAgain(GridweaveError):  # noqa: N818 - it never leaves this module
-    """What went wrong may go well at another try, after `after_s` at least; `error` is raised if there is none.
+    """A failure after which another try may succeed, `after_s` later at the earliest.
 
-    `was_reached`: the gateway may have heard the request.
+    `error` is raised if there is no time for another try. `was_reached` is True if the gateway may have received the
+    request.
     """
 
     def __init__(self, error: GridweaveError, *, after_s: float = 0.0, was_reached: bool = True) -> None:
@@ -163,30 +164,30 @@ class TryAgain(GridweaveError):  # noqa: N818 - it never leaves this module
 
 
 class Transport:
-    """The way to a gateway; made within a running event loop."""
+    """The connection to a gateway; created inside a running event loop."""
 
     def __init__(self, connection: Connection, pauses: Pauses) -> None:
         self.connection, self.pauses, self.patience = connection, pauses, pauses.patience
         self.headers = _headers(connection)
         self.trusted = _trusted(connection)
         self._sessions: dict[int, aiohttp.ClientSession] = {}
-        # Of a grid that runs here: the process that was seen to listen at its address.
+        # For a grid on this machine: the gateway process that was last seen at its address.
         self._gateway = gateway_here(connection)
 
     @functools.cached_property
     def _turns(self) -> asyncio.Semaphore:
-        """Gives requests connections in turn.
+        """Gives connections to requests in the order in which they asked.
 
-        Of aiohttp's own pool who has just let one go gets it again, and some wait for as long as there are others.
+        aiohttp's own pool gives a released connection back to the same caller, so others may wait indefinitely.
         """
         import asyncio
 
         return asyncio.Semaphore(_CONNECTIONS)
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
-        """Return the session with so many connections at most (0: as many as there are), made when it is first used."""
+        """Return the session with this limit on connections (0: none); the first call creates it."""
         if connections not in self._sessions:
-            import aiohttp  # a command that asks one question does without (`BriefTransport`)
+            import aiohttp  # imported here because commands that make one request do without it (`BriefTransport`)
 
             connector = aiohttp.TCPConnector(limit=connections, ssl=self.trusted)
             self._sessions[connections] = aiohttp.ClientSession(connector=connector, headers=self.headers)
@@ -206,12 +207,12 @@ class Transport:
         query: Query | None = None,
         body: msgspec.Struct | None = None,
     ) -> T:
-        """Ask the gateway, again and again if need be, and return its answer.
+        """Send a request, with retries, and return the answer.
 
-        UnavailableError if there was none in time; what was asked for may have been done all the same.
+        UnavailableError if there was no answer in time; the gateway may have carried out the request nevertheless.
         """
         data = encoded(body) if body is not None else None
-        encoded(query)  # a text that no URL can hold is refused before anything is asked
+        encoded(query)  # raises InputError for a text that no URL can contain
 
         async def once() -> T:
             headers = {"Accept": _ACCEPT} | ({"Content-Type": MSGPACK} if data is not None else {})
@@ -225,7 +226,7 @@ class Transport:
     async def exchange(
         self, method: str, path: str, query: Query, data: bytes | None, headers: Mapping[str, str]
     ) -> GatewayAnswer:
-        """Ask once, and return what was answered; raise TryAgain, or one of `cut_errors`, if nothing was."""
+        """Send a request once and return the answer; TryAgain, or one of `cut_errors`, if there is none."""
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=self.patience.try_s)
@@ -242,7 +243,7 @@ class Transport:
     async def stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a stream of whatever length; what cuts it later is one of `cut_errors`, to be mended by who reads it."""
+        """Open a stream; if it is cut later, the caller gets one of `cut_errors` and has to reopen it."""
         import aiohttp
 
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.patience.try_s, sock_read=self.patience.silence_s)
@@ -266,7 +267,7 @@ class Transport:
             response.close()
 
     async def _again(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Do something until it succeeds, fails for good, or has taken too long."""
+        """Repeat a call until it succeeds, fails for good, or has taken too long."""
         began_s, tries, slept_s, was_reached = time.monotonic(), 0, 0.0, False
         while True:
             tries += 1
@@ -278,9 +279,9 @@ class Transport:
             except cut_errors() as error:
                 last = self._cut(error)
             was_reached = was_reached or last.was_reached
-            # Whoever says when to come back is believed: it spreads its clients itself.
+            # A gateway that sends Retry-After spreads its clients itself.
             pause_s = last.after_s or self.pauses.length_s(tries)
-            # Pauses are counted as they were meant, whatever waits.
+            # Pauses count with their intended length, as `sleep` may be a fake.
             spent_s = max(time.monotonic() - began_s, slept_s) + pause_s
             most_s = self.patience.total_s if was_reached else min(self.patience.connect_s, self.patience.total_s)
             if spent_s > most_s:
@@ -289,7 +290,7 @@ class Transport:
             slept_s += pause_s
 
     async def _follow(self) -> None:
-        """See to it that a grid that runs here is asked where its own gateway is now, and nobody else."""
+        """For a grid on this machine, update the address and the token if its gateway has restarted."""
         if not self.connection.grid or (self._gateway is not None and self._gateway.is_alive):
             return
         try:
@@ -303,7 +304,7 @@ class Transport:
             await session.close()
 
     def _cut(self, error: BaseException) -> TryAgain:
-        """Return what a failed connection means."""
+        """Return or raise the error that a failed connection stands for."""
         import aiohttp
 
         url = self.connection.url
@@ -324,12 +325,12 @@ class Transport:
 
 
 def run_brief(work: Coroutine[Any, Any, T]) -> T:
-    """Run what asks over a `BriefTransport` alone and so never waits for an event loop; return what it returns.
+    """Run a coroutine that only uses a `BriefTransport`, and so needs no event loop, and return its result.
 
     Raises
     ------
     RuntimeError
-        If it does wait for something.
+        If the coroutine waits for something.
 
     Examples
     --------
@@ -344,24 +345,24 @@ def run_brief(work: Coroutine[Any, Any, T]) -> T:
         result: T = end.value
         return result
     work.close()
-    raise RuntimeError("this work waits for something: it needs an event loop, and a Transport")
+    raise RuntimeError("this coroutine waits for something, so it needs an event loop and a Transport")
 
 
 async def brief_sleep(pause_s: float) -> None:
-    """Wait, and let nothing else go on."""
+    """Block for some seconds."""
     time.sleep(pause_s)
 
 
 class BriefTransport(Transport):
-    """The way to a gateway for one request at a time; while one is under way, nothing else in this process goes on.
+    """A connection for one request at a time, which blocks the process.
 
-    It has no streams where there is no event loop (`run_brief`); else they are as those of `Transport`.
+    Streams need an event loop, so they do not work under `run_brief`.
     """
 
     async def exchange(
         self, method: str, path: str, query: Query, data: bytes | None, headers: Mapping[str, str]
     ) -> GatewayAnswer:
-        """Ask once, over a connection of its own, and return what was answered."""
+        """Send a request once over a new connection and return the answer."""
         url = self.connection.url
         connection = self._connected()
         try:
@@ -395,7 +396,7 @@ class BriefTransport(Transport):
         return connection
 
 
-# -- what is sent, and what is answered
+# -- headers, answers and errors
 
 
 def _headers(connection: Connection) -> dict[str, str]:
@@ -406,27 +407,27 @@ def _headers(connection: Connection) -> dict[str, str]:
 
 
 def _untrusted(url: str, why: str) -> UnavailableError:
-    """Return that a certificate is not trusted."""
+    """Return the error for a certificate that is not trusted."""
     return UnavailableError(
         f"{url}: its certificate is not trusted ({why}); name a file with its authority: GRIDWEAVE_CA"
     )
 
 
 def _not_tls(url: str, why: str | None) -> UnavailableError:
-    """Return that whoever is there speaks no TLS."""
+    """Return the error for a server that does not speak TLS."""
     return UnavailableError(f"{url}: does not speak TLS ({why}); is it http in place of https?")
 
 
 def _nobody_there(url: str, error: OSError) -> TryAgain:
-    """Return that no connection could be made."""
-    # asyncio puts the address where the words of the error belong.
+    """Return the failure to connect."""
+    # asyncio puts the address into the error's text, so the text is looked up by number.
     why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     right = "start a grid with `gridweave up`, or name the one that runs with --url or GRIDWEAVE_URL"
     return TryAgain(UnavailableError(f"no gateway answers at {url}: {why}; {right}"), was_reached=False)
 
 
 def _broken_off(url: str, error: BaseException) -> TryAgain:
-    """Return that an answer did not come in time, or not whole."""
+    """Return the failure of an answer that was late or incomplete."""
     if isinstance(error, TimeoutError):
         return TryAgain(UnavailableError(f"the gateway at {url} does not answer in time"))
     return TryAgain(UnavailableError(f"the gateway at {url} was cut off: {str(error) or type(error).__name__}"))
@@ -439,7 +440,7 @@ def _trusted(connection: Connection) -> ssl.SSLContext | bool:
         if not Path(connection.ca).is_file():
             raise OptionError("ca", f"{connection.ca}: there is no such file; name one with certificates (PEM)")
         context = ssl.create_default_context(cafile=connection.ca)
-        # Whoever names the certificate itself trusts it, whoever has signed it (the default from Python 3.13 on).
+        # A certificate that is named itself is trusted, whoever signed it (the default from Python 3.13 on).
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
     except (OSError, ValueError) as error:
@@ -459,7 +460,7 @@ def _decoded(kind: str, data: bytes, answer: type[T], url: str) -> T:
 
 
 def _problem(answered: GatewayAnswer, url: str) -> Exception:
-    """Return what a refusal means: an error, or that another try may do better."""
+    """Return the error that a refusal stands for, or TryAgain."""
     problem = _read_problem(answered, url)
     said: dict[str, Any] = {"status": problem.status, "kind": problem.type, "instance": problem.instance}
     whole = problem.detail
@@ -484,7 +485,7 @@ def _problem(answered: GatewayAnswer, url: str) -> Exception:
 
 
 def _read_problem(answered: GatewayAnswer, url: str) -> Problem:
-    """Return the problem document, or one made of the status, as of a proxy that knows of none."""
+    """Return the problem document of an answer; a proxy sends none, so make one from the status."""
     with contextlib.suppress(msgspec.MsgspecError):
         if answered.kind == PROBLEM_MSGPACK:
             return msgspec.msgpack.decode(answered.data, type=Problem)

@@ -24,7 +24,7 @@ from gridweave.cli.grid_client import (
 from gridweave.cli.options import named_as_typed
 from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.client.options import FLAGS, JOB_OPTIONS, JobOptions, SubmitOptions
+from gridweave.grid.client.options import FLAGS, JobOptions, SubmitOptions
 from gridweave.site.desk_messages import MOST_LISTED
 from gridweave.site.service.faults import fault_text
 from gridweave.site.times import span_text
@@ -69,11 +69,11 @@ def sites(
 
 
 def _print_links(found: KnownNetwork) -> None:
-    """Print the ways between the sites; where no links are written down, those that are known."""
+    """Print the paths between sites, or the single links if the grid knows no paths."""
     ways: list[tuple[str, str, NetworkPath | NetworkLink]] = [(way.origin, way.target, way) for way in found.paths]
     ways = ways or [(link.one, link.other, link) for link in found.links]
     if not ways:
-        say("nothing is known of the links between the sites")
+        say("the links between the sites are unknown")
         return
     rows = [
         (
@@ -105,10 +105,10 @@ def _print_sites(found: list[SiteInfo], machines: bool) -> None:
 
 
 def site_state(site: SiteInfo) -> str:
-    """Return how a site is, in a word."""
+    """Return the state of a site in a few words."""
     if not site.answers:
         return "does not answer"
-    # With one that can take in jobs a site does; otherwise it takes in nothing for the grid.
+    # One machine that can start jobs is enough for a site to work.
     stuck = bool(site.machines) and all(machine.problem for machine in site.machines)
     if site.problem:
         return "cut off from the grid"
@@ -169,7 +169,7 @@ def quote(reach: Reach, options: SubmitOptions) -> None:
 
     Example: gridweave quote -n 4 -t 10m --communication nearest-neighbour
     """
-    of_job = JobOptions(**{key: value for key, value in options.items() if key in JOB_OPTIONS})  # type: ignore[typeddict-item]
+    of_job: JobOptions = options  # the options on which a quote depends all are
     with named_as_typed(**FLAGS):
         found = reach.ask(lambda grid: grid.quote(**of_job))
     reach.show(found, print_forecast)
@@ -178,7 +178,7 @@ def quote(reach: Reach, options: SubmitOptions) -> None:
 
 
 _POLICY = ("mode", "order", "backfill", "head_reservation", "selection", "overhead", "lower_bound")
-"""What of the policy may be another."""
+"""The parts of the policy that can be changed."""
 
 
 _Drain = Annotated[

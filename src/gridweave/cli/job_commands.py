@@ -1,4 +1,4 @@
-"""Commands about jobs that were handed in: jobs, usage, show, explain, cancel, requeue, hold, release, logs."""
+"""Commands about submitted jobs: jobs, usage, show, explain, cancel, requeue, hold, release, logs."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ _EndedUntil = Annotated[
 _Csv = Annotated[bool, typer.Option("--csv", help="Print comma-separated values; times are in ms since 1970.")]
 
 EXPLAINED = 50
-"""For so many waiting jobs, from the front of the queue, the grid is asked when they start."""
+"""The grid is asked for the expected starts of this many jobs at the front of the queue."""
 
 BY = ("user", "account", "class", "name", "site", "day", "month")
-"""By what usage can be summed up."""
+"""What `gridweave usage` can group by."""
 
 
 _Limit = Annotated[
@@ -146,7 +146,7 @@ def jobs(
 def _wanted(
     state: Sequence[str] | None, outcome: Sequence[str] | None, all_jobs: bool
 ) -> tuple[Sequence[JobState], list[str]]:
-    """Return the states and outcomes that are asked for; if nothing is said, jobs that have not ended."""
+    """Return the states and outcomes to list; by default the states of jobs that have not ended."""
     from gridweave.site.job import OUTCOMES
     from gridweave.site.lifecycle import OPEN, OVER
 
@@ -157,7 +157,7 @@ def _wanted(
 
 
 def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -> None:
-    """Print jobs as a table, of those that wait with when they start, if that is known."""
+    """Print jobs as a table; `starts_ms` has the expected starts of waiting jobs, as far as they are known."""
     at_ms = now_ms()
     rows = [
         (
@@ -179,7 +179,7 @@ def print_jobs(records: Iterable[JobRecord], starts_ms: dict[int, int | None]) -
 
 
 def _starts(record: JobRecord, expected_ms: int | None, at_ms: int) -> str:
-    """Return when a job is expected to start, or has started."""
+    """Return the expected start of a waiting job, or the start of any other job."""
     if record.state == "waiting":
         return relative(expected_ms, at_ms)
     return relative(record.start_ms, at_ms)
@@ -213,7 +213,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def _span(since: str | None, until: str | None) -> dict[str, int | None]:
-    """Return the time that is asked for, as the grid is asked for it."""
+    """Return the time span of --since and --until as parameters of the request."""
     found = {
         "since_ms": None if since is None else parse_when_ms("--since", since, now_ms()),
         "until_ms": None if until is None else parse_when_ms("--until", until, now_ms()),
@@ -227,7 +227,7 @@ _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2})?", re.ASCII)
 
 
 def parse_when_ms(option: str, text: str, at_ms: int) -> int:
-    """Return an instant as people write it, in ms since 1970: a day, a time of a day, or how long ago it was.
+    """Return an instant in ms since 1970; it is written as a date, a time of today, or a time span before `at_ms`.
 
     Examples
     --------
@@ -302,7 +302,7 @@ def usage(
 
 
 def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys: Sequence[str]) -> None:
-    """Add a job to what it counts for: its node-hours at each site, the rest by its nodes there."""
+    """Add a job's usage to the sums of its keys; a split job is divided among its sites by their nodes."""
     run_ms = run_time_ms(record)
     if run_ms is None or record.end_ms is None:
         return
@@ -321,7 +321,7 @@ def _add_usage(sums: dict[tuple[str, ...], list[float]], record: JobRecord, keys
         found[2] += record.used.cpu_s / 3600 * nodes / total
 
 
-# -- one job, and what is wanted of jobs
+# -- one job, and actions on jobs
 
 OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)]
 All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
