@@ -1,4 +1,4 @@
-"""Arguments that several commands have, and how those of a command are read."""
+"""Arguments that several commands share, and the fast parsing of a command's arguments."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def with_parameters(
     make: Callable[[dict[str, Any]], Any],
     taken: Iterable[str],
 ) -> Command:
-    """Return a command with these parameters, that makes one of its own, `name`, of those that are `taken`."""
+    """Return a command with other parameters; those in `taken` are turned into the original's parameter `name`."""
 
     @functools.wraps(command)
     def changed(**given: Any) -> None:
@@ -75,34 +75,34 @@ _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class QuickCommand(TyperCommand):
-    """A command that leaves to typer only those of its arguments that are to be converted or checked.
+    """A command that parses plain arguments itself and leaves only the others to typer.
 
-    Some versions of typer load pydantic for that, which takes longer than all the rest of asking the grid one thing.
+    Some versions of typer load pydantic to convert arguments, which takes longer than a whole request to the grid.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments."""
-        if not ctx.resilient_parsing:  # else a shell completes it, and wants to know of all
+        """Parse the arguments."""
+        if not ctx.resilient_parsing:  # otherwise a shell is completing the command, and needs all parameters
             given, _, typed = self.make_parser(ctx).parse_args([*args])
-            if not any(param.is_eager for param in typed):  # such as --help, which tells of all
+            if not any(param.is_eager for param in typed):  # such as --help, which needs all parameters
                 plain = dict(self._plain(given))
                 ctx.params |= plain
                 ctx.meta[_READ] = {"help", *plain}
         return super().parse_args(ctx, args)
 
     def make_parser(self, ctx: Any) -> Any:
-        """Return what takes the words apart: for all arguments, whoever reads them."""
+        """Return the parser for all parameters, including those that are already parsed."""
         read = ctx.meta.pop(_READ, set())
         parser = super().make_parser(ctx)
         ctx.meta[_READ] = read
         return parser
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the arguments, but for those that have been read."""
+        """Return the parameters that are not parsed yet."""
         return [param for param in super().get_params(ctx) if param.name not in ctx.meta.get(_READ, ())]
 
     def _plain(self, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield name and value of what is not given and has a plain default, and of given texts and whole numbers."""
+        """Yield the name and the value of arguments that are texts, whole numbers, or absent with a plain default."""
         hints = get_type_hints(self.callback, include_extras=True)
         for param in self.params:
             value, default = given.get(param.name), param.default
@@ -120,7 +120,7 @@ class QuickCommand(TyperCommand):
 
 
 def _is_number(value: Any, least: float | None, most: float | None) -> bool:
-    """Return whether a word is a whole number as it should be; what is wrong with any other, typer says."""
+    """Whether a word is a whole number within the bounds; typer reports what is wrong with any other."""
     if not isinstance(value, str) or not _DIGITS.fullmatch(value):
         return False
     return (least is None or int(value) >= least) and (most is None or int(value) <= most)

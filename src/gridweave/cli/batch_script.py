@@ -1,4 +1,4 @@
-"""What a script says of its job: lines ``#GRIDWEAVE``, with the options of the command, and the common ``#SBATCH``."""
+"""Read the options in a script: ``#GRIDWEAVE`` lines with those of the command, and ``#SBATCH`` lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridweave.grid.client.options import SBATCH, SubmitOptions, joined, read_sb
 from gridweave.site.batch.slurm.settings import ALLOWED
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?=\s|-|$)(.*)")
-"""As Slurm has it: at the very beginning of the line, and the options may follow without a space."""
+"""As in Slurm: at the very beginning of the line; the options may follow without a space."""
 
 _MEANT = re.compile(r"\s*#(GRIDWEAVE|SBATCH)", re.IGNORECASE)
 
@@ -23,25 +23,25 @@ _OF_OTHERS = re.compile(r"\s*#(PBS|BSUB|COBALT|MSUB|OAR|PJM|\$)(?=\s+-|\s*$)")
 """Lines for PBS, LSF, Cobalt, Moab, OAR, Fujitsu TCS and Grid Engine."""
 
 Parse = Callable[[list[str]], SubmitOptions]
-"""Reads words as the command reads its own options."""
+"""Parses words like the options of the command."""
 
 _PASSED_ON = {"C": "constraint", "L": "licenses", "q": "qos", "w": "nodelist", "x": "exclude"}
 """Letters of options that only Slurm knows, and that a Slurm site passes on."""
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a line stands."""
+    """The file and the number of a line."""
 
     file: str
     line: int
 
-    def told(self, error: InputError) -> str:
-        """Return what is wrong, with the place if the error does not have it."""
+    def problem_of(self, error: InputError) -> str:
+        """Return an error's text with the place in front, unless it is there already."""
         here = f"{self.file}:{self.line}: "
         return str(error) if str(error).startswith(here) else here + str(error)
 
     def error(self, option: str, problem: str) -> InputError:
-        """Return the error of an option there."""
+        """Return the error for an option in this line."""
         return InputError(f"{self.file}:{self.line}: {option}: {problem}")
 
 
@@ -90,16 +90,16 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
             for option, value in _pairs(place, words, ignored):
                 slurm = joined(slurm, _slurm_option(place, option, value))
         except InputError as error:
-            problems.append(place.told(error))
+            problems.append(place.problem_of(error))
     if problems:
         raise ProblemsError(problems)
     return ScriptOptions(joined(slurm, own), of_slurm)
 
 
 def beginning_problem(text: str) -> str | None:
-    r"""Return the line of a script, and what is wrong with how it begins, as ``1: ...``; None if nothing is.
+    r"""Return the problem with the beginning of a script, with its line as ``1: ...``, or None.
 
-    The system looks for the interpreter in the first two bytes alone, and so do Slurm's commands.
+    Linux, like Slurm, recognizes an interpreter only if ``#!`` are the file's first two bytes.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def beginning_problem(text: str) -> str | None:
 
 
 def unread_lines(text: str, file: str) -> list[str]:
-    r"""Return a warning for each line that looks like options of the job, and is not read, as Slurm does not read it.
+    r"""Return a warning for each line that looks like options of the job but is not read (Slurm does not, either).
 
     Examples
     --------
@@ -147,7 +147,7 @@ def _is_command(line: str) -> bool:
 
 
 def _directives(text: str, file: str) -> Iterator[tuple[_Place, str, list[str]]]:
-    """Yield the lines that speak of the job, up to the first command of the script."""
+    """Yield the lines with options, as place, kind and words, up to the script's first command."""
     for number, line in enumerate(text.split("\n"), start=1):
         if _is_command(line):
             return
@@ -203,7 +203,7 @@ def _unsupported(place: _Place, shown: str, ignored: list[str] | None) -> None:
 
 
 def _slurm_option(place: _Place, name: str, value: str) -> SubmitOptions:
-    """Return what an option of an ``#SBATCH`` line says; InputError, with the place, if that is wrong by itself."""
+    """Return the value of an option in an ``#SBATCH`` line; InputError, with the place, if the value is invalid."""
     shown = f"#SBATCH --{name}"
     try:
         said = read_sbatch(name, value) if name in SBATCH else SubmitOptions(batch_options=(f"{name}={value}",))

@@ -46,10 +46,10 @@ Profile = Annotated[
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")]
 
 MOST_JOBS = 100_000
-"""So many jobs are named by one range at most."""
+"""Most jobs in one range."""
 
 COMPLETION_S = 1.0
-"""Nobody waits longer for a completion."""
+"""Longest time that a shell completion waits for the grid."""
 
 _TRY_S, _CONNECT_S = 30.0, 2.0
 _LAST_NUMBER = 2**62  # no job has a higher one
@@ -58,7 +58,7 @@ _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Reach:
-    """How a command reaches the grid, and how it prints what it was answered: the options that `at_grid` adds."""
+    """How a command reaches the grid and prints its answer: the options that `at_grid` adds."""
 
     url: Url = None
     here: Here = None
@@ -66,9 +66,9 @@ class Reach:
     as_json: Json = False
 
     def ask(self, work: Callable[[Client], Awaitable[T]], *, waits: bool = False) -> T:
-        """Return what comes of some work with the client of the grid, which is open while that runs.
+        """Run a coroutine with an open client, and return its result.
 
-        If it `waits`, other things go on while an answer is waited for, and streams may be read.
+        With `waits` the coroutine gets an event loop, which it needs to wait for jobs and to read streams.
         """
         from gridweave.cli.options import named_as_typed
         from gridweave.grid.client.client import Client
@@ -92,7 +92,7 @@ class Reach:
             return asyncio.run(run())
 
     def show(self, found: T, for_people: Callable[[T], None]) -> None:
-        """Print an answer: as JSON, or as people read it."""
+        """Print an answer, as JSON or for people."""
         if self.as_json:
             print_json(plain(found))
         else:
@@ -100,11 +100,11 @@ class Reach:
 
 
 at_grid = options_of(Reach)
-"""Gives a command the options of `Reach`, in place of its first parameter, ``reach``."""
+"""Decorator that gives a command the options of `Reach`, in place of its first parameter ``reach``."""
 
 
 def may(info: TokenInfo) -> str:
-    """Return what a token is for, in words.
+    """Return the permissions of a token in words.
 
     Examples
     --------
@@ -128,9 +128,9 @@ def may(info: TokenInfo) -> str:
 
 
 async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = False) -> list[int]:
-    """Return the numbers of the jobs that a user names, each once, in the order in which they are named.
+    """Return the numbers of the jobs that a user names, each once, in the user's order.
 
-    Of an array these may be only the jobs that have not ended.
+    With `open_only`, the name of an array stands for its jobs that have not ended.
     """
     found: dict[int, None] = {}
     for text in texts:
@@ -145,7 +145,7 @@ async def named_jobs(grid: Client, texts: Iterable[str], *, open_only: bool = Fa
 
 
 async def listed_jobs(grid: Client, own: str, query: Mapping[str, Any], most: int | None = None) -> list[JobRecord]:
-    """Return jobs of the grid and of all sites' own users, the newest first; or those of one site's own users."""
+    """Return the jobs of the grid and of all sites' own users, newest first; with `own`, of one site's users only."""
     if own:
         return [record async for record in grid.jobs(own=own, **query, limit=most)]
     found = {record.job_id: record async for record in grid.jobs(**query, limit=most)}
@@ -158,7 +158,7 @@ async def listed_jobs(grid: Client, own: str, query: Mapping[str, Any], most: in
 
 
 def job_numbers(text: str) -> Sequence[int] | None:
-    """Return the numbers that a text says, or None if it is a name.
+    """Return the job numbers in a text, or None if the text is a name.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def job_numbers(text: str) -> Sequence[int] | None:
 
 
 def agreed(option: str, would: str, question: str, otherwise: str) -> None:
-    """Have the user agree to what cannot be undone; a script says so with --yes."""
+    """Ask the user to confirm what cannot be undone; without a terminal, OptionError asks for --yes."""
     if not sys.stdin.isatty():
         raise OptionError(option, f"{would}; if that is meant, add --yes")
     if not typer.confirm(question, err=True):
@@ -187,14 +187,14 @@ def agreed(option: str, would: str, question: str, otherwise: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a struct as what JSON can say."""
+    """Convert a struct to types that JSON has."""
     import msgspec
 
     return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
 
 
 def checked_values(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the values of an option that may be repeated; commas do as well."""
+    """Return the values of an option that may be repeated or contain commas; OptionError for an unknown value."""
     values = [value.strip().lower() for text in given or () for value in text.split(",")]
     for value in values:
         check_known(option, value, known)
@@ -210,7 +210,7 @@ _MOST_RANGES = 20
 
 
 def jobs_text(job_ids: Iterable[int]) -> str:
-    """Return job numbers as people write them: the first ranges, and how many more there are.
+    """Return job numbers as ranges; after the first 20 ranges, only how many more jobs there are.
 
     Examples
     --------
@@ -224,12 +224,12 @@ def jobs_text(job_ids: Iterable[int]) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text without its end, if it is longer than so many characters."""
+    """Cut a text to at most `most` characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def places_text(places: Iterable[tuple[str, int]]) -> str:
-    """Return where a job runs.
+    """Return a job's sites and its nodes at each.
 
     Examples
     --------
@@ -240,12 +240,12 @@ def places_text(places: Iterable[tuple[str, int]]) -> str:
 
 
 def now_ms() -> int:
-    """Return the instant, since 1970."""
+    """Return the current time, since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def relative(time_at_ms: int | None, from_ms: int) -> str:
-    """Return how far an instant is.
+    """Return an instant as its distance from now.
 
     Examples
     --------
@@ -258,7 +258,7 @@ def relative(time_at_ms: int | None, from_ms: int) -> str:
 
 
 def clock(time_at_ms: int) -> str:
-    """Return an instant as the clock on the wall has it, with the date unless that is today."""
+    """Return an instant in local time, with the date unless it is today."""
     at, now = (datetime.datetime.fromtimestamp(ms / 1000).astimezone() for ms in (time_at_ms, now_ms()))
     return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M")
 
@@ -267,7 +267,7 @@ def clock(time_at_ms: int) -> str:
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """Return the states of jobs that begin so."""
+    """Return the job states that begin with a text."""
     return [state for state in (*OPEN, *OVER) if state.startswith(incomplete)]
 
 
@@ -278,14 +278,14 @@ States = Annotated[
 
 
 def complete_outcomes(incomplete: str) -> list[str]:
-    """Return how jobs end, where that begins so."""
+    """Return the job outcomes that begin with a text."""
     from gridweave.site.job import OUTCOMES
 
     return [outcome for outcome in OUTCOMES if outcome.startswith(incomplete)]
 
 
 def complete_sites(incomplete: str) -> list[str]:
-    """Return the sites of the grid whose names begin so; none if it does not answer at once, or there is none."""
+    """Return the grid's sites whose names begin with a text; none if no grid answers at once."""
     import asyncio
 
     from gridweave.grid.client.client import Client
@@ -351,7 +351,7 @@ def _typer_option(option: Option) -> Any:
 
 
 def print_forecast(forecast: Forecast) -> None:
-    """Print when a job starts and where, the reason of each site, and what a split would cost and gain."""
+    """Print when and where a job starts, each site's reason, and the cost and the gain of a split."""
     for line in _lines(forecast):
         typer.echo(visible(line))
     if forecast.sites:
@@ -393,7 +393,7 @@ def _lines(forecast: Forecast) -> list[str]:
 
 
 def _start_lines(forecast: Forecast) -> list[str]:
-    """Return when and where a job starts or has started, and for how long; what the reason says is left out."""
+    """Return when, where and for how long a job runs, without what the reason already says."""
     is_told = _tells_split(forecast)
     length = "" if is_told else _length(forecast)
     if forecast.start_ms is not None:
@@ -426,7 +426,7 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 
 
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
-    """Return the line about a split, without what other lines already say; empty if nothing is left."""
+    """Return the line about a split, without what other lines already say; may be empty."""
     if not split.places:
         return f"a split: {split.reason or 'it is not possible'}"
     if split.cost is not None:

@@ -169,7 +169,7 @@ def quote(reach: Reach, options: SubmitOptions) -> None:
 
     Example: gridweave quote -n 4 -t 10m --communication nearest-neighbour
     """
-    of_job: JobOptions = options  # the options on which a quote depends all are
+    of_job: JobOptions = options
     with named_as_typed(**FLAGS):
         found = reach.ask(lambda grid: grid.quote(**of_job))
     reach.show(found, print_forecast)

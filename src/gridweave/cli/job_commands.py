@@ -358,7 +358,7 @@ def show(reach: Reach, job: OneJob, elements: _Elements = False) -> None:
 
 
 async def _progress(grid: Client, record: JobRecord) -> JobProgress | None:
-    """Return how far a job has come, if it runs at one site whose limits count work; None otherwise."""
+    """Return the progress of a job that runs at one site whose limits count work, or None."""
     if record.state != "running" or len(record.places) != 1:
         return None
     found = (one for site in await grid.sites() if site.name == record.places[0][0] for one in site.progress)
@@ -366,14 +366,14 @@ async def _progress(grid: Client, record: JobRecord) -> JobProgress | None:
 
 
 def _progress_text(record: JobRecord, progress: JobProgress) -> str:
-    """Return what a job has done, how fast it works now, and how fast it did on average."""
+    """Return the work a job has done, its present speed and its average speed."""
     span_ms = max(1, now_ms() - (record.start_ms or 0))
     speeds = f"at {progress.speed:.0%} of full speed now, {min(1.0, progress.worked_ms / span_ms):.0%} on average"
     return f"{span_text(progress.worked_ms)} of work, {speeds}"
 
 
 def _print_elements(record: JobRecord) -> None:
-    """Print what became of the elements of a packed array."""
+    """Print how the tasks of a packed array ended."""
     again = Counter(record.interrupted)
     rows = [
         (
@@ -396,7 +396,7 @@ def _print_elements(record: JobRecord) -> None:
 
 
 def _elements_text(record: JobRecord) -> str:
-    """Return how it stands with the elements of a packed array, empty if it is none."""
+    """Return how many tasks of a packed array have ended, failed and were interrupted; empty for any other job."""
     from gridweave.site.elements import count_of
 
     left = record.left()
@@ -410,7 +410,7 @@ def _elements_text(record: JobRecord) -> str:
 
 
 def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[str, str]]:
-    """Yield what is known of a job, by name; what is not said is left out."""
+    """Yield the rows of `gridweave show`; empty values are left out."""
     from gridweave.site.eligibility import after_texts
     from gridweave.site.needs.text import resources_text
 
@@ -450,7 +450,7 @@ def _used_text(used: Used) -> str:
 
 
 def _split_text(record: JobRecord) -> str:
-    """Return what the split of a job costs, and how long it really took."""
+    """Return the expected cost of a job's split, and the run time it really had."""
     from gridweave.site.explain import took_text
 
     if record.split is None:
@@ -460,7 +460,7 @@ def _split_text(record: JobRecord) -> str:
 
 
 def _sharing_text(record: JobRecord) -> str:
-    """Return with whom a job shares or shared its nodes, what was expected of that, and what it came to."""
+    """Return which jobs share the nodes of a job, and the expected and the measured slowdown."""
     from gridweave.site.explain import really_text
 
     if record.sharing is None:
@@ -469,7 +469,7 @@ def _sharing_text(record: JobRecord) -> str:
 
 
 def _sends_text(record: JobRecord) -> str:
-    """Return what a job sends over the links: what it is taken to, or, before that is known, what its user says."""
+    """Return what a job sends over the links: what the grid assumes, or until then what its user has said."""
     traffic = record.request.traffic
     said = []
     if record.split is not None and record.split.communication:
@@ -488,7 +488,7 @@ _HEARD_LATE_MS = 10_000
 
 
 def _end_text(record: JobRecord) -> str:
-    """Return when a job ended, and how much later that was heard, if it was late."""
+    """Return when a job ended; if the grid learned of it late, also how much later."""
     ended_ms = processes_ended_ms(record)
     if ended_ms is None or record.end_ms is None:
         return ""
@@ -497,7 +497,7 @@ def _end_text(record: JobRecord) -> str:
 
 
 def _command(record: JobRecord) -> str:
-    """Return the command as a shell would read it; of a script that was shipped its name alone."""
+    """Return the command as a shell would read it, or the name of a script that was sent with the job."""
     import shlex
 
     from gridweave.grid.client.scripts import shipped_name
@@ -623,14 +623,14 @@ def _wish(
     ask: bool = False,
     signal: SignalName | None = None,
 ) -> None:
-    """Do what is wanted of jobs that are named, or of all that a query finds, once the user has agreed."""
+    """Carry out an action on the named jobs, or on all jobs that a query finds, after asking the user if `ask`."""
     if bool(texts) == (query is not None):
         raise OptionError(
             "JOB",
             "give job numbers or selection options, not both" if texts else "name the jobs, or give --all",
         )
     for text in texts or ():
-        job_numbers(text)  # what is wrong with one is told before a grid is looked for
+        job_numbers(text)  # raises for a malformed number before a grid is contacted
 
     async def work(grid: Client) -> tuple[list[int], list[int]]:
         if query is not None:
@@ -710,7 +710,7 @@ def logs(
 
 
 def _element(record: JobRecord, index: int) -> Element:
-    """Return what became of one element of a packed array."""
+    """Return the record of one task of a packed array; OptionError if it has not ended."""
     found = next((one for one in record.elements if one.index == index), None)
     if found is None:
         raise OptionError("--element", f"job {record.job_id} has no element {index} that has ended, as far as is known")

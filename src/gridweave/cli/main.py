@@ -1,4 +1,4 @@
-"""The command ``gridweave``: where all sub-commands hang, and how every error ends."""
+"""The command ``gridweave``: its subcommands, loaded when they are used, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridweave.version import __version__
 INTERRUPTED_STATUS = 130
 
 _COLLECT_AT = 100_000
-"""So many more objects before Python looks for cycles among them: imports make many, and none of them goes."""
+"""New objects before Python's garbage collector runs: imports create many objects, and none of them is garbage."""
 
 _PLAIN_WORDS = {
     "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
@@ -27,10 +27,10 @@ _PLAIN_WORDS = {
     "Input should be greater than or equal to": "must be at least",
     "Input should be less than or equal to": "must be at most",
 }
-"""How typer words what is wrong with a number, and how we do; other words of its are printed as they are."""
+"""Typer's words for invalid numbers, and ours; its other messages are printed unchanged."""
 
 _JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
-"""Under which headings the help has the commands."""
+"""The headings of the commands in the help."""
 
 _FILES: dict[str, tuple[tuple[str, str], ...]] = {
     _JOBS: (
@@ -58,16 +58,16 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
         ("net", "net"),
     ),
 }
-"""In which file of this folder each command is, by heading, in the order of the help."""
+"""The file of each command in this folder, by heading, in the order of the help."""
 
 _GROUPS = ("token", "trace", "scenario", "net")
-"""Commands that have commands of their own."""
+"""Commands that have subcommands."""
 
 _NAMED_OTHERWISE = {"run": "run_scenario", "open": "open_pages", "what-if": "what_if", "give-up": "give_up"}
 
 
 def make_app(only: str | None = None) -> typer.Typer:
-    """Return the command with all its commands, or with one of them alone, so that no other is loaded."""
+    """Return the command with all its subcommands, or with only one, so that no other file is loaded."""
     places = [
         (heading, file, name) for heading, files in _FILES.items() for file, names in files for name in names.split()
     ]
@@ -90,7 +90,7 @@ def make_app(only: str | None = None) -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Return the command with all its commands as ``app``, for whoever does not run one."""
+    """Return the command with all its subcommands as ``app``, for documentation and tests."""
     if name != "app":
         raise AttributeError(name)
     return make_app()
@@ -121,13 +121,13 @@ def _main(
 
 
 def run() -> None:
-    """Run the command; end with 0, or the status of the error (README.md), or 130 when interrupted.
+    """Run the command; exit with 0, the status of the error (README.md), or 130 when interrupted.
 
-    What the system fails at, such as writing to a full disk, ends with 1.
+    An error of the operating system, such as a full disk, exits with 1.
     """
     gc.set_threshold(_COLLECT_AT)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that has not all letters still gets the figures
+        sys.stdout.reconfigure(errors="replace")  # a terminal without all characters still gets the numbers
     try:
         status = make_app(_asked())(standalone_mode=False, prog_name="gridweave")
     except ProblemsError as error:
@@ -145,24 +145,24 @@ def run() -> None:
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        # Whoever read the output has gone (`gridweave ... | head`): nothing is wrong, and nobody is there to be told.
+        # The reader of the output has closed it (`gridweave ... | head`), which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    if status == INTERRUPTED_STATUS:  # typer makes this of Ctrl-C
+    if status == INTERRUPTED_STATUS:  # what typer returns for Ctrl-C
         _end_interrupted()
     sys.exit(status)
 
 
 def _asked() -> str | None:
-    """Return which command is asked for; None if that is not plain: then all are loaded."""
+    """Return the subcommand that is called, or None to load all of them."""
     is_plain = len(sys.argv) > 1 and "_GRIDWEAVE_COMPLETE" not in os.environ
     return sys.argv[1] if is_plain else None
 
 
 def _usage_line(error: Any) -> str:
-    """Return in one line what typer has to say of a call that it does not understand."""
+    """Return typer's message about invalid arguments in one line."""
     problem = " ".join(error.format_message().split())
-    if not problem:  # the help has been printed in place of an error
+    if not problem:  # the help has been printed instead of an error
         return ""
     for words, plain in _PLAIN_WORDS.items():
         problem = problem.replace(words, plain)
@@ -179,11 +179,11 @@ def _end(message: str, status: int) -> NoReturn:
 def _tell(message: str) -> None:
     from gridweave.cli.terminal import visible
 
-    line = " ".join(message.splitlines())  # the name of a file may have many
+    line = " ".join(message.splitlines())  # a file name may contain line ends
     typer.echo(visible(f"gridweave: {line}"), err=True)
 
 
 def _end_interrupted() -> NoReturn:
     typer.echo("gridweave: interrupted", err=True)
-    # Compiled code may still run in a thread (see `interruptible`), and its ground is not to be taken from under it.
+    # Compiled code may still run in a thread (see `interruptible`); a regular exit would free its memory.
     os._exit(INTERRUPTED_STATUS)

@@ -1,4 +1,4 @@
-"""Values of options as people write them, made into what the library takes."""
+"""Parse the values of options for simulations into the library's types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LIMIT_KEYS = ("wider-than", "longer-than", "user", "days", "from", "to", "max-n
 _WINDOW_KEYS = ("days", "from", "to")
 _RESERVATION_KEYS = ("start", "length", "nodes", "requested")
 
-# What the library calls its arguments, where that is not what one types.
+# Arguments of the library whose options have other names.
 _TYPED = {
     "aging_ms": "--aging",
     "factor": "--shrink",
@@ -43,9 +43,9 @@ _TYPED = {
 
 @contextmanager
 def named_as_typed(**typed: str) -> Iterator[None]:
-    """Have errors that name an argument of the library name the option of the command instead.
+    """Make errors that name an argument of the library name the option of the command instead.
 
-    The options that are given have other names than the arguments that they go to.
+    `typed` maps arguments to options where the names differ by more than hyphens.
     """
     try:
         yield
@@ -58,13 +58,13 @@ def named_as_typed(**typed: str) -> Iterator[None]:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed of which there can be no generator."""
+    """Raise OptionError for a negative seed."""
     if seed < 0:
         raise OptionError("--seed", f"is {seed}; a whole number from 0 up")
 
 
 def split_names(option: str, text: str) -> list[str]:
-    """Return the names in a comma-separated list, in small letters, each once."""
+    """Return the names in a comma-separated list, in lower case, without repetitions."""
     names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
     if not names:
         raise OptionError(option, f"{text!r} contains no name; write one, or several with commas")
@@ -72,7 +72,7 @@ def split_names(option: str, text: str) -> list[str]:
 
 
 def parse_limit(text: str, nodes: int) -> Limit:
-    """Return a limit of a planning site, such as ``wider-than=75%,days=mon-fri,from=8:00,to=18:00``."""
+    """Parse a limit of a planning site, such as ``wider-than=75%,days=mon-fri,from=8:00,to=18:00``."""
     from gridweave.site.policy import Limit
 
     values = _pairs("--limit", text, _LIMIT_KEYS)
@@ -93,9 +93,9 @@ def parse_limit(text: str, nodes: int) -> Limit:
 
 
 def parse_reservation(number: int, text: str, nodes: int) -> Request:
-    """Return a request for an advance reservation, such as ``start=10d,length=2h,nodes=50%,requested=9d``.
+    """Parse a request for an advance reservation, such as ``start=10d,length=2h,nodes=50%,requested=9d``.
 
-    Times count from the trace's instant zero, and it is requested then if nothing else is said.
+    Times count from the start of the trace, which is also the default of ``requested``.
     """
     from gridweave.site.messages import ReservationRequested
 
@@ -142,7 +142,7 @@ def _whole(key: str, text: str, *, option: str = "--limit") -> int:
 
 
 def _nodes(key: str, text: str, nodes: int, *, option: str = "--limit") -> int:
-    """Return a number of nodes, or a percentage of them rounded down."""
+    """Parse a number of nodes, or a percentage of `nodes`, which is rounded down."""
     if not text.endswith("%"):
         return _whole(key, text, option=option)
     match = _PER_CENT.fullmatch(text)
@@ -200,7 +200,7 @@ def policies(
     own: list[str],
     nodes: int,
 ) -> list[Policy]:
-    """Return the policies that the options of a command name: every combination of the lists."""
+    """Return the policies that the options name: every combination of the lists."""
     from gridweave.site.disciplines.dictionary import entry_named, read_policy
 
     with named_as_typed():
@@ -232,12 +232,12 @@ def policies(
 
 
 def _unless(value: T, usual: T) -> T | None:
-    """Return what was given; None if that is what holds anyway."""
+    """Return a value, or None if it is the default."""
     return None if value == usual else value
 
 
 def _values(text: str, table: type[msgspec.Struct]) -> dict[str, list[object]]:
-    """Return the values of each key that a text names."""
+    """Return the values of each key in a text of --option."""
     if text.startswith("@"):
         return {key: [value] for key, value in _options_in(text[1:], table).items()}
     key, separator, written = (part.strip() for part in text.partition("="))
@@ -247,10 +247,10 @@ def _values(text: str, table: type[msgspec.Struct]) -> dict[str, list[object]]:
 
 
 def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
-    """Return a discipline's own options, under the key of their table: one for each combination of their values.
+    """Return tables of a discipline's own options, one for each combination of their values.
 
-    A text is ``key=value``, as in a scenario or a bare word, ``key=value,value``, or ``@FILE``, a TOML file of such
-    keys. OptionError or ScenarioError if it is none, or the discipline does not know it.
+    A text is ``key=value`` (TOML or a bare word), ``key=value,value``, or ``@FILE``, a TOML file with such keys.
+    OptionError or ScenarioError if the text is neither, or the discipline does not have the option.
     """
     if not texts:
         return [{}]
@@ -269,7 +269,7 @@ def own_options(entry: Entry, texts: list[str]) -> list[dict[str, object]]:
 
 
 def _options_in(file: str, table: type[Any]) -> dict[str, Any]:
-    """Return the options in a TOML file; what is wrong with them is told with its line."""
+    """Return the options in a TOML file; errors name the line."""
     from gridweave.grid.config.toml import convert_table, parse_toml, text_of_file
 
     raw, report = parse_toml(file, text_of_file(Path(file)))
@@ -279,7 +279,7 @@ def _options_in(file: str, table: type[Any]) -> dict[str, Any]:
 
 
 def _value(written: str) -> object:
-    """Return a value as TOML has it; a bare word is a text."""
+    """Parse a TOML value; a bare word is a text."""
     try:
         return tomllib.loads(f"value = {written}\n")["value"]
     except ValueError:

@@ -104,7 +104,7 @@ def compare_sharing(
 
 
 def _policies(variants: str, backfills: str, max_slowdown: float) -> list[SharingPolicy]:
-    """Return every combination that the options name."""
+    """Return every combination of the named variants and backfillings."""
     import msgspec
 
     from gridweave.site.disciplines.sharing.policy import VARIANTS
@@ -131,7 +131,7 @@ def _model(slowdowns: str | None) -> SlowdownModel:
 
 
 def _prepared(trace: str, nodes: int | None, resources: str, seed: int) -> tuple[Workload, Sequence[str]]:
-    """Read the trace, and give its jobs their resources."""
+    """Read the trace and assign resources to its jobs; return it with remarks."""
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
@@ -202,7 +202,7 @@ def _as_json(result: SimulationResult) -> dict[str, object]:
 
 
 def _write(results: list[SimulationResult], out: str) -> int:
-    """Write the jobs of each variant, and all figures."""
+    """Write the jobs of each variant, and the metrics of all; return the number of files."""
     import re
     from pathlib import Path
 

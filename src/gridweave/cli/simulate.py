@@ -1,4 +1,4 @@
-"""``gridweave simulate``: one site, one trace, one policy or several; ``gridweave bound``: how good any could be."""
+"""``gridweave simulate``: one site under one or several policies; ``gridweave bound``: a bound for all policies."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ Plots = Annotated[bool, typer.Option(help="Whether --out draws plots.")]
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked for on the command line: each option under its name."""
+    """The options of the command."""
 
     trace: Trace
     nodes: Nodes = None
@@ -228,17 +228,17 @@ class _Asked:
 
     @property
     def sharing(self) -> SharingOptions:
-        """What goes with shared nodes alone."""
+        """The options for shared nodes."""
         return SharingOptions(**{one.name: getattr(self, one.name) for one in fields(SharingOptions)})
 
     def policies(self, nodes: int) -> list[Policy]:
-        """Return the policies of a site of so many nodes: every combination of what is listed."""
+        """Return the policies for a site with this number of nodes: every combination of the listed names."""
         limits, own = list(self.limit or ()), list(self.option or ())
         named = (self.discipline, self.order, self.backfill, self.choice)
         return policies(*named, self.slack, self.aging, limits, own, nodes)
 
     def requests(self, nodes: int) -> list[Request]:
-        """Return the reservations that are requested of a site of so many nodes."""
+        """Return the reservation requests to a site with this number of nodes."""
         return [parse_reservation(number, text, nodes) for number, text in enumerate(self.reservation or (), start=1)]
 
 
@@ -311,7 +311,7 @@ def _show(asked: _Asked, ready: _Ready, results: list[SimulationResult]) -> None
 
 
 def _checked_entry(asked: _Asked) -> Entry:
-    """Return the discipline; refuse what does not go with it, and what can be seen to be wrong without the trace."""
+    """Return the discipline; OptionError for whatever can be found wrong with the options before the trace is read."""
     from gridweave.site.disciplines.dictionary import entry_named
 
     with named_as_typed():
@@ -328,24 +328,24 @@ def _checked_entry(asked: _Asked) -> Entry:
 
 @dataclass(frozen=True)
 class _Ready:
-    """What is simulated, read and checked."""
+    """The inputs of the simulation, read and checked; `matrix_ms` is the instant at which --show-matrix prints."""
 
     workload: Workload
     policies: list[Policy]
     requests: list[Request]
     node_events: list[NodeEvent]
     saving: Saving | None
-    matrix_ms: int | None  # when the matrix is shown
+    matrix_ms: int | None
 
 
 def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
-    """Read what is simulated, and say what is to be said of it."""
+    """Read and check the inputs, and print remarks about them."""
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.traces.outages import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
 
     check_nodes(asked.nodes)
-    # For their names, before a long trace is read; and again when it is known what a part of the nodes is.
+    # Invalid names are found before a long trace is read; percentages of the nodes are known only afterwards.
     named = asked.policies(asked.nodes or MAX_WIDTH)
     asked.requests(asked.nodes or MAX_WIDTH)
     matrix_ms = _check_matrix_option(asked.show_matrix, named)
@@ -361,7 +361,7 @@ def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
 
 
 def _saving(asked: _Asked, chosen: list[Policy]) -> Saving | None:
-    """Return where the simulation is saved, and taken up from, if it is."""
+    """Return where the simulation is saved and continued from, or None."""
     save, resume = asked.save, asked.resume
     if save is not None and resume is not None:
         raise OptionError("--resume", "saves to its file as well; leave --save out")
@@ -378,7 +378,7 @@ def _saving(asked: _Asked, chosen: list[Policy]) -> Saving | None:
 
 @contextmanager
 def _saved_on_interrupt(saving: Saving | None) -> Iterator[None]:
-    """Have a simulation that is interrupted saved first; a second interrupt ends it at once."""
+    """Save a simulation that is interrupted before it ends; a second interrupt ends it at once."""
     try:
         yield
     except KeyboardInterrupt:
@@ -391,7 +391,7 @@ def _saved_on_interrupt(saving: Saving | None) -> Iterator[None]:
 
 
 def _check_optimum(every: int | None, discipline: str) -> None:
-    """Check what is asked of the best plans, and that there is a solver, before a long trace is played."""
+    """Check --optimum-every, and that a solver is installed, before a long trace is simulated."""
     if every is None:
         return
     from gridweave.site.disciplines.dynp.policy import NAME
@@ -405,9 +405,9 @@ def _check_optimum(every: int | None, discipline: str) -> None:
 
 
 def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tuple[str, ...]:
-    """Return the optional columns of a trace that are read; a million jobs have 8 MB of each.
+    """Return the optional columns of a trace to read; each takes 8 MB for a million jobs.
 
-    Of the disciplines with kernels none reads any, but for a limit for one user.
+    The disciplines with kernels use none, except for a limit for one user.
     """
     from gridweave.scenarios.traces.load import columns_of
     from gridweave.site.policy import SitePolicy
@@ -420,7 +420,7 @@ def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tupl
 
 
 def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Workload, Sequence[str]]:
-    """Read the trace and apply what the options ask for; return it with what is to be said of it."""
+    """Read the trace and change it as the options say; return it with remarks about it."""
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
@@ -431,7 +431,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     rng = np.random.default_rng(asked.seed)
     by_class = asked.run_times.startswith("experience:") or asked.priorities != "keep"
     columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None or by_class)
-    # Tasks are not processors: which jobs are too wide is known when they have needs.
+    # The trace counts processors, not tasks: jobs that are too wide are found once their needs are known.
     nodes = None if asked.needs else asked.nodes
     workload, report = load_workload(asked.trace, nodes=nodes, columns=columns, cancelled=asked.cancelled)
     if asked.shrink != 1.0:
@@ -454,7 +454,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
 
 
 def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
-    """Return what to say of policies that ask for what the trace does not tell, or that its jobs are too wide for."""
+    """Return remarks about policies that use values that the trace lacks, or that its jobs are too wide for."""
     from gridweave.site.disciplines.dictionary import entry_of
 
     lines = []
@@ -476,7 +476,7 @@ def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
 
 
 def _losses(results: list[SimulationResult], every: int | None) -> list[dict[str, float]]:
-    """Return what each policy loses against the best plans, if that is asked."""
+    """Return how much worse each policy is than the best plans; empty without --optimum-every."""
     if every is None:
         return []
     with delayed_progress("Solving") as report:
@@ -492,7 +492,7 @@ def _print(results: list[SimulationResult]) -> None:
         say(f"job {job_id} is refused: {reason}")
     if len(results[0].refused) > 5:
         say(f"... and {len(results[0].refused) - 5} more jobs are refused")
-    # In a narrower window long lines are better than numbers cut into pieces.
+    # In a narrow window, long lines are better than numbers broken over lines.
     console = Console(width=max(Console().width, _MIN_WIDTH))
     with console.capture() as printed:
         console.print(metrics_table(results))
@@ -538,7 +538,7 @@ def _write(results: list[SimulationResult], out: str, *, plots: bool) -> int:
 
 
 def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
-    """Return the instant for which the matrix is asked; None if it is not.
+    """Return the instant of --show-matrix, or None.
 
     Raises
     ------
@@ -555,7 +555,7 @@ def _check_matrix_option(text: str | None, chosen: list[Policy]) -> int | None:
 
 
 def _print_matrices(workload: Workload, nodes: int | None, chosen: list[Policy], at_ms: int) -> None:
-    """Print the matrix of each policy at an instant; the slice that goes on is marked."""
+    """Print the matrix of each policy at an instant; the slice that is running is marked."""
     from gridweave.scenarios.batch.slices import matrix_at
     from gridweave.site.disciplines.gang.matrix import matrix_rows
     from gridweave.site.disciplines.gang.policy import GangPolicy
@@ -634,7 +634,7 @@ _BOUND_SHOWN = {
     "migrations/h": ("migrations_per_h", ",.1f"),
     "nodes' memory moved/h": ("moved_nodes_per_h", ",.1f"),
 }
-"""Heading to what stands below it, and how that is written."""
+"""Heading to the name of the column's metric and its format."""
 
 
 def _bound_row(row: dict[str, object]) -> list[str]:
@@ -642,7 +642,7 @@ def _bound_row(row: dict[str, object]) -> list[str]:
 
 
 def _policy_named(name: str) -> Policy:
-    """Return the policy of a name that people write."""
+    """Return the policy of a name in --against."""
     from gridweave.site.disciplines.fractional.policy import FractionalPolicy
     from gridweave.site.policy import SitePolicy
 
@@ -653,7 +653,7 @@ def _policy_named(name: str) -> Policy:
 
 
 def _compared(workload: Workload, nodes: int, policy: Policy, least: float) -> dict[str, float]:
-    """Return the metrics of a discipline, with how far it is from the bound."""
+    """Return the metrics of a discipline, including its distance from the bound."""
     from gridweave.scenarios.batch.simulate import simulate_site
 
     result = interruptible(lambda: simulate_site(workload, nodes, policy))
@@ -669,14 +669,14 @@ def _compared(workload: Workload, nodes: int, policy: Policy, least: float) -> d
 def _tasks_of(
     trace: str, nodes: int | None, needs: str | None, jobs: int | None, load: float | None, seed: int
 ) -> tuple[Workload, int]:
-    """Read the trace and apply what the options ask for; return it with the number of nodes."""
+    """Read the trace and change it as the options say; return it with the number of nodes."""
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.traces.resources import with_needs_said
     from gridweave.scenarios.workload.needs import with_load
 
-    # Tasks are not processors: which jobs are too wide is known when they have needs.
+    # The trace counts processors, not tasks: jobs that are too wide are found once their needs are known.
     workload = load_workload(trace, nodes=None if needs else nodes)[0]
     if jobs is not None:
         if jobs < 1:

@@ -1,4 +1,4 @@
-"""`gridweave submit`: hand in a command or a script."""
+"""`gridweave submit`: submit a command or a script."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
 
 
 class SubmitCommand(QuickCommand):
-    """A command that notes whether what it is to run stands behind ``--``."""
+    """A command that records whether the job's command was given behind ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments."""
+        """Parse the arguments."""
         before = list(args)
         rest = super().parse_args(ctx, args)
         command = ctx.params.get("command") or ()
@@ -131,9 +131,9 @@ async def _send(
 
 
 def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
-    """Return what each job is to run: several words that all are scripts here are a job each.
+    """Return the command of each job; several words that are all scripts on this computer are one job each.
 
-    What stands behind ``--`` after a script are its arguments, whatever they are.
+    Words behind ``--`` after a script are always its arguments.
     """
     if ctx.meta.get(_AFTER_DASHES) or len(command) < 2:
         return [command]
@@ -208,7 +208,7 @@ def _tell(jobs: list[JobHandle], wanted: list[JobRequest], arrays: list[str], as
 
 
 async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
-    """Wait for all jobs, and end in an error if one of them has not ended well."""
+    """Wait for all jobs; JobFailedError if one of them did not finish successfully."""
     import asyncio
 
     try:
@@ -235,7 +235,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
 
 
 def _ended_text(records: list[JobRecord]) -> str:
-    """Return that jobs have finished, and of a single one after what time and where."""
+    """Return that jobs have finished; for a single job, also its run time and its sites."""
     if len(records) > 1:
         return f"{len(records):,} jobs have finished"
     (record,) = records
@@ -245,7 +245,7 @@ def _ended_text(records: list[JobRecord]) -> str:
     return f"job {record.job_id} has finished{ran}{where}"
 
 
-# -- what is to be run
+# -- the command or script
 
 
 def _work(
@@ -269,7 +269,7 @@ def _work(
 
 
 def _script(name: str) -> str | None:
-    """Return what a script says that is here, or None if it is none, and so a command of the machines."""
+    """Return the text of a script on this computer, or None if the name is a command on the machines."""
     if name == "-":
         return _begun(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
     path = Path(name)
@@ -281,7 +281,7 @@ def _script(name: str) -> str | None:
         if path.suffix in _SCRIPT_ENDINGS:
             raise InputError(f"{name}: there is no such file here; for a command on the machines write: -- {name}")
         return None
-    # What begins with a mark or a blank before its #! is a script that somebody's editor has changed.
+    # A file with a byte order mark or a blank before its #! is a script that an editor has changed.
     begins = data.removeprefix(codecs.BOM_UTF8).lstrip()
     if begins.startswith(b"#!") or path.suffix in _SCRIPT_ENDINGS:
         return _begun(_decoded(data, name), name)
@@ -289,7 +289,7 @@ def _script(name: str) -> str | None:
 
 
 def _begun(text: str, name: str) -> str:
-    """Return the text of a script; InputError if it does not begin so that it can be run."""
+    """Return the text of a script; InputError if its beginning keeps it from running."""
     from gridweave.cli.batch_script import beginning_problem
 
     problem = beginning_problem(text)
