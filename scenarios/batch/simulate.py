@@ -140,10 +140,10 @@ def simulate_site(
         Jobs, or the file or name of a trace. A job that still waits at its ``cancel_ms`` leaves the queue; -1 means
         never.
     nodes : int or sequence of NodeKind, optional
-        Nodes of the site, or the kinds of nodes that jobs share. By default those of the machine that the workload was
-        recorded on.
+        Nodes of the site, or the kinds of nodes that jobs share. Defaults to the nodes of the machine on which the
+        workload was recorded.
     policy : Policy or str, optional
-        Scheduling policy of the site, for any discipline, or the name of a variant of node sharing. Defaults to a
+        Scheduling policy, for any discipline. A string names a variant of node sharing. Defaults to a
         `gridweave.site.policy.SitePolicy`.
     reservations : sequence of (int, ReservationRequested)
         Advance reservations with the times in ms of their requests; for planning. A reservation that does not fit when
@@ -167,7 +167,7 @@ def simulate_site(
         Called from time to time, and at the end, with the number of jobs submitted so far and the number of jobs that
         are not refused.
     saving : Saving, optional
-        For the disciplines queue and planning: saves the simulation as it runs, and resumes it.
+        Saves the simulation as it runs, and resumes it; for the disciplines queue and planning.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def simulate_site(
     Raises
     ------
     InputError
-        If the trace cannot be read, an option is unknown or not for this policy, the number of nodes is not known, a
+        If the trace cannot be read, an input is unknown or not for this policy, the number of nodes is unknown, a
         column has invalid values, or a job could take longer than `gridweave.site.job.MAX_TIME_MS`.
 
     Examples
@@ -224,7 +224,7 @@ def simulate_grid(
     home : array_like of int, shape (n,), optional
         Home site of each job, for mode ``local``; defaults to round robin in submit order.
     rng : numpy.random.Generator, optional
-        For the selection ``random``; one draw per job.
+        For selection ``random``; one draw per job.
     sensitivity : array_like of float, shape (n,), optional
         Factor for the overhead of each job when it is split, >= 0; higher for jobs that communicate more. Defaults to
         1.
@@ -246,7 +246,7 @@ def simulate_grid(
 
     Examples
     --------
-    Two sites, on which the last job is split:
+    Two sites where the last job is split:
 
     >>> from gridweave.grid.policy import GridPolicy
     >>> jobs = Workload(job_id=[1, 2], submit_ms=[0, 1], width=[3, 6], estimate_ms=[100, 50], run_ms=[100, 50])

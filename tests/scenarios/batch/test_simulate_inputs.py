@@ -55,7 +55,7 @@ def test_a_policy_decides_what_is_simulated() -> None:
     [
         ((4,), {"home": [0] * 40}, "home: is not used by a site; leave it out, or give another policy"),
         (([4, 4], GridPolicy()), {"driver": "core"}, "driver: is not used by a grid; leave it out"),
-        ((4, SitePolicy()), {"order": "sjf"}, "order: is a part of the policy; give it there, or no policy"),
+        ((4, SitePolicy()), {"order": "sjf"}, "order: is part of the policy; set it there, or give no policy"),
         ((4,), {"cores": 2}, "cores: is not used by the discipline queue; leave it out"),
     ],
 )
