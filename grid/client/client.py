@@ -19,9 +19,9 @@ from gridweave.grid import api
 from gridweave.grid.client import arguments, records, streams
 from gridweave.grid.client.arguments import AnyJob, AnyJobs
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
+from gridweave.grid.client.job_options import JobOptions
 from gridweave.grid.client.mapping import TAIL_BYTES, Results, called, outcomes_of
 from gridweave.grid.client.network import graph_of
-from gridweave.grid.client.options import JobOptions
 from gridweave.grid.client.requests import (
     EncodedJobs,
     Runnable,

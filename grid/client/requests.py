@@ -15,8 +15,9 @@ from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.api import NewJob
 from gridweave.grid.client.arguments import afters, encoded, environment_of, many, typed_request, whole
 from gridweave.grid.client.arguments import text as as_text
+from gridweave.grid.client.job_options import DEFAULT_LIMIT, IfLost, JobOptions, Limit, Needs
 from gridweave.grid.client.option_texts import parse_data, parse_limit
-from gridweave.grid.client.options import DEFAULT_LIMIT, JOB_OPTIONS, IfLost, JobOptions, Limit, Needs
+from gridweave.grid.client.options import JOB_OPTIONS
 from gridweave.site.job import JobForm, JobRequest, Program, Resources, Traffic, Where, request_problem
 from gridweave.site.launch import Call
 from gridweave.site.needs.text import parse_resources

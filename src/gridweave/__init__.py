@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         UnavailableError,
     )
     from gridweave.grid.client.client import Client, JobHandle
-    from gridweave.grid.client.options import JobOptions
+    from gridweave.grid.client.job_options import JobOptions
     from gridweave.grid.client.sync import SyncClient, SyncJobHandle
     from gridweave.grid.client.transport import Patience
     from gridweave.scenarios.batch.simulate import simulate, simulate_grid, simulate_site
@@ -41,7 +41,7 @@ _HOMES = {
     "InputError": "gridweave.errors",
     "JobHandle": "gridweave.grid.client.client",
     "JobFailedError": "gridweave.errors",
-    "JobOptions": "gridweave.grid.client.options",
+    "JobOptions": "gridweave.grid.client.job_options",
     "JobRequest": "gridweave.site.job",
     "Limit": "gridweave.site.policy",
     "NotAllowedError": "gridweave.errors",

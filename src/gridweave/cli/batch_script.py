@@ -11,7 +11,8 @@ import msgspec
 
 from gridweave.cli.submit_options import check_alone
 from gridweave.errors import InputError, OptionError, ProblemsError
-from gridweave.grid.client.options import SBATCH, SubmitOptions, joined, read_sbatch
+from gridweave.grid.client.job_options import SubmitOptions
+from gridweave.grid.client.options import SBATCH, joined, read_sbatch
 from gridweave.site.batch.slurm.settings import ALLOWED
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?=\s|-|$)(.*)")

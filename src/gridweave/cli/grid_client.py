@@ -21,7 +21,8 @@ from gridweave.cli.arguments import Command, Json, options_of, with_parameters
 from gridweave.cli.output import counted, print_json, print_table, say
 from gridweave.cli.terminal import visible
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError, check_known
-from gridweave.grid.client.options import OPTIONS, Option, read_flags
+from gridweave.grid.client.option import Option
+from gridweave.grid.client.options import OPTIONS, read_flags
 from gridweave.ranges import ranges_of, ranges_text
 from gridweave.site.lifecycle import BEGUN, OPEN, OVER, PLACED
 from gridweave.site.times import span_text, when_text
@@ -308,8 +309,8 @@ def complete_sites(incomplete: str) -> list[str]:
 def job_options(*, quoted: bool = False) -> Callable[[Command], Command]:
     """Return a decorator that gives a command the options of a job, in place of its parameter ``options``.
 
-    The parameter gets the values that are given, by their keys in `gridweave.grid.client.options`. With `quoted` these
-    are only the options on which a quote depends.
+    The parameter gets the values that are given, by their keys in `SubmitOptions`. With `quoted` there are only the
+    options on which a quote depends.
     """
     hints = {
         key: Annotated[_typed(option), _typer_option(option)]

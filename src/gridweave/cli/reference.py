@@ -13,7 +13,8 @@ from typing import Any
 
 import typer
 
-from gridweave.grid.client.options import JOB_OPTIONS, OPTIONS, SBATCH, Option, off_flag
+from gridweave.grid.client.option import Option
+from gridweave.grid.client.options import JOB_OPTIONS, OPTIONS, SBATCH, off_flag
 from gridweave.site.job import JobRequest
 
 MARK = "<!-- All below is made by `python -m gridweave.cli.reference docs/cli.md`. -->"

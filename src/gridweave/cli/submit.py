@@ -22,7 +22,8 @@ from gridweave.cli.grid_client import (
 )
 from gridweave.cli.output import counted, print_json, say
 from gridweave.errors import InputError, JobFailedError, OptionError
-from gridweave.grid.client.options import OPTIONS, SubmitOptions, flag, joined, read_flags
+from gridweave.grid.client.job_options import SubmitOptions
+from gridweave.grid.client.options import OPTIONS, flag, joined, read_flags
 from gridweave.ranges import ranges_text
 from gridweave.site.times import run_time_ms, span_text
 

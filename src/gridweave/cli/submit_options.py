@@ -13,7 +13,8 @@ import msgspec
 from gridweave.cli.grid_client import job_numbers
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.arguments import encoded
-from gridweave.grid.client.options import FLAG_OF_FIELD, JOB_OPTIONS, JobOptions, SubmitOptions, flag, off_flag
+from gridweave.grid.client.job_options import JobOptions, SubmitOptions
+from gridweave.grid.client.options import FLAG_OF_FIELD, JOB_OPTIONS, flag, off_flag
 from gridweave.grid.client.requests import job_request
 from gridweave.grid.client.scripts import MOST_BYTES, RESTART_LINES, shipped, slurm_lines, writes_one_file
 from gridweave.ranges import ranges_of

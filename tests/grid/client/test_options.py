@@ -17,20 +17,11 @@ from gridweave import Client, InputError, OptionError, SyncClient
 from gridweave.cli import grid_client
 from gridweave.cli.arguments import QuickCommand
 from gridweave.grid.client import options as of_jobs
-from gridweave.grid.client.options import (
-    FLAG_OF_FIELD,
-    JOB_OPTIONS,
-    OPTIONS,
-    SBATCH,
-    JobOptions,
-    Option,
-    Sbatch,
-    joined,
-    read_flags,
-    read_sbatch,
-)
+from gridweave.grid.client.job_options import JobOptions
+from gridweave.grid.client.option import Option, Sbatch
+from gridweave.grid.client.options import FLAG_OF_FIELD, JOB_OPTIONS, OPTIONS, SBATCH, joined, read_flags, read_sbatch
 from gridweave.grid.client.requests import job_request
-from gridweave.site.job import JobRequest, Program
+from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Program
 
 SAME = {
     "nodes": (3, "3"),
@@ -118,7 +109,7 @@ def test_every_option_of_the_client_reaches_the_request() -> None:
         "nodes": 2, "limit": "2h", "name": "solve", "environment": {"A": 1}, "working_directory": Path("/data"),
         "ranks": "first-node", "if_lost": "fail", "hold": True, "after": 17, "priority": 2.5, "job_class": "big",
         "user": "anna", "account": "physics", "resources": "cpu=1", "communication": "light",
-        "array": of_jobs.ArrayPlace(name="sweep", index=3), "forms": of_jobs.JobForm(width=2),
+        "array": ArrayPlace(name="sweep", index=3), "forms": JobForm(width=2),
         "input_data": "alpha:1GB", "output_data": "beta:1GB",
     }  # fmt: skip
     assert values.keys() == JOB_OPTIONS.keys()
@@ -134,7 +125,7 @@ def test_an_unknown_option_is_named(elsewhere: Elsewhere) -> None:
         with pytest.raises(TypeError, match="unexpected keyword argument 'nodse'; the options of a job are nodes, "):
             grid.submit(["true"], nodse=3)  # type: ignore[call-arg]
         with pytest.raises(OptionError, match="array: does not go with map"):
-            next(grid.map("math:sqrt", [1], array=of_jobs.ArrayPlace(name="sweep", index=3)))
+            next(grid.map("math:sqrt", [1], array=ArrayPlace(name="sweep", index=3)))
 
 
 def test_a_new_option_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,451 @@
+"""The options of a job, each written down once.
+
+`JobOptions` and `SubmitOptions` list all options, with an `Option` for each. Everything else is made from them: the
+options of ``gridweave submit`` and ``gridweave quote``, the lines ``#GRIDWEAVE`` and ``#SBATCH`` of a script, the
+keyword arguments of `Client.submit`, the names in error messages, and docs/options.md. To add an option, add an entry
+here and the code that acts on its value.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, get_args
+
+from gridweave.grid.client import option_texts as texts
+from gridweave.grid.client.arguments import Afters
+from gridweave.grid.client.option import Option, Sbatch
+from gridweave.site.job import ArrayPlace, JobForm, Resources, TaskGroup, Where
+from gridweave.site.needs.text import parse_resources
+
+IfLost = Literal["requeue", "fail"]
+"""What happens to a job when a machine fails under it."""
+
+OpenMode = Literal["append", "truncate"]
+"""What happens to an output file that exists already."""
+
+Limit = str | datetime.timedelta
+"""A wall time limit, as people write it (``10m``) or as a time span."""
+
+Needs = Resources | str
+"""What a job needs of nodes that it may share, in full or as people write it; an empty text says nothing."""
+
+DEFAULT_LIMIT = "1h"
+
+
+def _requeue(_name: str, requeue: Any) -> IfLost:
+    return "requeue" if requeue else "fail"
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said of a job, by the keyword arguments of `Client.submit`; what is left out has its default.
+
+    Texts and numbers are checked when the job is submitted. Numbers may be those of numpy, texts may be paths.
+    """
+
+    nodes: Annotated[
+        int,
+        Option(
+            flags=("--nodes", "-n"),
+            value=int,
+            least=1,
+            metavar="N",
+            help="Number of nodes.",
+            default="1",
+            sbatch=(Sbatch(names=("nodes", "N"), note="a number; ranges are not supported"),),
+            field="nodes",
+            quoted=True,
+        ),
+    ]
+    limit: Annotated[
+        Limit,
+        Option(
+            flags=("--time", "-t"),
+            metavar="TIME",
+            help="Wall time limit, e.g. 10m or 2-00:00:00.",
+            default=DEFAULT_LIMIT,
+            parse=texts.parse_limit,
+            sbatch=(
+                Sbatch(
+                    names=("time", "t"),
+                    parse=texts.parse_limit_of_slurm,
+                    note="all formats of Slurm; a bare number is minutes; 0 and `UNLIMITED` are refused, because every "
+                    "job needs a limit",
+                ),
+            ),
+            field="limit_ms",
+            quoted=True,
+        ),
+    ]
+    name: Annotated[
+        str,
+        Option(
+            flags=("--name", "-J"),
+            metavar="NAME",
+            help="Name of the job.",
+            default="that of the command or script",
+            sbatch=(Sbatch(names=("job-name", "J")),),
+            field="name",
+        ),
+    ]
+    environment: Annotated[
+        Mapping[str, object] | None,
+        Option(
+            flags=("--env",),
+            many=dict,
+            metavar="NAME=VALUE",
+            help="Set an environment variable; NAME alone copies its value from here. Repeatable.",
+            parse=texts.parse_variable,
+            field="environment",
+        ),
+    ]
+    working_directory: Annotated[
+        str | Path | None,
+        Option(
+            flags=("--chdir", "-D"),
+            metavar="PATH",
+            help="Working directory on the machines.",
+            sbatch=(
+                Sbatch(
+                    names=("chdir", "D"),
+                    note="a path on the machines, absolute unless they share the folder here",
+                ),
+            ),
+            field="working_directory",
+        ),
+    ]
+    ranks: Annotated[
+        Where,
+        Option(
+            flags=("--ranks",),
+            metavar="WHERE",
+            help="each-node (one process per node) or first-node (only one, as scripts do).",
+            choices=get_args(Where),
+            field="ranks",
+        ),
+    ]
+    if_lost: Annotated[
+        IfLost,
+        Option(
+            flags=("--requeue/--no-requeue",),
+            value=bool,
+            help="Run the job again if its machine fails, or when it is requeued.",
+            parse=_requeue,
+            sbatch=(Sbatch(names=("requeue",), value="requeue"), Sbatch(names=("no-requeue",), value="fail")),
+            field="if_lost",
+        ),
+    ]
+    hold: Annotated[
+        bool,
+        Option(
+            flags=("--hold/--no-hold",),
+            value=bool,
+            help="Hold the job until `gridweave release`.",
+            sbatch=(Sbatch(names=("hold", "H"), value=True),),
+            field="hold",
+        ),
+    ]
+    after: Annotated[Afters, Option(help="Jobs to wait for: they must have finished, unless an After says otherwise.")]
+    array: Annotated[ArrayPlace | None, Option(help="The job's place in an array of jobs.")]
+    priority: Annotated[
+        float,
+        Option(
+            flags=("--priority",),
+            value=float,
+            metavar="X",
+            help="Priority, for sites that order their queue by it.",
+            field="priority",
+        ),
+    ]
+    job_class: Annotated[
+        str,
+        Option(
+            flags=("--job-class",),
+            metavar="NAME",
+            help="Class of the job, for `gridweave experience`.",
+            field="job_class",
+        ),
+    ]
+    user: Annotated[
+        str,
+        Option(flags=("--user",), metavar="NAME", help="Submit for another user (operators only).", field="user"),
+    ]
+    account: Annotated[
+        str,
+        Option(
+            flags=("--account", "-A"),
+            metavar="NAME",
+            help="Account whose node-hours the job uses.",
+            sbatch=(Sbatch(names=("account", "A")),),
+            field="account",
+        ),
+    ]
+    forms: Annotated[
+        JobForm | Iterable[JobForm],
+        Option(
+            flags=("--form",),
+            many=tuple,
+            metavar="FORM",
+            help="A form in which the job can run, if machines differ (width=4,on=x86,speed=3); add its own command "
+            "after a colon. Repeatable.",
+            parse=texts.parse_form,
+            field="forms",
+        ),
+    ]
+    resources: Annotated[
+        Needs,
+        Option(
+            flags=("--resources",),
+            metavar="PARTS",
+            help="Parts of its run time that the job uses CPU, network and disk, and its part of a node's memory, "
+            "e.g. cpu=0.6,network=0.3,disk=0.1,memory=0.5: so it may share nodes.",
+            default="those of its class",
+            parse=parse_resources,
+            field="resources",
+            quoted=True,
+        ),
+    ]
+    communication: Annotated[
+        str,
+        Option(
+            flags=("--communication",),
+            metavar="PROFILE",
+            help="What the nodes send each other: none, light, nearest-neighbour, ring, all-to-all, master-workers, "
+            "or fraction=0.2,pattern=all-to-all,message=1MB.",
+            default="the grid's",
+            field="traffic",
+            quoted=True,
+        ),
+    ]
+    input_data: Annotated[
+        str,
+        Option(
+            flags=("--input-data",),
+            metavar="SITE:SIZE",
+            help="Data that the job reads at its start, and its site, e.g. alpha:20GB.",
+            parse=texts.checked_data,
+            quoted=True,
+        ),
+    ]
+    output_data: Annotated[
+        str,
+        Option(
+            flags=("--output-data",),
+            metavar="SITE:SIZE",
+            help="Data that the job writes at its end, and its site, e.g. beta:500MB.",
+            parse=texts.checked_data,
+            quoted=True,
+        ),
+    ]
+
+
+class SubmitOptions(JobOptions, total=False):
+    """What ``gridweave submit`` and the lines of a script can say of a job besides."""
+
+    site: Annotated[
+        str,
+        Option(
+            flags=("--site",),
+            metavar="SITE",
+            help="Submit directly to this site, as one of its own users.",
+            is_site=True,
+        ),
+    ]
+    key: Annotated[
+        str,
+        Option(
+            flags=("--key",),
+            metavar="TEXT",
+            help="Idempotency key: submitting the same key again gives the same job.",
+        ),
+    ]
+    input: Annotated[
+        str,
+        Option(
+            flags=("--input", "-i"),
+            metavar="FILE",
+            help="Read standard input from this file, on the machines or on this computer.",
+            sbatch=(Sbatch(names=("input", "i"), note="see [cli.md](cli.md#input-and-output)"),),
+        ),
+    ]
+    output: Annotated[
+        str,
+        Option(
+            flags=("--output", "-o"),
+            metavar="FILE",
+            help="Write standard output to this file on the machines.",
+            sbatch=(Sbatch(names=("output", "o"), note="see [cli.md](cli.md#input-and-output)"),),
+        ),
+    ]
+    error: Annotated[
+        str,
+        Option(
+            flags=("--error", "-e"),
+            metavar="FILE",
+            help="Write standard error to this file on the machines.",
+            sbatch=(Sbatch(names=("error", "e"), note="see [cli.md](cli.md#input-and-output)"),),
+        ),
+    ]
+    open_mode: Annotated[
+        OpenMode,
+        Option(
+            flags=("--open-mode",),
+            metavar="append|truncate",
+            help="What to do with output files that exist.",
+            default="a job that runs again appends",
+            choices=get_args(OpenMode),
+            sbatch=(
+                Sbatch(
+                    names=("open-mode",),
+                    note="`append` or `truncate`; without it a job that runs again adds to its output files, so that "
+                    "all attempts can be read",
+                ),
+            ),
+        ),
+    ]
+    after_jobs: Annotated[
+        tuple[texts.AfterJobs, ...],
+        Option(
+            flags=("--after",),
+            many=tuple,
+            metavar="JOB[:STATE]",
+            help="Wait until these jobs have finished (or started, ended, failed). Repeatable.",
+            parse=texts.parse_after,
+            sbatch=(
+                Sbatch(
+                    names=("dependency", "d"),
+                    parse=texts.parse_dependency,
+                    note="`after`, `afterany`, `afterok`, `afternotok`, with commas; not `singleton`, `?` and `+time`",
+                ),
+            ),
+            field="after",
+        ),
+    ]
+    indexes: Annotated[
+        texts.ArrayIndexes,
+        Option(
+            flags=("--array", "-a"),
+            metavar="1-100%10",
+            help="Submit an array: one job per index, at most 10 running at once.",
+            parse=texts.parse_array,
+            sbatch=(Sbatch(names=("array", "a")),),
+            field="array",
+        ),
+    ]
+    pack: Annotated[
+        bool,
+        Option(
+            flags=("--pack",),
+            value=bool,
+            help="Run many array elements in one job, one after another; meant for short tasks.",
+        ),
+    ]
+    pack_size: Annotated[
+        int,
+        Option(
+            flags=("--pack-size",),
+            value=int,
+            least=1,
+            most=10_000,
+            metavar="N",
+            help="With --pack: number of elements in one job.",
+            default="depends on the nodes",
+        ),
+    ]
+    checkpoint_signal: Annotated[
+        texts.CheckpointSignal,
+        Option(
+            flags=("--checkpoint-signal",),
+            metavar="SIGNAL[@SECONDS]",
+            help="Signal that tells the job to save its work and exit, and the seconds it gets. It resumes from there.",
+            parse=texts.parse_checkpoint_signal,
+            field="grace_ms",
+        ),
+    ]
+    signal: Annotated[
+        texts.SignalAhead,
+        Option(
+            flags=("--signal",),
+            metavar="[B:]SIGNAL[@SECONDS]",
+            help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to a script, else to its "
+            "steps.",
+            parse=texts.parse_signal_ahead,
+            sbatch=(
+                Sbatch(
+                    names=("signal",),
+                    note="`USR1@60`: sent 60 s before the limit, as in Slurm to the steps that the script has started "
+                    "with `srun`, with `B:` only to the script. Without `--no-requeue` it also tells the job to save "
+                    "its work and exit when it has to make room",
+                ),
+            ),
+            field="limit_signal",
+        ),
+    ]
+    cpu_need: Annotated[
+        float,
+        Option(
+            flags=("--cpu-need",),
+            value=float,
+            metavar="X",
+            help="Fraction of a node's CPU that a task needs to run at full speed, e.g. 0.25.",
+        ),
+    ]
+    memory_need: Annotated[
+        float,
+        Option(
+            flags=("--memory-need",),
+            value=float,
+            metavar="X",
+            help="Fraction of a node's memory that a task needs, e.g. 0.1.",
+        ),
+    ]
+    task_groups: Annotated[
+        tuple[TaskGroup, ...],
+        Option(
+            flags=("--task-group",),
+            many=tuple,
+            metavar="GROUP",
+            help="Group of identical tasks, if a job's tasks differ (tasks=4,cpu=0.25,memory=0.1). Repeatable, lowest "
+            "ranks first.",
+            parse=texts.parse_task_group,
+        ),
+    ]
+    batch_options: Annotated[
+        tuple[str, ...],
+        Option(
+            flags=("--batch-option",),
+            many=tuple,
+            metavar="NAME=VALUE",
+            help="Option to pass on to the site's batch system, e.g. constraint=fast. Repeatable.",
+            field="batch_options",
+        ),
+    ]
+    tasks: Annotated[
+        int,
+        Option(
+            value=int,
+            help="Tasks that the script itself starts on its nodes.",
+            sbatch=(
+                Sbatch(
+                    names=("ntasks", "n"),
+                    note="without `--nodes`, the number of nodes; otherwise it only sets `SLURM_NTASKS`",
+                ),
+            ),
+        ),
+    ]
+    exported: Annotated[
+        texts.Exported,
+        Option(
+            help="Environment variables that go with the job.",
+            sbatch=(
+                Sbatch(
+                    names=("export",),
+                    parse=texts.parse_export,
+                    note="`NONE` (the default), `A=B`, `A` (copies its value from here), `ALL`: everything that is set "
+                    "here, functions that bash exports included, except what belongs to this machine (`PATH`, `HOME`, "
+                    "`LD_*`, `SSH_*`, `GRIDWEAVE_*`, ...)",
+                ),
+            ),
+        ),
+    ]
