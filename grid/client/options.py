@@ -9,17 +9,14 @@ from gridweave.grid.client import option_texts as texts
 from gridweave.grid.client.job_options import JobOptions, SubmitOptions
 from gridweave.grid.client.option import Option, Sbatch
 
-
-def _options_of(kind: type[Any]) -> dict[str, Option]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {key: next(each for each in hint.__metadata__ if isinstance(each, Option)) for key, hint in hints.items()}
-
-
-JOB_OPTIONS: Mapping[str, Option] = _options_of(JobOptions)
-"""The keyword arguments of `Client.submit` that describe a job."""
-
-OPTIONS: Mapping[str, Option] = _options_of(SubmitOptions)
+OPTIONS: Mapping[str, Option] = {
+    key: next(each for each in hint.__metadata__ if isinstance(each, Option))
+    for key, hint in get_type_hints(SubmitOptions, include_extras=True).items()
+}
 """All options of a job, by the key under which their values are kept."""
+
+JOB_OPTIONS: Mapping[str, Option] = {key: OPTIONS[key] for key in JobOptions.__annotations__}
+"""The keyword arguments of `Client.submit` that describe a job."""
 
 FLAGS: Mapping[str, str] = {key: option.flag for key, option in OPTIONS.items() if option.flag}
 """The flag of each option, for errors."""
