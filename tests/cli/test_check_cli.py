@@ -81,7 +81,7 @@ def test_faults(folder: Path) -> None:
     kinds = {fault["kind"] for fault in json.loads(result.stdout)["schedules"][0]["faults"]}
     assert "machine over-used" in kinds
     result = run(schedule, "--trace", folder / "trace.swf", "--nodes", NODES - 1)
-    assert "promises and partings are looked at where there are no faults" in result.stdout
+    assert "promises and differences are checked only in schedules without faults" in result.stdout
 
 
 def test_against_another(folder: Path) -> None:

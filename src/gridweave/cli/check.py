@@ -1,4 +1,4 @@
-"""``gridweave check`` and ``view``: whether a schedule is one, what it promised and broke; and how it looks."""
+"""``gridweave check`` finds faults and broken promises in a schedule; ``gridweave view`` shows runs in a browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gridweave.scenarios.check.promises import Parting, PromiseUse
 
 WRONG_STATUS = 1
-"""What the command ends with when something is wrong with the schedule."""
+"""Exit status of the command if it finds a fault in the schedule."""
 
 File = Annotated[
     str,
@@ -95,7 +95,7 @@ def check(
 
 
 def _print(matched: list[Matched], found: list[list[Fault]], nodes: int) -> None:
-    """Print what is wrong with each schedule."""
+    """Print the faults of each schedule."""
     from gridweave.scenarios.traces.text import seconds_text
 
     for one, wrong in zip(matched, found, strict=True):
@@ -111,9 +111,9 @@ def _print(matched: list[Matched], found: list[list[Fault]], nodes: int) -> None
 
 
 def _print_rest(uses: list[PromiseUse], parted: Parting | None, *, compared: bool, wrong: bool) -> None:
-    """Print what became of promises, and where two schedules differ."""
+    """Print whether promises were kept, and where two schedules differ."""
     if wrong:
-        typer.echo("promises and partings are looked at where there are no faults")
+        typer.echo("promises and differences are checked only in schedules without faults")
         return
     for use in uses:
         typer.echo(str(use))

@@ -1,4 +1,4 @@
-"""The command `gridweave net`: look at the network between sites, and at the ways through it."""
+"""The command `gridweave net`: show and draw the network between sites, and find paths in it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _LINK_HEADINGS = ("from", "to", "name", "latency [ms]", "bandwidth", "loss", "ji
 
 
 def _read(file: str) -> tuple[NetTable, Topology]:
-    """Read a network, or end with all that is wrong with it."""
+    """Read a network; if the file is invalid, print all its problems and exit."""
     from gridweave.scenarios.scenario.read import network_of_file
 
     with problems_as_lines():
@@ -120,7 +120,7 @@ def _title(topology: Topology) -> str:
 
 
 def _link_rows(topology: Topology) -> list[tuple[str, ...]]:
-    """Return a row for each cable, or two where its directions differ."""
+    """Return a row for each link, or two rows if its directions differ."""
     rows: list[tuple[str, ...]] = []
     before: dict[int, tuple[str, ...]] = {}
     for link in range(len(topology.source)):

@@ -1,4 +1,4 @@
-"""``gridweave optimum``: the best plan of instants of a trace, and how far the policies are from it."""
+"""``gridweave optimum``: the best plan at instants of a trace, and how much worse the policies are."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 MOST_JOBS = 200
-"""Of --optimum-every: instants at which more jobs wait are passed over."""
+"""For --optimum-every: instants with more waiting jobs are skipped."""
 
 LIMIT_S = 10.0
-"""Of --optimum-every, for each instant."""
+"""For --optimum-every: how long the solver may search at each instant."""
 
 At = Annotated[
     str | None,
@@ -116,7 +116,7 @@ def optimum(
 
 
 def _show(lines: list[OptimumLine], sizes: list[SizeLine] | None, *, as_json: bool) -> None:
-    """Print the lines, or, where sizes were asked for, what is lost by the number of jobs."""
+    """Print the line of each instant, or with --sizes the loss by number of waiting jobs."""
     if as_json:
         import msgspec
 
@@ -137,7 +137,7 @@ def _solved(
     progress: Report,
     options: dict[str, Any],
 ) -> dict[int, list[OptimumLine]]:
-    """Play a trace and solve the instants asked for; return the lines by number of jobs, 0 if that was not asked."""
+    """Simulate a trace and solve its instants; return the lines by number of waiting jobs, or all under 0."""
     from gridweave.scenarios.batch.simulate import simulate_site
     from gridweave.scenarios.optimum.table import instants_by_size, instants_of, lines_of
 
@@ -161,7 +161,7 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def _progress_line(report: Report, size: int = 0) -> Callable[[int, int, GapPoint | None], None]:
-    """Return what shows the instants that are done, and, while one is solved, the bound and the gap."""
+    """Return a callback that shows how many instants are solved, and the bound and the gap of the present one."""
 
     def show(done: int, total: int, point: GapPoint | None) -> None:
         what = f"Solving {size} jobs" if size else "Solving"
@@ -173,10 +173,10 @@ def _progress_line(report: Report, size: int = 0) -> Callable[[int, int, GapPoin
 
 
 def loss_over(result: SimulationResult, every: int, report: Report) -> dict[str, float]:
-    """Return what the best policy lost over a run, against the best plan of every so manyth submission.
+    """Return how much worse the best policy was than the best plan, at every Nth submission of a run.
 
-    At most `MOST_JOBS` jobs wait at an instant that counts, and each takes `LIMIT_S` at most. What is returned: how
-    many instants there were, how many were proven, and the average and the greatest loss in per cent.
+    Instants with more than `MOST_JOBS` waiting jobs are skipped, and each is solved for at most `LIMIT_S`. The result
+    has the number of instants, the number with a proven best plan, and the mean and the largest loss in per cent.
     """
     from gridweave.scenarios.optimum.table import instants_of, lines_of
 
@@ -192,7 +192,7 @@ def loss_over(result: SimulationResult, every: int, report: Report) -> dict[str,
 
 
 def print_loss(label: str, loss: dict[str, float]) -> None:
-    """Print what `loss_over` returns."""
+    """Print the result of `loss_over`."""
     if not loss["instants"]:
         typer.echo(f"{label}: at none of these instants from 2 to {MOST_JOBS} jobs wait")
         return
@@ -220,7 +220,7 @@ def _write(folder: Path, lines: list[OptimumLine]) -> None:
 
 
 def _print_sizes(lines: list[SizeLine]) -> None:
-    """Print what is lost by the number of waiting jobs."""
+    """Print the loss by number of waiting jobs."""
     rows = [
         (
             f"{line.jobs}", f"{line.mean_jobs:.1f}", f"{line.instants}", f"{line.proven}", f"{line.loss_pct:.2f}",
@@ -233,7 +233,7 @@ def _print_sizes(lines: list[SizeLine]) -> None:
 
 
 def _print(lines: list[OptimumLine]) -> None:
-    """Print the lines as Table 4.4 has them, with their averages below."""
+    """Print the lines in the form of Streit's Table 4.4, with their averages below."""
     names = ("jobs", "makespan_s", "run_s", "scale_s", "quality", "loss_pct", "seconds")
     means = {name: sum(getattr(line, name) for line in lines) / len(lines) for name in names}
     rows = [

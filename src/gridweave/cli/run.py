@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 SPEED = 1000.0
 
 WHERE = ("simulation", "ray", "grid")
-"""Beside the address of a gateway."""
+"""The values of --on, except for addresses of gateways."""
 
 
 def check_where(on: str, *, speed: float | None, address: str | None, jobs: int | None) -> bool:
-    """Return whether a scenario is to be played live; refuse options that do not go with where it is."""
+    """Whether --on names a live run; OptionError for options that do not go with it."""
     if on not in WHERE and "://" not in on:
         known = ", ".join(WHERE)
         raise OptionError("--on", f"{on!r} is not known; one of {known}, or the address of a gateway")
@@ -42,7 +42,7 @@ def check_where(on: str, *, speed: float | None, address: str | None, jobs: int 
 def play_live(
     scenario: str, overrides: Sequence[str], *, on: str, speed: float | None, address: str | None, jobs: int | None
 ) -> LiveRun:
-    """Play a scenario, and say what there is to remark."""
+    """Run a scenario live, and print remarks and warnings."""
     with named_as_typed(url="--on", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"), delayed_progress("Reading") as report:
         if on == "ray":
             from gridweave.scenarios.live.play import run_on_ray
@@ -65,7 +65,7 @@ Done = TypeVar("Done", "SimulationResult", "LiveRun")
 
 
 def tell(done: Done, show: Callable[[Done], None], *, out: str | None, plots: bool, as_json: bool) -> None:
-    """Print what became of a run, and write its files where that is asked for."""
+    """Print the results of a run, and write its files to `out` if given."""
     if as_json:
         print_json(done.summary())
     else:
@@ -77,7 +77,7 @@ def tell(done: Done, show: Callable[[Done], None], *, out: str | None, plots: bo
 
 
 def print_live_run(done: LiveRun) -> None:
-    """Print what became of a live run beside the simulation, and whether that is as it should be."""
+    """Print the results of a live run next to those of the simulation, and whether they agree."""
     typer.echo(f"{done.live.name}: {done.live.label}, on {done.where} at {done.speed:g} times real time")
     print_table(done.count_rows())
     print_table(done.difference_rows(), headings=("seconds", "least", "5%", "median", "95%", "most"))
@@ -86,7 +86,7 @@ def print_live_run(done: LiveRun) -> None:
 
 
 def print_whole_grid(done: LiveRun) -> None:
-    """Print the metrics of a live run beside those of the simulation."""
+    """Print the metrics of a live run next to those of the simulation."""
     print_table(done.metric_rows(), headings=("whole grid", "simulated", "live", "difference"))
 
 
@@ -171,7 +171,7 @@ def _simulated(scenario: str, overrides: list[str]) -> SimulationResult:
 
 @contextmanager
 def problems_as_lines() -> Iterator[None]:
-    """Print all that is wrong with a scenario, one line each, and end as bad input ends."""
+    """Print all problems of a scenario, one line each, and exit with the status of invalid input."""
     try:
         yield
     except ScenarioError as error:

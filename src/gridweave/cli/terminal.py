@@ -1,4 +1,4 @@
-"""What others have written, as a terminal may show it: without the control sequences that it would obey."""
+"""Remove control sequences from foreign text, so that a terminal shows the text and obeys nothing in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import re
 
 _MOST_HELD = 4_096
-"""Characters of a control sequence that has not ended; a longer one is shown as text."""
+"""Longest unfinished control sequence that is held back; a longer one is shown as text."""
 
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, moves of the cursor
@@ -15,11 +15,11 @@ _SEQUENCE = re.compile(
 )
 _BEGINS = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""Control characters, but for tabs and ends of lines (ECMA-48)."""
+"""Control characters except tabs and line ends (ECMA-48)."""
 
 
 def visible(text: str) -> str:
-    r"""Return a text without control sequences and characters.
+    r"""Return a text without control sequences and control characters.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 class VisibleBytes:
-    r"""The same for bytes of UTF-8 that come in parts; what is no UTF-8 is shown as such.
+    r"""Removes control sequences from UTF-8 that arrives in parts; invalid bytes are shown as replacement characters.
 
     Examples
     --------
@@ -41,10 +41,10 @@ class VisibleBytes:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""  # the beginning of a sequence that has not ended
+        self._held = ""  # the beginning of an unfinished sequence
 
     def add(self, data: bytes) -> bytes:
-        """Return what a terminal may show so far of another part."""
+        """Return the visible bytes of the next part, as far as they are complete."""
         text = _SEQUENCE.sub("", self._held + self._decoder.decode(data))
         begun = _BEGINS.search(text)
         at = len(text) if begun is None or len(text) - begun.start() > _MOST_HELD else begun.start()
@@ -52,5 +52,5 @@ class VisibleBytes:
         return visible(text[:at]).encode()
 
     def end(self) -> bytes:
-        """Return what is left."""
+        """Return the visible rest at the end of the data."""
         return visible(self._held + self._decoder.decode(b"", final=True)).encode()
