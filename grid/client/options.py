@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast, get_type_hints
 
+from gridweave.errors import OptionError, ProblemsError
 from gridweave.grid.client import option_texts as texts
 from gridweave.grid.client.job_options import JobOptions, SubmitOptions
 from gridweave.grid.client.option import Option, Sbatch
@@ -47,12 +48,21 @@ def read_flags(given: Mapping[str, Any]) -> SubmitOptions:
     ------
     OptionError
         If a value cannot be read; it names the flag.
+    ProblemsError
+        If several values cannot be read.
     """
-    values = {
-        key: option.read(option.flag, given[key])
-        for key, option in OPTIONS.items()
-        if given.get(key) is not None and given[key] not in ((), [])
-    }
+    values: dict[str, Any] = {}
+    problems: list[OptionError] = []
+    for key, option in OPTIONS.items():
+        written = given.get(key)
+        if written is None or written in ((), []):
+            continue
+        try:
+            values[key] = option.read(option.flag, written)
+        except OptionError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems)
     return cast("SubmitOptions", values)
 
 

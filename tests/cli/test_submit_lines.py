@@ -331,6 +331,18 @@ def test_exported_functions_go_with_a_script(
     assert "a.b=c d\n" in run_rank(handed_in(here)[2], tmp_path / "rank").stdout
 
 
+def test_all_problems_of_a_line_are_reported_at_once(here: Elsewhere, shell: Shell) -> None:
+    """Of a #GRIDWEAVE line as of the command line."""
+    status, _, err = shell("submit", script("#!/bin/sh\n#GRIDWEAVE --time soon --array 5-1\ntrue\n"))
+    first, second = err.splitlines()
+    assert status == 2
+    assert "job.sh:2: --time: 'soon' is not a time" in first
+    assert "job.sh:2: --array: '5-1' of '5-1' are not indexes" in second
+    status, _, err = shell("submit", "--time", "soon", "--ranks", "all", "--", "true")
+    assert (status, [line.split(": ")[1] for line in err.splitlines()]) == (2, ["--time", "--ranks"])
+    assert handed_in(here) == []
+
+
 def test_everything_wrong_in_a_script_is_told_at_once(here: Elsewhere, shell: Shell) -> None:
     """Each with its file and line, also what is only wrong once it is read."""
     lines = (

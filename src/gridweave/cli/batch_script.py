@@ -36,7 +36,7 @@ class _Place(msgspec.Struct, frozen=True):
     file: str
     line: int
 
-    def problem_of(self, error: InputError) -> str:
+    def problem_of(self, error: object) -> str:
         """Return an error's text with the place in front, unless it is there already."""
         here = f"{self.file}:{self.line}: "
         return str(error) if str(error).startswith(here) else here + str(error)
@@ -90,6 +90,8 @@ def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | N
             of_slurm = True
             for option, value in _pairs(place, words, ignored):
                 slurm = joined(slurm, _slurm_option(place, option, value))
+        except ProblemsError as error:
+            problems += [place.problem_of(each) for each in error.problems]
         except InputError as error:
             problems.append(place.problem_of(error))
     if problems:
