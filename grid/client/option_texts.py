@@ -159,7 +159,7 @@ class SignalAhead(NamedTuple):
     seconds : int, optional
         How long before the limit; None: 60.
     text : str
-        The signal as written, without the letters before the colon.
+        The signal and the seconds as written, with the letters before the colon.
     """
 
     to_script: bool
@@ -208,11 +208,11 @@ def parse_signal_ahead(name: str, text: str) -> SignalAhead:
     Examples
     --------
     >>> parse_signal_ahead("--signal", "B:USR1@90")
-    SignalAhead(to_script=True, signal='USR1', seconds=90, text='USR1@90')
+    SignalAhead(to_script=True, signal='USR1', seconds=90, text='B:USR1@90')
     """
     marked = _SIGNAL_MARKS.fullmatch(text)
     marks, rest = (marked[1].upper(), marked[2]) if marked else ("", text)
-    return SignalAhead("B" in marks, *parse_checkpoint_signal(name, rest), rest)
+    return SignalAhead("B" in marks, *parse_checkpoint_signal(name, rest), text)
 
 
 # -- environment

@@ -233,9 +233,10 @@ def _limit_signal(options: SubmitOptions, work: NamedProgram, remarks: list[str]
     ahead = options["signal"]
     to: Literal["all", "rank", "steps"] = "rank" if ahead.to_script else "all" if work.script is None else "steps"
     if to == "steps" and work.script is not None and not re.search(r"\bsrun\b", work.script):
+        right = f"give B:{ahead.text.rpartition(':')[2]} to send it to the script"
         remarks.append(
             f"{flag('signal')} {ahead.text}: as in Slurm it goes to the steps that srun starts, and the script has no "
-            f"srun; give B:{ahead.text} to send it to the script"
+            f"srun; {right}"
         )
     return LimitSignal(ahead.signal, 60_000 if ahead.seconds is None else ahead.seconds * 1000, to)
 
