@@ -154,7 +154,7 @@ def test_keys_sort_scroll_and_filter() -> None:
 def test_an_empty_grid() -> None:
     """Where there is nothing to show the screen says so."""
     text = "\n".join(drawn(Seen(url="http://127.0.0.1:1", now_ms=NOW_MS), 80))
-    for words in ("nothing is known of the sites yet", "no job waits", "nothing yet"):
+    for words in ("no news of the sites yet", "no job waits", "nothing yet"):
         assert words in text
 
 

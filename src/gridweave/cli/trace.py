@@ -152,7 +152,7 @@ def outages(
 
 
 def _time_0(trace: str | None, start: str | None) -> int:
-    """Return time 0 in seconds since 1970, of a trace or as a date; exactly one of both is given."""
+    """Return time 0 in seconds since 1970, from a trace or from a date; exactly one of the two must be given."""
     if (trace is None) == (start is None):
         raise OptionError("--start", "says when time 0 is, or --trace does; give one of them")
     if trace is not None:
@@ -289,7 +289,7 @@ def fetch(
 def _scale(
     by: Callable[[Workload, float], Workload], file: str, out: str, factor: float, nodes: int | None, *, as_json: bool
 ) -> None:
-    """Load a workload, multiply some of its times by a factor, and write it."""
+    """Load a workload, scale it by a factor with `by`, and write it."""
     workload, report = _load(file, nodes)
     with named_as_typed(factor="--factor"):
         scaled = by(workload, factor)
@@ -297,7 +297,7 @@ def _scale(
 
 
 def _load(file: str, nodes: int | None, *, cancelled: bool = False) -> tuple[Workload, ConversionReport]:
-    """Load a workload with every optional column that its format holds, so that none is lost on the way."""
+    """Load a workload with all optional columns of its format, so that the written file keeps them."""
     from gridweave.scenarios.traces.load import load_workload
 
     with named_as_typed():
@@ -466,7 +466,7 @@ def generate(
 def _drawn(
     model: str, jobs: int, seed: int, alpha: float | None, scaling: Scaling, estimates: str, mix: str | None
 ) -> Workload:
-    """Return jobs drawn from a model, with their estimates and what they need."""
+    """Draw jobs from a model, with their estimates and, with --resources, their needs."""
     import numpy as np
 
     from gridweave.scenarios.generators.registry import generate, load_model, with_settings
@@ -476,7 +476,7 @@ def _drawn(
     source = load_model(model)
     if alpha is not None:
         source = with_settings(source, {"alpha": alpha})
-    # Streams of their own: the jobs do not change with the model of their estimates, nor with their resources.
+    # Separate random streams, so that another model of estimates or resources does not change the jobs.
     for_jobs, for_estimates, for_resources = np.random.default_rng(seed).spawn(3)
     workload = with_estimates(generate(source, jobs, for_jobs, **scaling), estimates, for_estimates)
     return workload if mix is None else assign_resources(workload, mix, for_resources)
@@ -511,7 +511,7 @@ def resources(
 
 
 def _check_csv(option: str, out: str) -> None:
-    """Refuse a name that says nothing of CSV, such as that of the trace itself."""
+    """Raise OptionError for a file name that does not end in .csv, such as that of the trace itself."""
     if not _CSV_FILE.search(out):
         raise OptionError(option, f"{out}: resources are written as .csv, .csv.gz or .csv.xz; give such a name")
 

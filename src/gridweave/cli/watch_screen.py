@@ -1,4 +1,4 @@
-"""The screen of `gridweave watch`: what is known of a grid, drawn for a window of any size."""
+"""The screen of `gridweave watch`: draws the state of a grid for a window of any size."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 KEPT_EVENTS = 200
 _FRAME, _TITLE = 2, 1
-"""Lines of a panel, and of a part with a title alone, beside its content."""
+"""Lines that a panel, or a part with only a title, needs in addition to its content."""
 
 _LOW = 30
-"""In a window with fewer lines parts have no frames, and tables no headings."""
+"""In a window with fewer lines, parts have no frames and tables no headings."""
 
 _NARROW = 100
-"""In a window with fewer columns some cells are left out."""
+"""In a window with fewer columns, some columns of tables are left out."""
 
 SORTS = ("job", "user", "left", "nodes", "where")
-"""By what jobs that run are sorted, in the order of the key s."""
+"""The sort orders of running jobs, in the order in which the key s selects them."""
 
 _KINDS = {
     "submitted": "cyan",
@@ -49,19 +49,29 @@ _KINDS = {
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What is known of a grid."""
+    """The state of a grid as it was last seen.
+
+    Attributes
+    ----------
+    running : list of JobRecord
+        The jobs that are starting, running or ending.
+    events : deque of JobEvent
+        The latest events, newest last.
+    problem : str
+        Why the state may be out of date; empty if it is current.
+    """
 
     url: str
     now_ms: int = 0
     sites: list[SiteInfo] = []
     queue: Queue = Queue()
-    running: list[JobRecord] = []  # the jobs that run, start or end
-    events: deque[JobEvent] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))  # the newest last
-    problem: str = ""  # why what is shown may be old; empty if it is not
+    running: list[JobRecord] = []
+    events: deque[JobEvent] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    problem: str = ""
 
 
 def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
-    """Return the last thing that happened to each of some jobs, the oldest first: what went before the first event."""
+    """Return the last event of each job, oldest first, made from its record: for the time before the first event."""
     found = []
     for record in records:
         if record.end_ms is not None:
@@ -87,7 +97,7 @@ def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
 
 
 def keys_of(text: str) -> list[str]:
-    r"""Return the keys that were pressed, by what a terminal has sent at one time: an arrow is several letters.
+    r"""Split the input from a terminal into keys; an arrow key is a sequence of several characters.
 
     Examples
     --------
@@ -100,17 +110,27 @@ def keys_of(text: str) -> list[str]:
 
 
 class WatchView(msgspec.Struct, kw_only=True):
-    """How the user wants to see the jobs."""
+    """The user's settings for the lists of jobs.
+
+    Attributes
+    ----------
+    words : str
+        Filter: only jobs whose line contains this text are shown.
+    is_typing : bool
+        Whether keys go into the filter.
+    first : int
+        Number of running jobs that are scrolled off the top.
+    """
 
     sort: str = SORTS[0]
     is_reversed: bool = False
-    words: str = ""  # only jobs with this in what is shown of them
-    is_typing: bool = False  # whether what is typed are such words
-    first: int = 0  # so many of the jobs that run are scrolled away
+    words: str = ""
+    is_typing: bool = False
+    first: int = 0
     is_over: bool = False
 
     def press(self, key: str) -> None:
-        """Do what a key, or what is typed, stands for."""
+        """Change the settings as a key says, or add the key to the filter."""
         if self.is_typing and key.isprintable():
             self.words += key
         elif self.is_typing and key in ("\x7f", "\b"):
@@ -139,7 +159,7 @@ class WatchView(msgspec.Struct, kw_only=True):
 
 
 def screen(seen: Seen, width: int, height: int | None = None, view: WatchView | None = None) -> RenderableType:
-    """Return the screen for so many columns and lines; without a height it has as many lines as there are to show."""
+    """Return the screen for a window of this size; without a height, everything is shown."""
     is_live, view = view is not None, view or WatchView()
     running, queue = _chosen(seen, view), _chosen_queue(seen, view)
     view.first = max(0, min(view.first, len(running) - 1))
@@ -161,7 +181,7 @@ def screen(seen: Seen, width: int, height: int | None = None, view: WatchView | 
 
 
 def _shares(left: int, sites: int, running: int, queue: int) -> tuple[int, int, int, int]:
-    """Return how many lines sites, jobs that run, the queue and events have, of so many for all of them."""
+    """Divide the lines that are left among sites, running jobs, the queue and events."""
     of_sites = max(1, min(sites, left - 7, left // 2))
     left -= of_sites
     of_running = max(1, min(running, left // 2))
@@ -171,12 +191,12 @@ def _shares(left: int, sites: int, running: int, queue: int) -> tuple[int, int, 
 
 
 def _left_ms(record: JobRecord, now_ms: int) -> int | None:
-    """Return how long a job may run still; None if it does not run yet."""
+    """Return the time until a job's limit, or None if the job has not started."""
     return None if record.start_ms is None else max(0, record.start_ms + record.request.limit_ms - now_ms)
 
 
 def _chosen(seen: Seen, view: WatchView) -> list[JobRecord]:
-    """Return the jobs that run, as the user wants to see them."""
+    """Return the running jobs, filtered and sorted."""
 
     def key(record: JobRecord) -> tuple[int | str, int]:
         request = record.request
@@ -200,7 +220,7 @@ def _chosen_queue(seen: Seen, view: WatchView) -> list[QueuedJob]:
 
 
 def _of_running(seen: Seen, record: JobRecord) -> list[str]:
-    """Return what is shown of a job that runs: number, user, name, where, how long still, and its state or slice."""
+    """Return the cells of a running job: number, user, name, sites, time left, and its state or time slice."""
     request, left_ms = record.request, _left_ms(record, seen.now_ms)
     states = {"starting": "starts", "ending": "is ending"}
     slices = [site for site in seen.sites if site.paused and site.name in dict(record.places)]
@@ -229,7 +249,7 @@ def _running(seen: Seen, records: Sequence[JobRecord], is_narrow: bool, is_low: 
 
 
 def _footer(view: WatchView, width: int) -> Text:
-    """Return the last line: what is typed, or the keys."""
+    """Return the last line: the filter while it is typed, else the keys."""
     text = f"/{view.words}_" if view.is_typing else "s sort  r backwards  / filter  j k scroll  q quit"
     return Text(shortened(text, width), style="" if view.is_typing else "dim")
 
@@ -243,7 +263,7 @@ def _panel(title: str, content: RenderableType) -> Panel:
 
 
 def _header(seen: Seen, width: int) -> RenderableType:
-    """Return the first line: which grid, how busy it is, and the time; or what is wrong."""
+    """Return the first line: the grid's address, its busy nodes and the time; or the problem."""
     nodes = sum(site.for_grid for site in seen.sites)
     busy = nodes - sum(site.free for site in seen.sites)
     text = Text("gridweave", style="bold")
@@ -261,9 +281,9 @@ def _header(seen: Seen, width: int) -> RenderableType:
 
 
 def _table(*columns: tuple[str, bool], has_heading: bool = True) -> Table:
-    """Return a table without lines; of each column its heading, and whether it holds numbers.
+    """Return a table without lines; a column has a heading, and True if it contains numbers.
 
-    Rich narrows columns that may wrap before all others: these are the texts, whose cells are cut instead (`_cell`).
+    Rich first narrows the columns that may wrap: those with text, whose cells are cut instead (`_cell`).
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_heading)
     for heading, is_number in columns:
@@ -276,9 +296,9 @@ def _cell(text: str, style: str = "") -> Text:
 
 
 def _sites(seen: Seen, most: int, width: int, is_low: bool) -> RenderableType:
-    """Return a line for each site, with a bar of its use."""
+    """Return a line for each site, with a bar for its busy nodes."""
     if not seen.sites:
-        return Text("nothing is known of the sites yet", style="dim")
+        return Text("no news of the sites yet", style="dim")
     bar_width = max(8, min(60, width - 60))
     columns = (("site", False), ("", False), ("busy", True), ("run", True), ("wait", True), ("", False))
     table = _table(*columns, has_heading=not is_low)
@@ -296,7 +316,7 @@ def _sites(seen: Seen, most: int, width: int, is_low: bool) -> RenderableType:
 
 
 def bar(part: int, whole: int, width: int, style: str = "green") -> Text:
-    """Return a bar that is as full as a part of the whole; what is not nothing is seen.
+    """Return a bar filled in proportion; it is empty only for 0, and full only for the whole.
 
     Examples
     --------
