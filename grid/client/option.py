@@ -11,19 +11,19 @@ from gridweave.errors import check_known
 
 @dataclass(frozen=True, kw_only=True)
 class Sbatch:
-    """How ``#SBATCH`` lines write an option.
+    """How an option is written in ``#SBATCH`` lines.
 
     Parameters
     ----------
     names : tuple of str
         The long name, then the letter if there is one.
     parse : callable, optional
-        Returns the value of a text, if Slurm writes it differently from our command line; whole numbers are counts
-        from 1 up.
+        Parses a text, if Slurm writes the value differently from our command line. Its first argument is the name of
+        the option for an error. By default whole numbers are counts from 1 up.
     value : object
-        The value, if the option takes none in Slurm.
+        The value, for options that take no value in Slurm.
     note : str
-        For docs/options.md: what is accepted, and what it does where that differs from our option.
+        For docs/options.md: the accepted values, and how the option differs from ours.
     """
 
     names: tuple[str, ...]
@@ -34,29 +34,29 @@ class Sbatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """How an option of a job is written wherever a user can write it.
+    """How an option of a job is written, wherever a user can write it.
 
     Parameters
     ----------
     flags : tuple of str
-        On the command line and in ``#GRIDWEAVE`` lines; none: the option cannot be written there.
+        Flags on the command line and in ``#GRIDWEAVE`` lines; empty if the option cannot be written there.
     value : type
-        Of what follows the flag; bool: nothing does.
+        Type of the value behind a flag; bool for flags without a value.
     many : type, optional
-        If the flag can be repeated, what collects its values: tuple or dict. Those of a script and of the command line
-        then add up.
+        For repeatable flags, the collection of their values: tuple or dict. The values of a script and of the command
+        line then add up.
     metavar, help, default : str
-        For the help: the name of the value with its unit, what the option does, and what applies without it.
+        For the help: the name of the value, the description of the option, and the default in words.
     least, most : int, optional
         Bounds of a whole number.
     choices : tuple of str
-        The words that are allowed.
+        The allowed words.
     parse : callable, optional
-        Returns the value of a text; its first argument is the name of the option for an error. None: the text itself.
+        Parses a text; its first argument is the name of the option for an error. By default the value is the text.
     sbatch : tuple of Sbatch
-        In ``#SBATCH`` lines.
+        How the option is written in ``#SBATCH`` lines; empty if it cannot be written there.
     field : str
-        The field of a `JobRequest`, or of its `Program`, that the option sets; messages about the field name the flag.
+        The field of a `JobRequest`, or of its `Program`, that the option sets. Errors about the field name the flag.
     quoted : bool
         Whether ``gridweave quote`` has the option.
     is_site : bool
@@ -84,7 +84,7 @@ class Option:
         return self.flags[0].partition("/")[0] if self.flags else ""
 
     def read(self, name: str, written: Any) -> Any:
-        """Return the value of what was written; errors call the option `name`."""
+        """Parse what a user has written; errors call the option `name`."""
         if self.many is not None:
             return self.many(self._read_one(name, text) for text in written)
         return self._read_one(name, written)

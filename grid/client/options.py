@@ -20,7 +20,7 @@ JOB_OPTIONS: Mapping[str, Option] = {key: OPTIONS[key] for key in JobOptions.__a
 """The keyword arguments of `Client.submit` that describe a job."""
 
 FLAGS: Mapping[str, str] = {key: option.flag for key, option in OPTIONS.items() if option.flag}
-"""The flag of each option, for errors."""
+"""The flag by which errors name an option."""
 
 FLAG_OF_FIELD: Mapping[str, str] = {
     option.field: option.flag for option in OPTIONS.values() if option.field and option.flag
@@ -29,7 +29,7 @@ FLAG_OF_FIELD: Mapping[str, str] = {
 
 
 class SbatchName(NamedTuple):
-    """Which option a name in an ``#SBATCH`` line stands for, and how it is written there."""
+    """The option that a name in an ``#SBATCH`` line stands for, and how the line writes it."""
 
     key: str
     how: Sbatch
@@ -42,7 +42,7 @@ SBATCH: Mapping[str, SbatchName] = {
 
 
 def read_flags(given: Mapping[str, Any]) -> SubmitOptions:
-    """Return the values of what a command line gives, by key; None and an empty list mean that nothing is given.
+    """Return the values of a command line's options, by key; None and an empty list mean that an option is absent.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def read_flags(given: Mapping[str, Any]) -> SubmitOptions:
 
 
 def read_sbatch(name: str, text: str) -> SubmitOptions:
-    """Return what an option of an ``#SBATCH`` line says; OptionError if its text cannot be read.
+    """Return the value of an option in an ``#SBATCH`` line, by key; OptionError if the text is invalid.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def read_sbatch(name: str, text: str) -> SubmitOptions:
 
 
 def joined(below: SubmitOptions, above: SubmitOptions) -> SubmitOptions:
-    """Return the options of two sources: where both give a value, `above` wins, and repeatable options add up.
+    """Merge the options of two sources: `above` wins where both have a value, but repeatable options add up.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from gridweave.errors import InputError
 from gridweave.grid.client.options import flag
 
 MOST_BYTES = 100_000
-"""So long a script may be: Linux takes 131,072 bytes in one argument."""
+"""Longest script: Linux accepts 131,072 bytes in one argument."""
 
 _SHELL = "/bin/sh"
 _MARK = "gridweave"
@@ -47,10 +47,10 @@ unset gridweave_array
 
 
 def slurm_lines(name: str) -> str:
-    """Return shell lines that set the variables of Slurm that are only known when a job of this name runs.
+    """Return shell lines that set those of Slurm's variables that are known only when a job of this name runs.
 
-    Inside a real allocation the variables by which Slurm finds a job keep Slurm's values: with gridweave's number
-    ``scancel "$SLURM_JOB_ID"`` would end an unrelated job.
+    Inside a real allocation, the variables that identify the job keep Slurm's values: with gridweave's number,
+    ``scancel "$SLURM_JOB_ID"`` would cancel an unrelated job.
     """
     return _SLURM_LINES.format(name=shlex.quote(name))
 
@@ -69,7 +69,7 @@ gridweave_refuse() {
   exit 126
 }
 """
-"""Ends the rank with a reason, which the machine reads from this file."""
+"""Shell function that ends the rank with a reason; the machine reads the reason from the file."""
 
 _OPEN_OUTPUT = """\
 file={file}
@@ -117,11 +117,26 @@ def shipped(
     open_mode: str | None = None,
     odd: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Return what a job is to run: a command, or a script and its arguments, after a preamble in shell.
+    """Return the argv of a job: a command, or a shell program that runs a script with its arguments.
 
-    Output and error go to files on the machines, whose names have patterns as in Slurm; standard error goes where
-    output does if only that is said. Standard input is a file there (`read`), or a `text` that is sent along. The
-    variables `odd` have names that a plain shell does not pass on, as exported functions of bash do.
+    Parameters
+    ----------
+    argv : tuple of str
+        The command and its arguments; with a script, only the arguments.
+    script : str, optional
+        The text of the script.
+    preamble : str
+        Shell lines to run first.
+    output, error : str, optional
+        Files on the machines, with patterns as in Slurm. Without `error`, standard error goes to `output`.
+    name : str
+        Of the job, for patterns.
+    read, text : str, optional
+        Standard input: a file on the machines, or a text that is sent along.
+    open_mode : str, optional
+        ``append`` or ``truncate``; by default a job that runs again appends.
+    odd : mapping, optional
+        Environment variables with names that a plain shell does not pass on, such as exported functions of bash.
     """
     before = _redirection(output, error, name, open_mode)
     if read is not None:
@@ -141,14 +156,14 @@ def shipped(
 
 
 def shipped_name(argv: tuple[str, ...]) -> str | None:
-    """Return the name of the script that a job has brought with it, or None if it has none."""
+    """Return the name of the script that was sent with a job, or None for a command."""
     if len(argv) > 4 and argv[:2] == (_SHELL, "-c") and argv[3].startswith(f"{_MARK}: "):
         return argv[3].removeprefix(f"{_MARK}: ") + " (a script)"
     return None
 
 
 def check_script(text: str, name: str) -> None:
-    """Refuse a script that no machine could run: too long, with a NUL, or with lines that end as those of DOS."""
+    """Raise InputError for a script that cannot run: too long, with NUL characters, or with DOS line ends."""
     size = len(text.encode())
     if size > MOST_BYTES:
         raise InputError(
@@ -163,16 +178,16 @@ def check_script(text: str, name: str) -> None:
 
 
 def _env(odd: Mapping[str, str] | None) -> str:
-    """Return the words of shell, ending in a blank, that give a program variables which the shell does not pass on."""
+    """Return an ``env`` command, ending in a blank, that sets variables which the shell does not pass on."""
     if not odd:
         return ""
     return " ".join(["env", *(shlex.quote(f"{name}={value}") for name, value in odd.items())]) + " "
 
 
 def _redirection(output: str | None, error: str | None, name: str, open_mode: str | None) -> str:
-    """Return lines that open the files of output and error, with their folders.
+    """Return shell lines that open the files for output and error, and create their folders.
 
-    A job that runs again adds to its files, so that the output of each attempt can be read; the mode may say otherwise.
+    By default a job that runs again appends to its files, so that the output of each attempt can be read.
     """
     first, again = (_opened(output, error, name, how) for how in (">", ">>"))
     if not first or open_mode is not None:
@@ -191,7 +206,7 @@ def _opened(output: str | None, error: str | None, name: str, how: str) -> str:
 
 
 def _file(pattern: str, name: str) -> str:
-    """Return the name of a file as a word of shell, with what is known at run time as variables."""
+    """Return a file name as a word of shell, in which patterns become variables or their values."""
     word, end = "", 0
     for match in _PATTERN.finditer(pattern):
         word += _quoted(pattern[end : match.start()])
@@ -212,7 +227,7 @@ def _quoted(text: str) -> str:
 
 
 def writes_one_file(pattern: str) -> bool:
-    """Return whether all ranks of a job would write the same file.
+    """Whether all ranks of a job would write the same file.
 
     Examples
     --------

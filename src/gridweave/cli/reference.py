@@ -54,7 +54,7 @@ def option_tables() -> str:
 
 
 def _flags(option: Option) -> str:
-    """Return the flags of an option, with what its value is."""
+    """Return the flags of an option and its metavar."""
     names = ", ".join(f"`{name}`" for flag in option.flags for name in flag.split("/"))
     return f"{names} `{option.metavar}`".replace("|", "\\|") if names and option.metavar else names
 
@@ -67,7 +67,7 @@ def _field(option: Option) -> str:
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield all commands that do something, by their full names, in the order of the help."""
+    """Yield all commands without subcommands, with their full names, in the order of the help."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield name, command
@@ -95,7 +95,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
 
 
 def _help(param: Any) -> str:
-    """Return the help text of an option or argument, without what is there for the terminal's markup alone."""
+    """Return the help text of an option or argument, without the escapes of the terminal's markup."""
     return " ".join((param.help or "").split()).replace("\\[", "[")
 
 
@@ -105,7 +105,7 @@ def _argument(param: Any) -> str:
 
 
 def _option(param: Any) -> str:
-    """Return the names of an option, and what its value is."""
+    """Return the names of an option and its metavar."""
     names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
     if param.is_flag:
         return names
