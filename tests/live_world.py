@@ -139,6 +139,8 @@ class LiveWorld:
         often just when it has told one to leave, or to stand still.
     changes : numpy.random.Generator, optional
         Draws other settings for each life of a driver; they stay the same, if left out.
+    rendezvous_ms : int
+        How long the parts of a job on several sites wait for each other.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class LiveWorld:
         *,
         evicted: str = "",
         changes: np.random.Generator | None = None,
+        rendezvous_ms: int = 3_000,
     ) -> None:
         self.changes = changes
         self.loop, self.rng, self.evicted, self.evicts = loop, rng, evicted, bool(evicted)
@@ -161,7 +164,8 @@ class LiveWorld:
             self.loss, self.twice, self.delay_s, loop.slowest_s = 0.0, 0.0, 0.002, 0.01
         self.in_trouble, self.calm_since_ms = True, _FOREVER_MS
         is_slow = self.delay_s > 0.1 or loop.slowest_s > 0.1
-        self.rendezvous_ms, self.alone_ms = 3_000, 12_000 if is_slow else 3_000 if shapes is None else ALONE_MS
+        self.rendezvous_ms = rendezvous_ms
+        self.alone_ms = 12_000 if is_slow else 3_000 if shapes is None else ALONE_MS
         is_drawn = shapes is None
         n_sites = int(rng.integers(1, 4)) if shapes is None else len(shapes)
         self.machines: list[Machine] = []
@@ -386,9 +390,13 @@ class LiveWorld:
     def _grid_sent(self, site: int, message: Any) -> None:
         if isinstance(message, ReserveNodes) and message.start_ms is not None:
             key = message.job_id, message.attempt
-            self._agreed.setdefault(key, ({}, message.start_ms))[0][site] = message.width
+            start_ms = _FOREVER_MS if message.ahead else message.start_ms
+            self._agreed.setdefault(key, ({}, start_ms))[0][site] = message.width
         elif isinstance(message, CommitNodes):
             key = message.job_id, message.attempt
+            if message.start_ms is not None:  # the nodes were reserved ahead: the start is agreed on only now
+                self._agreed[key] = self._agreed[key][0], message.start_ms
+                self._until |= {held: message.start_ms for held in self._until if held[1:] == key}
             if not self.history.is_committed(*key):
                 sites = tuple((self._first_site + each, width) for each, width in self._agreed[key][0].items())
                 self.history.committed(self.loop.now_ms(), *key, sites)
@@ -728,10 +736,15 @@ def evicting(nodes: int, evicted: str) -> HeterogeneousPolicy:
 
 
 SMALL_PACKET = 1_000
-"""Bytes that a few messages have. With one in each packet quotes for many jobs take longer than these wait for them."""
+"""Bytes of a few messages."""
+
+ONE_MESSAGE = 300
+"""Bytes of a packet that holds one message: a link of so little capacity that the parts of a job meet slowly."""
 
 
-def play(seed: int, *, evicted: str = "", changes: bool = False) -> LiveWorld:
+def play(
+    seed: int, *, evicted: str = "", changes: bool = False, packet_bytes: int | None = None, **world: Any
+) -> LiveWorld:
     """Play one grid.
 
     Parameters
@@ -741,6 +754,10 @@ def play(seed: int, *, evicted: str = "", changes: bool = False) -> LiveWorld:
         As for `LiveWorld`.
     changes : bool
         Whether each life of a driver has other settings.
+    packet_bytes : int, optional
+        How long a packet of several messages may be; drawn, if left out.
+    **world
+        Other arguments of `LiveWorld`.
 
     Returns
     -------
@@ -750,10 +767,11 @@ def play(seed: int, *, evicted: str = "", changes: bool = False) -> LiveWorld:
     rng = np.random.Generator(np.random.PCG64(seed))
     loop = VirtualLoop(rng)
     every = int(rng.choice([15, 60, 10_000]))
+    drawn_bytes = int(rng.choice([SMALL_PACKET, 1 << 20]))
     patches: Sequence[Any] = (
         mock.patch.object(driver_module, "replay", replay),
         mock.patch.object(driver_module, "SNAPSHOT_EVERY", every),
-        mock.patch.object(driver_module, "MOST_PACKET_BYTES", int(rng.choice([SMALL_PACKET, 1 << 20]))),
+        mock.patch.object(driver_module, "MOST_PACKET_BYTES", packet_bytes or drawn_bytes),
         mock.patch.object(site_driver, "Journal", MemoryJournal),
         mock.patch.object(grid_driver, "Journal", MemoryJournal),
         mock.patch.object(agent_module, "Runner", FakeRunner),
@@ -764,7 +782,7 @@ def play(seed: int, *, evicted: str = "", changes: bool = False) -> LiveWorld:
         asyncio.set_event_loop(loop)
         try:
             changing = np.random.default_rng(seed) if changes else None
-            world = LiveWorld(loop, rng, evicted=evicted, changes=changing)
+            world = LiveWorld(loop, rng, evicted=evicted, changes=changing, **world)
             loop.set_exception_handler(world.on_fault)
             loop.run_until_complete(world.play())
             return world

@@ -327,6 +327,8 @@ class Delegation:
     mapped: PlannedPlace | None = None
     # Since when no site has taken it.
     waits_since_ms: int | None = None
+    # The sites that have yet to answer a question for the job, each with the id of that question.
+    unanswered: dict[int, int] = field(default_factory=dict)
 
     def avoids(self, site: int, now_ms: int) -> bool:
         """Whether a site must not get it now."""

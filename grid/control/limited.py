@@ -29,6 +29,7 @@ from gridweave.grid.control.common import (
 from gridweave.grid.control.links import LinksState
 from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, SiteOffer, map_over_sites
 from gridweave.grid.control.placing import OneJob, awaited
+from gridweave.grid.control.sent import SentWork, WorkSent
 from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
 from gridweave.grid.kernels.sharing import shared_end_ms
@@ -68,15 +69,6 @@ LOOKS = 16
 """How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
 
 
-class SentWork(msgspec.Struct, frozen=True, array_like=True):
-    """A job that was put into the queue of a site, and that quotes asked for before do not count."""
-
-    quote_id: int  # of the last quote that was asked for before
-    sent_ms: int
-    nodes: int
-    work: int  # its nodes times its estimate
-
-
 class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="LimitedControl 1"):
     """What is known at this level."""
 
@@ -105,12 +97,11 @@ class LimitedControl(DelegatingControl):
         self._asked: dict[int, tuple[int, int]] = {}
         self._news: dict[int, None] = {}
         self._claimed: dict[int, tuple[int, int]] = {}
-        # Jobs for which quotes are awaited, and until when: a silent site is not waited for for ever.
+        # Jobs for which quotes are awaited, and until when: after that the job is placed by the quotes that have come.
         self._patience_ms: dict[int, int] = {}
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
-        # By site, what was sent there while jobs await quotes: these may be older, and promise the same nodes again.
-        self._sent: dict[int, list[SentWork]] = {}
+        self._sent = WorkSent(nodes, options.retry_ms)
         # Whether the sites have said all that was asked at some instant, so that what waits is mapped.
         self._map_is_due = False
 
@@ -139,7 +130,7 @@ class LimitedControl(DelegatingControl):
             claimed=self._claimed,
             patience_ms=self._patience_ms,
             renew_at_ms=self._renew_at_ms,
-            sent=self._sent,
+            sent=self._sent.by_site,
         )
 
     def restore(self, state: LimitedControlState) -> None:
@@ -150,7 +141,7 @@ class LimitedControl(DelegatingControl):
         self._quote_id, self._asked, self._claimed = state.quote_id, state.asked, state.claimed
         self._news = dict.fromkeys(state.news)
         self._patience_ms, self._renew_at_ms = state.patience_ms, state.renew_at_ms
-        self._sent = state.sent
+        self._sent.by_site = state.sent
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
@@ -259,8 +250,10 @@ class LimitedControl(DelegatingControl):
         self._retry_now(now_ms)
 
     def cut_off(self, now_ms: int, site: int, why: str) -> None:
-        """See `Control`; what found no place may have one where messages are exchanged again."""
+        """See `Control`; questions to the site are lost, and the backlog is reconsidered once messages flow again."""
         super().cut_off(now_ms, site, why)
+        for delegation in self._jobs.values():
+            self._asked.pop(delegation.unanswered.pop(site, 0), None)
         if not why:
             self._retry_now(now_ms)
 
@@ -277,6 +270,9 @@ class LimitedControl(DelegatingControl):
         retry = self._retry_at_ms is not None and self._retry_at_ms <= now_ms
         for job_id in [job_id for job_id, until_ms in self._patience_ms.items() if until_ms <= now_ms]:
             commands += self._decide(now_ms, self._jobs[job_id])
+        if self._map_is_due:
+            # Before sites are asked again: that would drop the quotes that have just come.
+            commands += self._map(now_ms)
         if self._news or retry:
             commands += self._think_again(now_ms, retry=retry)
         if self._map_is_due:
@@ -311,19 +307,34 @@ class LimitedControl(DelegatingControl):
         delegation.mapped = None
         delegation.quotes, delegation.quoted_ms, delegation.put_off = {}, {}, {}
         delegation.asked, delegation.changed = set(sites), set()
-        return [self._ask(now_ms, delegation, site, whole=True) for site in sites]
+        return self._ask(now_ms, delegation, sites, whole=True)
 
-    def _ask(self, now_ms: int, delegation: Delegation, site: int, *, whole: bool) -> ToSite:
-        """Ask a site for a quote: for a decision over all sites, or to see whether a waiting job should come to it."""
-        self._quote_id += 1
-        self._asked[self._quote_id] = delegation.job.job_id, delegation.number if whole else 0
+    def _ask(
+        self, now_ms: int, delegation: Delegation, sites: Iterable[int], *, whole: bool = False
+    ) -> list[GridCommand]:
+        """Ask sites for quotes: for a decision over all sites (`whole`), or to move a waiting job.
+
+        A site that has yet to answer an earlier question for the job is not asked again; its answer counts instead.
+        That answer is up to date: a site's messages arrive in order, so it reflects all that the site has reported.
+        """
+        commands: list[GridCommand] = []
+        for site in sites:
+            is_new = site not in delegation.unanswered
+            if is_new:
+                self._quote_id += 1
+                delegation.unanswered[site] = self._quote_id
+                commands.append(ToSite(site, self._request(now_ms, delegation, site)))
+            self._asked[delegation.unanswered[site]] = delegation.job.job_id, delegation.number if whole else 0
+        return commands
+
+    def _request(self, now_ms: int, delegation: Delegation, site: int) -> RequestQuote:
         job = delegation.job
         length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
         asked = RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id, assumed=job.assumed)
         if self.policy.maps or job.needs_telling:
             told = msgspec.structs.replace(job, estimate_ms=length_ms)
             asked = msgspec.structs.replace(asked, job=told, wants_ready=self.policy.maps)
-        return ToSite(site, asked)
+        return asked
 
     def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
         """Return how long a job's data keeps a site that it starts on at an instant; None if it cannot come there."""
@@ -334,20 +345,25 @@ class LimitedControl(DelegatingControl):
         width = delegation.job.width
         fitting = [s for s in sites if not delegation.avoids(s, now_ms) and self._nodes[s] >= width]
         others = [s for s in fitting if s != delegation.site and s not in self.cut_off_sites]
-        return [self._ask(now_ms, delegation, site, whole=False) for site in others]
+        return self._ask(now_ms, delegation, others)
 
     def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:
         job_id, number = self._asked.pop(quote.quote_id, (-1, 0))
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return []
-        if number and (delegation.state != ASKING or number != delegation.number):
+        if delegation.unanswered.get(site) == quote.quote_id:
+            del delegation.unanswered[site]
+        if number and (delegation.state not in (ASKING, BACKLOG) or number != delegation.number):
             return []
         self._note_quote(now_ms, site, delegation, quote)
         if delegation.hopeless and delegation.state in UNPLACED:
             return self._refuse(delegation)
+        if delegation.state == BACKLOG:
+            # A late answer to a round that found no place for the job, or news of a site for the mapping.
+            self._map_is_due |= self.policy.maps
+            return [] if self.policy.maps else self._choose(now_ms, delegation)
         if not number:
-            self._map_is_due |= self.policy.maps and delegation.state == BACKLOG
             return self._consider_move(now_ms, site, delegation, quote)
         delegation.asked.discard(site)
         return [] if delegation.asked else self._decide(now_ms, delegation)
@@ -378,7 +394,7 @@ class LimitedControl(DelegatingControl):
             commands = self._put_back(now_ms, delegation)
             if delegation.state == BACKLOG:
                 again = (site for site in changed if not delegation.avoids(site, now_ms))
-                commands += [self._ask(now_ms, delegation, site, whole=False) for site in again]
+                commands += self._ask(now_ms, delegation, again)
             return commands
         commands = self._choose(now_ms, delegation)
         if changed and delegation.state == BACKLOG:
@@ -391,7 +407,7 @@ class LimitedControl(DelegatingControl):
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
         # A site may take its user no more since it has quoted.
         quoted = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
-        quotes = {s: self._without_sent(now_ms, s, quote, delegation.job) for s, quote in quoted.items()}
+        quotes = {s: self._sent.subtracted(now_ms, s, quote, delegation.job) for s, quote in quoted.items()}
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
         delay_ms = {s: delay for s, delay in delays.items() if delay is not None}
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
@@ -419,28 +435,6 @@ class LimitedControl(DelegatingControl):
         commands = self._delegate(now_ms, delegation, site, end_ms)
         delegation.hurried = starts_now
         return commands
-
-    def _without_sent(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
-        """Return a quote without what was promised to jobs that were sent to its site since it was asked for.
-
-        These run before, as if on all nodes of the site at once: jobs of one instant cannot all have the same nodes.
-        """
-        sent = [each for each in self._sent.get(site, ()) if each.quote_id >= quote.quote_id]
-        if not sent or quote.start_ms is None:
-            return quote
-        free = max(0, quote.free - sum(each.nodes for each in sent))
-        start_ms = quote.start_ms
-        if start_ms > now_ms or (quote.nodes or job.width) > free:
-            start_ms = max(start_ms, now_ms) + sum(each.work for each in sent) // self._nodes[site]
-        return msgspec.structs.replace(quote, free=free, start_ms=start_ms)
-
-    def _note_sent(self, now_ms: int, site: int, job: Job) -> None:
-        """Record a job that is sent to a site, as long as quotes may be decided on that do not count it."""
-        if not self._patience_ms:
-            self._sent.clear()
-            return
-        kept = [each for each in self._sent.get(site, ()) if each.sent_ms + self._retry_ms >= now_ms]
-        self._sent[site] = [*kept, SentWork(self._quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 
     def _split_now(
         self,
@@ -633,7 +627,10 @@ class LimitedControl(DelegatingControl):
         delegation.hurried = end_ms is None
         delegation.end_ms = self._end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
         delegation.number += 1
-        self._note_sent(now_ms, site, job)
+        if self._patience_ms:
+            self._sent.add(now_ms, site, job, self._quote_id)
+        else:
+            self._sent.clear()
         if self._renew_at_ms is None:
             self._renew_at_ms = now_ms + self._lease_ms // 3
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
@@ -672,7 +669,7 @@ class LimitedControl(DelegatingControl):
         mapped = [one for one in self._jobs.values() if one.state == BACKLOG and one.mapped is not None]
         for site in range(len(self._nodes)) if retry else news:
             first = next((one for one in mapped if not one.avoids(site, now_ms)), None)
-            commands += [] if first is None else [self._ask(now_ms, first, site, whole=False)]
+            commands += [] if first is None else self._ask(now_ms, first, [site])
         for delegation in list(self._jobs.values()):
             if looks == 0:
                 break
@@ -779,4 +776,6 @@ class LimitedControl(DelegatingControl):
         assert split == set(self._attempts.attempts), "a split job is lost"
         asking = {job_id for job_id, delegation in self._jobs.items() if delegation.state == ASKING}
         assert asking == set(self._patience_ms), "a job waits for quotes for ever"
+        unanswered = {quote_id for one in self._jobs.values() for quote_id in one.unanswered.values()}
+        assert unanswered <= self._asked.keys(), "the answer to a question will not be recognized"
         assert self._renew_at_ms is not None or not any(d.state == WAITING for d in self._jobs.values()), "no renewal"

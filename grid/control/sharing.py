@@ -39,6 +39,7 @@ class AskedOffer(msgspec.Struct, frozen=True):
     job_id: int
     site: int
     asked_ms: int
+    is_late: bool = False  # whether nothing is counted on until the answer comes
 
 
 class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,16 +113,20 @@ class SharedOffers:
         return True
 
     def expire(self, now_ms: int) -> bool:
-        """Count on no answer of sites that have been silent for long; return whether there are any."""
-        silent = [number for number, asked in self._asked.items() if asked.asked_ms + self._retry_ms <= now_ms]
+        """Decide without sites that have been silent for long, until they answer; return whether there are any."""
+        silent = [number for number, due_ms in self._due_ms() if due_ms <= now_ms]
         for number in silent:
-            asked = self._asked.pop(number)
+            asked = self._asked[number] = msgspec.structs.replace(self._asked[number], is_late=True)
             self._said.setdefault(asked.job_id, {})[asked.site] = NOTHING
         return bool(silent)
 
+    def _due_ms(self) -> Iterator[tuple[int, int]]:
+        """Yield the questions for whose answers jobs wait, and until when."""
+        return ((n, asked.asked_ms + self._retry_ms) for n, asked in self._asked.items() if not asked.is_late)
+
     def next_wakeup_ms(self) -> int | None:
         """Return when `expire` may have something to do."""
-        return min((asked.asked_ms + self._retry_ms for asked in self._asked.values()), default=None)
+        return min((due_ms for _, due_ms in self._due_ms()), default=None)
 
     def ask(self, now_ms: int, queue: GridQueue) -> list[GridCommand]:
         """Ask the sites for the first jobs that wait, as far as they have not said what they offer."""

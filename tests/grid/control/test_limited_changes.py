@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gridweave.grid.control.limited import LEASE_MS, LOOKS
 from gridweave.grid.control.past import MOST_REFUSALS
-from gridweave.grid.messages import ReportDone, ToSite
+from gridweave.grid.core import MetaCore
+from gridweave.grid.messages import FromSite, ReportDone, SiteCutOff, ToSite
 from gridweave.site.messages import (
     Ended,
     Enqueued,
+    EnqueueJob,
+    Quoted,
     Refused,
     RenewLeases,
     RequestQuote,
@@ -172,18 +177,74 @@ def test_a_job_without_a_place_is_offered_anew_where_all_was_changing() -> None:
     assert step(core, 4, *offered(asked, (4, 4), (0, None))) == [ToSite(0, enqueue(1, 4, 3, 4))]
 
 
-def test_a_quote_of_an_earlier_round_is_none_of_the_next() -> None:
-    """When all are asked again, what a site had offered in the round before does not count for the new one."""
+def test_a_site_that_has_yet_to_answer_is_not_asked_again() -> None:
+    """Its answer counts when it comes, also in the next round: it is as new as one to a second question would be."""
     core = grid(4, 4)
     first = step(core, 0, submitted(1, 3))
     assert step(core, RETRY_MS) == [], "nobody has answered"
-    second = step(core, RETRY_MS + 1, *said(0, SiteChanged(0, 4)))
-    assert len(second) == 2
-    stale = offered(first, (4, 0), (4, 0))
-    assert step(core, RETRY_MS + 2, *stale) == []
-    assert step(core, RETRY_MS + 3, *offered(second, (0, 9000), (0, 8000))) == [
-        ToSite(1, enqueue(1, 3, 3, RETRY_MS + 3))
-    ]
+    assert step(core, RETRY_MS + 1, *said(0, SiteChanged(0, 4))) == []
+    late = offered(first, (0, 9000), (0, 8000))
+    assert step(core, RETRY_MS + 2, *late) == [ToSite(1, enqueue(1, 3, 3, RETRY_MS + 2))]
+
+
+def test_an_answer_that_comes_after_the_round_places_the_job() -> None:
+    """A job that has found no place goes to the first site that answers late."""
+    core = grid(4, 4)
+    asked = step(core, 0, submitted(1, 3))
+    assert step(core, RETRY_MS) == [], "nobody has answered"
+    late = offered(asked, None, (4, 0))
+    assert step(core, RETRY_MS + 1, *late) == [ToSite(1, enqueue(1, 3, 2, RETRY_MS + 1))]
+
+
+def test_a_site_is_asked_again_after_its_questions_were_lost() -> None:
+    """A site that was cut off answers none of the earlier questions: it gets new ones once messages flow again."""
+    core = grid(4)
+    (first,) = step(core, 0, submitted(1, 3))
+    step(core, 1, SiteCutOff(0, "its journal is new"))
+    assert step(core, RETRY_MS) == []
+    (second,) = step(core, RETRY_MS + 1, SiteCutOff(0, ""))
+    assert second.request.quote_id > first.request.quote_id
+    assert step(core, RETRY_MS + 2, *offered([second], (4, 0))) == [ToSite(0, enqueue(1, 3, 3, RETRY_MS + 2))]
+
+
+class SlowSites:
+    """A meta-scheduler over sites that offer a place in their queues, and whose answers take a round trip."""
+
+    def __init__(self, core: MetaCore, round_trip_ms: int) -> None:
+        self.core, self.round_trip_ms = core, round_trip_ms
+        self.placed: set[int] = set()
+        self._under_way: list[tuple[int, ToSite]] = []  # when each answer comes, and to what
+
+    def handle(self, now_ms: int, *events: Any) -> None:
+        """Have the meta-scheduler hear of events, and send its questions."""
+        for command in step(self.core, now_ms, *events):
+            if isinstance(command.request, EnqueueJob):
+                self.placed.add(command.request.job.job_id)
+                continue
+            question = command.site, command.request.job_id
+            assert question not in [(c.site, c.request.job_id) for _, c in self._under_way], "a question is repeated"
+            self._under_way.append((now_ms + self.round_trip_ms, command))
+
+    def next(self) -> int:
+        """Have the next answers arrive, or the next timer of the meta-scheduler run out; return when that was."""
+        now_ms = min(self._under_way[0][0], self.core.next_wakeup_ms() or LATER)
+        due = [command for at_ms, command in self._under_way if at_ms <= now_ms]
+        self._under_way = self._under_way[len(due) :]
+        quoted = (FromSite(c.site, Quoted(c.request.quote_id, 0, now_ms + LATER, queued=1)) for c in due)
+        self.handle(now_ms, *quoted)
+        return now_ms
+
+
+@pytest.mark.parametrize("selection", ["best-fit", "min-min"])
+@pytest.mark.parametrize("round_trip_ms", [RETRY_MS // 2, RETRY_MS, RETRY_MS + 1, 5 * RETRY_MS, 20 * RETRY_MS])
+def test_jobs_are_placed_over_links_slower_than_their_patience(round_trip_ms: int, selection: str) -> None:
+    """Answers place the jobs however long they take, and no question is repeated meanwhile."""
+    sites = SlowSites(grid(4, 4, selection=selection), round_trip_ms)
+    sites.handle(0, *(submitted(job_id, 3) for job_id in range(1, 9)))
+    now_ms = 0
+    while now_ms < round_trip_ms:
+        now_ms = sites.next()
+    assert sites.placed == set(range(1, 9))
 
 
 def test_what_no_site_takes_is_tried_again_by_itself() -> None:

@@ -177,6 +177,16 @@ def test_a_site_that_is_silent_keeps_no_job_from_its_split() -> None:
     assert asked_for(core.handle(1 + RETRY_MS)) == []
 
 
+def test_an_offer_that_comes_late_is_taken() -> None:
+    """The grid decides without a silent site only until it answers; it is not asked a second time meanwhile."""
+    core = busy_core()
+    (asked,) = asked_for(core.handle(1, WAITS))
+    assert asked_for(core.handle(1 + RETRY_MS)) == []
+    assert core.next_wakeup_ms() is None
+    late = core.handle(2 + RETRY_MS, FromSite(0, Quoted(asked.quote_id, 0, None, slowdown=1.2)))
+    assert [request.beside for request in reserved(late)] == [1.2]
+
+
 def test_what_is_known_of_offers_outlives_a_restart() -> None:
     """The state has what sites were asked, and what they said."""
     core = busy_core()

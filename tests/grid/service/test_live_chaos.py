@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from live_world import play
+from live_world import ONE_MESSAGE, play
 
 SEEDS = range(*(int(number) for number in os.environ.get("GRIDWEAVE_CHAOS", "0:80").split(":")))
 """``GRIDWEAVE_CHAOS=1000:5000`` plays other seeds, and more of them."""
@@ -23,6 +23,11 @@ def test_a_live_grid_in_which_everything_fails_keeps_its_promises(first: int) ->
     """Under each seed all jobs end once, rightly, and a replay of every journal gives the state that was reached."""
     for seed in range(first, min(first + 20, SEEDS.stop)):
         play(seed)
+
+
+def test_a_grid_places_its_jobs_over_links_that_carry_little() -> None:
+    """With one message in a packet, answers about quotes take longer than the grid waits for them; all jobs end."""
+    play(36, packet_bytes=ONE_MESSAGE, rendezvous_ms=12_000)
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

@@ -1,0 +1,51 @@
+"""Work sent to sites that quotes asked for before do not count, under limited control ("Bursts" in docs/control.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gridweave.site.job import Job
+from gridweave.site.messages import Quoted
+
+
+class SentWork(msgspec.Struct, frozen=True, array_like=True):
+    """A job that was put into the queue of a site, and that quotes asked for before do not count."""
+
+    quote_id: int  # of the last quote that was asked for before
+    sent_ms: int
+    nodes: int
+    work: int  # its nodes times its estimate
+
+
+class WorkSent:
+    """The jobs sent to each site while others await quotes; entries are dropped after `keep_ms`."""
+
+    def __init__(self, nodes: Sequence[int], keep_ms: int) -> None:
+        self._nodes, self._keep_ms = nodes, keep_ms
+        self.by_site: dict[int, list[SentWork]] = {}
+
+    def clear(self) -> None:
+        """Forget all of it: no quotes are awaited."""
+        self.by_site.clear()
+
+    def add(self, now_ms: int, site: int, job: Job, quote_id: int) -> None:
+        """Record a job that is sent to a site, and the id of the last question for a quote before that."""
+        kept = [each for each in self.by_site.get(site, ()) if each.sent_ms + self._keep_ms >= now_ms]
+        self.by_site[site] = [*kept, SentWork(quote_id, now_ms, job.width, job.width * job.estimate_ms)]
+
+    def subtracted(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
+        """Return a quote for `job` without the nodes promised to jobs sent to the site since the quote was asked for.
+
+        These run first, as if spread over all nodes of the site: jobs submitted at one instant cannot all have the
+        same nodes.
+        """
+        sent = [each for each in self.by_site.get(site, ()) if each.quote_id >= quote.quote_id]
+        if not sent or quote.start_ms is None:
+            return quote
+        free = max(0, quote.free - sum(each.nodes for each in sent))
+        start_ms = quote.start_ms
+        if start_ms > now_ms or (quote.nodes or job.width) > free:
+            start_ms = max(start_ms, now_ms) + sum(each.work for each in sent) // self._nodes[site]
+        return msgspec.structs.replace(quote, free=free, start_ms=start_ms)
