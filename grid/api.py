@@ -36,6 +36,7 @@ from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRequest, SignalName
 from gridweave.site.launch import UsageCurve
+from gridweave.site.needs.known import NeedsExperience as NeedsExperience  # noqa: PLC0414
 
 Scope = Literal["read", "submit", "cancel", "operate"]
 """What a token may do: see the sites, the queue and its user's jobs; hand in jobs; cancel, hold and release its user's
@@ -362,11 +363,9 @@ class LearntSplit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     whole_runs, split_runs : int
-        Runs on one site, and on several, of jobs that say nothing of what they send.
-    factor : float, optional
-        By which those on several took longer; None: there are none of one kind.
-    modelled : float
-        By which they should have, by what such jobs are usually taken to send.
+        Runs on one site, and on several, of jobs that do not declare what they send.
+    factor, modelled : float
+        How many times as long the split runs took (None if runs of one kind are missing), and should have taken.
     used : bool
         Whether the grid goes by it: there are enough runs, and they vary little enough.
     """
@@ -385,6 +384,7 @@ class GridExperience(msgspec.Struct, frozen=True, kw_only=True):
     """What the grid has learnt from jobs that are over."""
 
     splits: list[LearntSplit]
+    needs: list[NeedsExperience] = []
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ from gridweave.site.disciplines.known_times import TimesKey, in_order
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
 from gridweave.site.lifecycle import OPEN
+from gridweave.site.needs.known import NeedsExperience
 
 OWN_FIRST = 10**12
 PAGE = 500
@@ -387,12 +388,14 @@ class FakeBackend(Backend):
         )
 
     async def learnt(self) -> GridExperience:
-        """Return what splits of one kind of jobs cost."""
+        """Return what splits of one kind of jobs cost, and what two kinds use."""
         self._check()
         kind = LearntSplit(
             user="anna", job_class="cfd", nodes=12, whole_runs=7, split_runs=5, factor=1.3, modelled=1.1, used=True
         )
-        return GridExperience(splits=[kind])
+        known = NeedsExperience(user="anna", job_class="cfd", runs=5, cpu=0.5, network=0.3, disk=0.2)
+        new = NeedsExperience(user="bert", job_class="ml", runs=1, cpu=1.0)
+        return GridExperience(splits=[kind], needs=[known, new])
 
     async def network(self) -> KnownNetwork:
         """Return two sites with a link, a router with one that is down, and where they are."""

@@ -598,13 +598,8 @@ class Client:
             Only events of this user's jobs.
         """
         named = arguments.many("kinds", kinds, str, "a kind of event or several")
-        found = streams.events(
-            self.transport,
-            after=after,
-            jobs=tuple(arguments.job_numbers("jobs", jobs)),
-            kinds=named,
-            user=user,
-        )
+        numbers = tuple(arguments.job_numbers("jobs", jobs))
+        found = streams.events(self.transport, after=after, jobs=numbers, kinds=named, user=user)
         async with aclosing(found):
             async for event in found:
                 yield event
@@ -685,14 +680,16 @@ class Client:
             Each replaces the entry of the same class or user and the same resource; one with 0 runs deletes it.
         """
         path = f"/v1/sites/{arguments.in_path(site)}/experience"
-        if not changes:
-            return await self.transport.call("GET", path, api.SiteExperience)
-        body = api.ExperienceChanges(times=list(changes))
-        return await self.transport.call("POST", path, api.SiteExperience, body=body)
+        body = api.ExperienceChanges(times=list(changes)) if changes else None
+        return await self.transport.call("POST" if changes else "GET", path, api.SiteExperience, body=body)
 
     async def learnt_splits(self) -> list[api.LearntSplit]:
         """Return the measured cost of splits by user, class and width, and whether the grid uses it."""
         return (await self.transport.call("GET", "/v1/experience", api.GridExperience)).splits
+
+    async def learnt_needs(self) -> list[api.NeedsExperience]:
+        """Return the mean CPU, network and disk use of finished jobs, by user and class."""
+        return (await self.transport.call("GET", "/v1/experience", api.GridExperience)).needs
 
     async def whoami(self) -> api.TokenInfo:
         """Return the user and the permissions of this client's token."""

@@ -259,6 +259,7 @@ class SyncClient(_Blocking[Client]):
     what_if = _awaited(Client.what_if)
     experience = _awaited(Client.experience)
     learnt_splits = _awaited(Client.learnt_splits)
+    learnt_needs = _awaited(Client.learnt_needs)
     drain = _awaited(Client.drain)
     resume = _awaited(Client.resume)
     give_up = _awaited(Client.give_up)

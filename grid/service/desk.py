@@ -126,7 +126,9 @@ class GridDesk(Desk[GridDriver]):
 
     async def learnt(self) -> GridExperience:
         """Return what the grid has learned from jobs that have ended."""
-        return GridExperience(splits=self.driver.grid.learnt_splits())
+        grid = self.driver.grid
+        needs = sorted(grid.book.needs.state(), key=lambda kind: (kind.user, kind.job_class))
+        return GridExperience(splits=grid.learnt_splits(), needs=needs)
 
     async def scheduling(self) -> Scheduling:
         """Return the scheduling settings of the grid."""

@@ -464,10 +464,14 @@ def test_jobs_of_sites_own_users_are_listed_as_well(here: Elsewhere, shell: Shel
     assert [int(row[0]) for row in rows(shell("jobs", "--own", "north")[1])[1:]] == [of_north]
     assert [record["job_id"] for record in json.loads(shell("jobs", "--all", "--limit", 1, "--json")[1])] == [of_grid]
     assert shell("cancel", "--all", "--yes")[1] == f"cancelled: {of_grid} {of_north}\n"
+    over = [of_grid, of_north]
     for where in (("--site", "north"), ()):
         job_id = int(shell("submit", *where, "--", "true")[1].split()[-1])
         here.call(here.grid.start, job_id)
         here.call(here.grid.end, job_id)
+        over.append(job_id)
+    assert [int(row[0]) for row in rows(shell("jobs")[1])[1:]] == []
+    assert sorted(int(row[0]) for row in rows(shell("jobs", "--all")[1])[1:]) == sorted(over)
     assert json.loads(shell("usage", "--json")[1])[0]["jobs"] == 2
 
 
@@ -550,6 +554,14 @@ def test_the_grid_is_shown(here: Elsewhere, shell: Shell) -> None:
     assert rows(shell("experience", "--splits")[1])[1:] == [["anna", "cfd", "12", "7", "5", "1.30", "1.10", "yes"]]
     assert shell("experience", "--splits", "--user", "bert")[2].startswith("no job that says nothing of what it sends")
     assert shell("experience", "--splits", "--site", "north")[2].startswith("gridweave: --splits: goes with")
+    assert rows(shell("experience", "--needs")[1])[1:] == [
+        ["anna", "cfd", "5", "0.500", "0.300", "0.200", "yes"],
+        ["bert", "ml", "1", "1.000", "0.000", "0.000", "after 5 runs"],
+    ]
+    of_bert = json.loads(shell("experience", "--needs", "--user", "bert", "--json")[1])
+    assert [kind["job_class"] for kind in of_bert] == ["ml"]
+    assert shell("experience", "--needs", "--user", "carl")[2].startswith("no job that names its class has finished")
+    assert shell("experience", "--needs", "--splits")[2].startswith("gridweave: --splits: goes with")
     out = shell("queue", "--limit", 1)[1:]
     assert out[0].startswith("2 wait, 0 are held, 0 are starting, 0 run\n")
     assert rows(out[0])[2] == ["1", "1", "anna", "3", "1 h", "1 min", "in 9 min", "no node is free"]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gridweave.grid.client.client import Client, JobHandle
@@ -49,8 +50,21 @@ nodes = 2
 retry_ms = 2_000
 
 [gateway]
+host = "{host}"
 port = 0
+plain_http = true
 """
+
+
+def own_address() -> str:
+    """Return an address of this host that is not its loopback, if it has one."""
+    found = [
+        each.address
+        for addresses in psutil.net_if_addrs().values()
+        for each in addresses
+        if each.family == socket.AF_INET
+    ]
+    return next((address for address in found if not address.startswith("127.")), "127.0.0.1")
 
 
 class Hosts:
@@ -60,7 +74,7 @@ class Hosts:
         self.world = World(folder)
         self.folder, self.story = folder, folder / "story"
         self.address = f"127.0.0.1:{unused_port()}"
-        (folder / "grid.toml").write_text(GRID)
+        (folder / "grid.toml").write_text(GRID.format(host=own_address()))
         token = folder / "ray-token"
         token.write_text(secrets.token_hex(32))
         self.world.environment |= {
@@ -152,7 +166,7 @@ class Hosts:
         token = (self.folder / "state" / "gridweave" / "default" / "token").read_text().strip()
 
         async def work() -> Any:
-            async with Client(state.url, token=token) as grid, asyncio.timeout(PATIENCE_S):
+            async with Client(state.url, token=token, plain_http=state.plain_http) as grid, asyncio.timeout(PATIENCE_S):
                 return await what(grid)
 
         return asyncio.run(work())
@@ -203,6 +217,8 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def test_every_actor_is_seen_from_any_host_of_the_cluster(hosts: Hosts) -> None:
     """With its host, process and start: where `up` ran, and where nothing of the grid is written down."""
+    status, printed = hosts.world.run("whoami")
+    assert status == 0, f"without TLS, as grid.toml allows, commands reach the gateway's address: {printed}"
     names = {"grid", "gateway", "site:north", "site:south", "agent:north/m0", "agent:south/m0"}
     elsewhere = dict(hosts.world.environment, XDG_STATE_HOME=str(hosts.folder / "elsewhere"))
     for environment, arguments in ((hosts.world.environment, ["--actors"]), (elsewhere, [])):

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gridweave.grid.service.ray import EXPOSURE
 from gridweave.grid.service.state import HEAD, LocalGridState, node_of, read_grid_state, state_folder
 from gridweave.grid.service.status import look
 from gridweave.site.machine.processes import process_stat
@@ -37,6 +38,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         status, printed = there.run("up", "GRID.toml")
         assert status == 0, printed
         assert "The grid default is up" in printed
+        assert EXPOSURE.partition(": ")[0] in " ".join(printed.split()), "the firewall rule for Ray's ports"
         yield there
     finally:
         there.run("down")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gridweave.site.journal.experience import Learnt
     from gridweave.site.journal.records import Quantiles
     from gridweave.site.journal.suggest import Rule, Trial
+    from gridweave.site.needs.known import NeedsExperience
 
 Journals = Annotated[
     list[str] | None,
@@ -66,6 +67,10 @@ Forgets = Annotated[
 Splits = Annotated[
     bool,
     typer.Option("--splits", help="Show what splits of jobs really cost on the live grid, against what was expected."),
+]
+NeedsOption = Annotated[
+    bool,
+    typer.Option("--needs", help="Show the CPU, network and disk use that the live grid has learned for shared nodes."),
 ]
 Out = Annotated[str | None, typer.Option(metavar="FILE", help="Write the run times shown to this file.")]
 
@@ -130,6 +135,7 @@ def experience(
     forgets: Forgets = None,
     out: Out = None,
     splits: Splits = False,
+    needs: NeedsOption = False,
 ) -> None:
     """Show what the jobs of each user and class have used, and what to request for the next one.
 
@@ -142,10 +148,9 @@ def experience(
 
     Example: gridweave experience --splits
     """
-    if splits:
-        if journals or site or sets or forgets or out:
-            raise OptionError("--splits", "goes with --user, --job-class and --json alone")
-        _show_splits(reach, user, job_class)
+    if splits or needs:
+        is_alone = not (journals or site or sets or forgets or out or (splits and needs))
+        _show_of_grid(reach, user, job_class, "--splits" if splits else "--needs", is_alone=is_alone)
         return
     edit = _Edit(sets or [], forgets or [], user, job_class, out)
     files = [place for place in journals or () if place.endswith(".toml")]
@@ -168,11 +173,18 @@ def experience(
             _show(learn(journals, rule, user=user, job_class=job_class, last=last), reach.as_json)
 
 
-def _show_splits(reach: Reach, user: str | None, job_class: str | None) -> None:
-    """Show what splits of jobs really cost."""
-    known = reach.ask(lambda grid: grid.learnt_splits())
-    found = [one for one in known if user in (None, one.user) and job_class in (None, one.job_class)]
-    reach.show(found, _print_splits)
+def _show_of_grid(reach: Reach, user: str | None, job_class: str | None, option: str, *, is_alone: bool) -> None:
+    """Show what the live grid has learned, as one of two options asks."""
+    if not is_alone:
+        raise OptionError(option, "goes with --user, --job-class and --json alone")
+
+    def of_these(known: Sequence[Any]) -> list[Any]:
+        return [kind for kind in known if user in (None, kind.user) and job_class in (None, kind.job_class)]
+
+    if option == "--splits":
+        reach.show(of_these(reach.ask(lambda grid: grid.learnt_splits())), _print_splits)
+    else:
+        reach.show(of_these(reach.ask(lambda grid: grid.learnt_needs())), _print_needs)
 
 
 def _print_splits(found: Sequence[LearntSplit]) -> None:
@@ -194,6 +206,25 @@ def _print_splits(found: Sequence[LearntSplit]) -> None:
     ]
     headings = ("user", "class", "nodes", "on one site", "split", "factor", "expected", "used")
     print_table(rows, headings=headings, left=2)
+
+
+def _print_needs(found: Sequence[NeedsExperience]) -> None:
+    from gridweave.site.needs.known import LEAST_RUNS
+
+    if not found:
+        say("no job that names its class has finished on nodes of its own")
+        return
+    rows = [
+        (
+            kind.user or _NONE,
+            kind.job_class,
+            f"{kind.runs:,}",
+            *(f"{part:.3f}" for part in (kind.needs.cpu, kind.needs.network, kind.needs.disk)),
+            "yes" if kind.runs >= LEAST_RUNS else f"after {LEAST_RUNS} runs",
+        )
+        for kind in found
+    ]
+    print_table(rows, headings=("user", "class", "runs", "cpu", "network", "disk", "used"), left=2)
 
 
 def _show(found: Sequence[Learnt], as_json: bool) -> None:
