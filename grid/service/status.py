@@ -147,8 +147,8 @@ def _ask(state: LocalGridState) -> _GatewayAnswers:
 
     async def ask() -> _GatewayAnswers:
         once = Patience(total_s=0.0, connect_s=0.0, try_s=ASK_S)
-        how: dict[str, Any] = {"ca": state.cert or None, "patience": once, "transport": BriefTransport}
-        async with Client(state.url, token=state.token, **how) as grid:
+        allowed: dict[str, Any] = {"ca": state.cert or None, "plain_http": state.plain_http}
+        async with Client(state.url, token=state.token, patience=once, transport=BriefTransport, **allowed) as grid:
             try:
                 sites = await grid.sites()
             except GridweaveError as error:
