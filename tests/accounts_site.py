@@ -21,6 +21,7 @@ from gridweave.site.batch.system import BatchPlan
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.launch import MachineRules
 from slurm_cluster import SlurmCluster
+from waiting import PATIENCE_S
 
 USERS = {"anna": "gw-test-anna", "bert": "gw-test-bert"}
 
@@ -120,7 +121,7 @@ async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
         await site.driver.wish("cancel", waits)
         for each in waits:
             await site.over(each)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             # The job of another under the name of one of the site's is none of the site's, and stays.
             while len(await site.left()) > 1:
                 await asyncio.sleep(0.3)

@@ -25,6 +25,7 @@ from gridweave.site.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import GRID
 from slurm_cluster import SlurmCluster
+from waiting import PATIENCE_S
 
 NODES = 4
 
@@ -118,7 +119,7 @@ class BatchSite:
         await self.until(lambda: self.record(job_id).state in OVER, f"the end of job {job_id}")
         return self.record(job_id)
 
-    async def until(self, holds: Callable[[], bool], what: str, within_s: float = 120) -> None:
+    async def until(self, holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
         """Wait until something holds."""
         try:
             async with asyncio.timeout(within_s):

@@ -19,6 +19,7 @@ from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
+from waiting import PATIENCE_S
 
 COMMENT_S = 0.02
 """So often a stream of events that has nothing to say says so; the first time it tells where it stands."""
@@ -138,7 +139,7 @@ class Elsewhere:
 
     def do(self, work: Any) -> Any:
         """Return what comes of some work there."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=PATIENCE_S)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Call a function there."""

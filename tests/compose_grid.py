@@ -21,6 +21,7 @@ from gridweave.grid.service.serve import grid_service, site_service
 from gridweave.site.job import JobRecord, Program
 from gridweave.site.runs import SiteSettings
 from live_history import WRITES_ITS_OWN_STORY, check_journals, check_stories
+from waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,9 +32,6 @@ SERVICES = ("db", "grid", *SITES)
 
 VERSION_FILES = ("pyproject.toml", "src/gridweave/version.py")
 """The files that name the version of gridweave, once each."""
-
-PATIENCE_S = 300.0
-"""So long a drill waits for what is to happen."""
 
 _PROJECT = "gridweave-drills"
 _FIRST_PORT = 18_765

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.gateway.settings import GatewaySettings
 from local_grid import SITES, LocalGrid
+from waiting import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class GridBehindGateway:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what comes of some work in the grid's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=120)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=PATIENCE_S)
 
     def __enter__(self) -> Self:
         self._thread.start()

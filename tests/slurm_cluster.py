@@ -20,6 +20,7 @@ import pytest
 from gridweave.site.batch.slurm.parse import read_version
 from ports import unused_port
 from unix_users import reachable
+from waiting import PATIENCE_S
 
 MISSING = "a real Slurm is not at hand (Debian, as root: apt-get install slurm-wlm munge)"
 NOT_ROOT = "Slurm is at hand, but these tests start its daemons as root, and run as another user: run them as root"
@@ -164,7 +165,7 @@ class SlurmCluster:
         for path in self.folder.glob("*.pid"):
             self._kill(path.stem, signal.SIGTERM)
 
-    def wait(self, what: Callable[[], bool], called: str, within_s: float = 60.0) -> None:
+    def wait(self, what: Callable[[], bool], called: str, within_s: float = PATIENCE_S) -> None:
         """Wait until something holds."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:

@@ -19,6 +19,7 @@ import gridweave
 from gridweave.grid.kernels.overhead import stretched_ms
 from gridweave.jit import _KEPT_S, _STATES_KEPT, _ByName, _finder, _prune, _stamp, _use, prepared
 from gridweave.site.kernels.dispatch import PlanRules, QueueRules
+from waiting import PATIENCE_S
 
 
 def test_code_that_was_found_before_is_not_taken_for_arrays_of_another_layout() -> None:
@@ -277,7 +278,7 @@ def test_whoever_begins_to_use_a_state_that_is_being_removed_has_it_afterwards(t
         begun = pool.submit(_use, folder)
         (folder / "used").rename(tmp_path / "removed")
         os.close(remover)
-        begun.result(timeout=60)
+        begun.result(timeout=PATIENCE_S)
     os.utime(folder / "used", (0, 0))
     _prune(tmp_path)
     assert folder.exists()

@@ -8,10 +8,13 @@ from typing import Any
 
 from gridweave.site.job import JobRecord
 
+PATIENCE_S = 300.0
+"""How long a test waits for what happens by itself: longer than the busiest machine takes, as speed is not tested."""
+
 _LOOK_AGAIN_S = 0.05
 
 
-def until(happened: Callable[[], Any], patience_s: float = 300.0, *, every_s: float = _LOOK_AGAIN_S) -> Any:
+def until(happened: Callable[[], Any], patience_s: float = PATIENCE_S, *, every_s: float = _LOOK_AGAIN_S) -> Any:
     """Wait until something has happened that happens by itself; return it. Look less often where looking is work."""
     until_s = time.monotonic() + patience_s
     while not (found := happened()):

@@ -242,14 +242,8 @@ def _remove(name: str, tell: Tell) -> None:
 def play(state: LocalGridState, demo: Demo, report: Progress) -> Shown:
     """Run the demonstration live until all jobs have ended."""
     shown = Shown()
-    player = Player(
-        Client(state.url, token=state.token, plain_http=state.plain_http),
-        demo.built,
-        1.0,
-        PATIENCE_S,
-        report,
-        shown.look,
-    )
+    client = Client(state.url, token=state.token, plain_http=state.plain_http)
+    player = Player(client, demo.built, 1.0, PATIENCE_S, report, shown.look)
     run_in_order(player.run())
     shown.records, shown.live = player.records, player.live
     return shown

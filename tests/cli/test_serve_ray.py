@@ -20,11 +20,10 @@ from gridweave.grid.client.transport import Patience
 from gridweave.grid.service.state import end_marked
 from gridweave.site.machine.processes import strays
 from ports import unused_port
-from waiting import until
+from waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-PATIENCE_S = 300.0
 END_S = 60.0
 LEFT = "GRIDWEAVE_TEST_OF_SERVE"
 """In the environment of all that this test starts."""

@@ -19,6 +19,7 @@ from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
 from gridweave.site.job import JobRecord, JobRequest, Program
+from waiting import PATIENCE_S
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -199,7 +200,7 @@ def test_what_went_before() -> None:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0)
 

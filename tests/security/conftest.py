@@ -20,8 +20,8 @@ from gridweave.site.machine.folders import piece_folder
 from gridweave.site.machine.runner import Runner
 from gridweave.site.machine.starter import ask_launcher
 from unix_users import have_users
+from waiting import PATIENCE_S
 
-PATIENCE_S = 120.0
 UNIX = {"alice": "gw-test-alice", "bob": "gw-test-bob"}
 LIMITS = Limits(memory_bytes=128 << 20, processes=64)
 SECRET = "a-secret-of-bob"

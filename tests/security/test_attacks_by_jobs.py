@@ -24,11 +24,11 @@ from gridweave.site.machine.output import output_path
 from gridweave.site.machine.pieces import objects_of, piece_bytes
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.machine.starter import LauncherStarter, ask_launcher, bytes_as_user, clear_as_user
+from waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Place
 
-PATIENCE_S = 60.0
 PYTHON = "/usr/bin/python3 -c"
 PTRACE = "import ctypes; c=ctypes.CDLL(None); print('GOT' if c.ptrace(16, {0}, 0, 0) == 0 else 'held')"
 READ_MEMORY = (

@@ -28,6 +28,7 @@ from gridweave.site.launch import Call
 from gridweave.site.machine.cgroups import open_cgroups
 from gridweave.site.machine.folders import RATE
 from unix_users import ROOT, reachable
+from waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import UnixUsers
@@ -39,7 +40,6 @@ needs_this_python = pytest.mark.skipif(
     reason="jobs have a /tmp of their own, so the Python of this environment is not there for them: clone elsewhere",
 )
 
-PATIENCE_S = 300.0
 GROUP = "gridweave-test-grid"
 SERVICE = "gw-grid-service"
 # Others than in tests that may run at the same time: there alice's jobs try to kill all that is hers.

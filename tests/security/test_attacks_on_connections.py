@@ -15,6 +15,7 @@ from fake_backend import FakeBackend
 from gateway_parts import Served, a_job, make_tokens, serving
 from gridweave.grid.gateway.connections import Logins, OpenConnections
 from gridweave.grid.gateway.problems import RefusalError
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,7 +39,7 @@ async def raw(grid: Served, data: bytes) -> bytes:
     """Return all that is answered to bytes, until the gateway closes the connection; empty if it is cut off."""
     async with connected(grid) as [(reader, writer)]:
         writer.write(data)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             try:
                 return await reader.read()
             except ConnectionResetError:
@@ -119,7 +120,7 @@ async def test_a_header_that_never_ends_is_cut_off() -> None:
     """A connection on which a request never comes whole is closed when it has been idle for so long."""
     async with serving(FakeBackend(), idle_s=0.1) as grid, connected(grid) as [(reader, writer)]:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: local")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
 
 

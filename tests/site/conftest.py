@@ -16,8 +16,8 @@ import pytest
 from gridweave.site.launch import Launch, PieceEnded, PieceEvent, Rank
 from gridweave.site.machine.processes import all_pids, process_stat
 from gridweave.site.machine.runner import Runner
+from waiting import PATIENCE_S
 
-PATIENCE_S = 60.0
 MARK = "GRIDWEAVE_TEST"
 
 

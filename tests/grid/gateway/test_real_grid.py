@@ -10,6 +10,7 @@ import pytest
 
 from gateway_parts import Served, a_job, make_tokens, serving
 from local_grid import LocalGrid
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,7 +41,7 @@ async def test_from_submission_to_output(tmp_path: Path) -> None:
             ),
             X_Request_Id="r1",
         )
-        await asyncio.wait_for(wait_for_end(grid, job_id), 60)
+        await asyncio.wait_for(wait_for_end(grid, job_id), PATIENCE_S)
         _, record, _ = await grid.ask("GET", f"/v1/jobs/{job_id}")
         assert (record["state"], record["outcome"], record["exit_codes"]) == ("ended", "finished", [])
         for rank in (0, 1):
@@ -73,7 +74,7 @@ async def test_waiting_jobs_are_explained_held_and_cancelled(tmp_path: Path) -> 
         assert (await grid.ask("POST", f"/v1/jobs/{narrow}/release"))[1] == {"job_ids": [narrow]}
         both = {"job_ids": [wide, narrow, 999]}
         assert (await grid.ask("POST", "/v1/jobs/cancel", both))[1] == {"job_ids": [wide, narrow]}
-        await asyncio.wait_for(wait_for_end(grid, wide), 60)
+        await asyncio.wait_for(wait_for_end(grid, wide), PATIENCE_S)
         assert (await grid.ask("POST", "/v1/sites/south/drain"))[0] == 200
         _, sites, _ = await grid.ask("GET", "/v1/sites")
         assert [(site["name"], site["draining"]) for site in sites["sites"]] == [("north", False), ("south", True)]
@@ -106,7 +107,7 @@ async def test_users_of_a_real_grid(tmp_path: Path) -> None:
         body = {"jobs": [script("true")], "site": "south"}
         _, own, _ = await grid.ask("POST", "/v1/jobs", body, token=tokens["bob"])
         of_bob = own["answers"][0]["job_id"]
-        await asyncio.wait_for(wait_for_end(grid, of_anna, tokens["anna"]), 60)
+        await asyncio.wait_for(wait_for_end(grid, of_anna, tokens["anna"]), PATIENCE_S)
         assert (await grid.ask("GET", f"/v1/jobs/{of_anna}/output", token=tokens["bob"]))[0] == 404
         assert (await grid.ask("GET", f"/v1/jobs/{of_bob}", token=tokens["bob"]))[0] == 200
         assert (await grid.ask("GET", f"/v1/jobs/{of_bob}", token=tokens["anna"]))[0] == 404

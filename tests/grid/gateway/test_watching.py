@@ -16,6 +16,7 @@ from gateway_parts import Served, a_job, serving
 from gridweave.grid.api import JobEvent, StreamEnd
 from gridweave.grid.gateway import hub as hub_module
 from gridweave.grid.gateway.hub import Chunk, EventHub, Watcher
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -240,7 +241,7 @@ async def test_streams_end_when_the_gateway_stops() -> None:
             grid.session.get(f"{grid.url}/v1/jobs/{job_id}/output?follow=1") as response,
         ):
             assert await response.content.readany() == b"some"
-            await asyncio.wait_for(grid.gateway.stop(), 5)
+            await asyncio.wait_for(grid.gateway.stop(), PATIENCE_S)
             assert await stream.next() == StreamEnd(reason="stopping", after=1)
             closed = await socket.receive()
             assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.GOING_AWAY)

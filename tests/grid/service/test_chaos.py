@@ -19,12 +19,11 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.service.calls import SITE_LABEL
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
+from waiting import PATIENCE_S
 
 ray = pytest.importorskip("ray")
 
 SITES = {"north": 6, "south": 4, "west": 4}
-PATIENCE_S = 180.0
-
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 

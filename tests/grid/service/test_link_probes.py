@@ -16,6 +16,7 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.probes.prober import ProbePlan
 from linked_grid import LinkedGrid, linked_grid
+from waiting import PATIENCE_S
 
 PLAN = ProbePlan(every_s=0.1, bandwidth_every_s=0.1)
 MODELLED_MS, MODELLED_BPS = 50.0, 1e6
@@ -36,7 +37,7 @@ async def link_now(grid: LinkedGrid) -> NetworkLink:
 
 async def corrected_link(grid: LinkedGrid) -> NetworkLink:
     """Wait until measurements have corrected the link, its bandwidth too."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             link = await link_now(grid)
             if link.measured and link.bandwidth_bps != MODELLED_BPS:

@@ -28,8 +28,8 @@ from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
 from virtual_time import VirtualLoop
+from waiting import PATIENCE_S
 
-PATIENCE_S = 60.0
 ANNA = "anna, request 7"
 
 

@@ -21,11 +21,10 @@ from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.messages import LiveSiteEvent, SiteMessage
-from waiting import until
+from waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-PATIENCE_S = 120.0
 ROUNDS = int(os.environ.get("GRIDWEAVE_EVICTIONS", "2"))
 
 # The machine is a folder that only one job can make. At its signal a job says so, takes its time, and leaves.

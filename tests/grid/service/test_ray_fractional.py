@@ -13,11 +13,9 @@ from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.job import JobRequest, Program, Resources
 from gridweave.site.launch import MachineRules
 from gridweave.site.machine.cgroups import open_cgroups, parts_problem
-from waiting import the_end, until
+from waiting import PATIENCE_S, the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-
-PATIENCE_S = 120.0
 
 # Waits until the kernel lets it use as many processors, of those that it may use alone, as each argument says in turn;
 # then until it may end.

@@ -15,11 +15,9 @@ from gridweave.site.explain import Forecast
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.needs.text import parse_resources
 from gridweave.site.service.calls import answer_of, question
-from waiting import the_end, until
+from waiting import PATIENCE_S, the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-
-PATIENCE_S = 120.0
 
 # Leaves on which hardware threads it may run, and waits until it may end.
 SAY = """

@@ -220,7 +220,7 @@ def test_a_site_without_a_crash_does_not_wait(tmp_path: Path) -> None:
 @pytest.mark.ray
 def test_a_site_crashes_and_another_is_cut_off_on_ray(ray_cluster: None, tmp_path: Path) -> None:
     """The job at the crashed site starts again, the job at the other continues, and both end."""
-    done = run_on_ray(scenario_file(tmp_path), speed=40.0)
+    done = run_on_ray(scenario_file(tmp_path), speed=20.0)
     assert set(done.outcomes) == {"finished"}
     assert done.attempts[0] == 1
     assert done.attempts[1] > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Resources
 from slurm_cluster import SlurmCluster, running_cluster
+from turns import one_works_while_the_other_is_paused, read_turns
 
 pytestmark = pytest.mark.slow
 
@@ -42,34 +44,33 @@ async def two_pilots(cluster: SlurmCluster, folder: Path, policy: Policy) -> Asy
         cluster.run("scancel", "--partition=main")
 
 
-STAMPS = """
-for _ in $(seq 40); do date +%s%3N >> "$0.$GRIDWEAVE_RANK"; sleep 0.05; done
+# A rank ends when all ranks of both jobs have gone on after a pause, however slow the machine is.
+TAKES_TURNS = """
+while [ $(ls "$0" | wc -l) -lt 8 ]; do
+    grep -q ' 0$' "$GRIDWEAVE_RATE" && touch "$0/$1.$GRIDWEAVE_RANK"
+    sleep 0.05
+done
+cp "$GRIDWEAVE_RATE" "$0.$1.$GRIDWEAVE_RANK"
 """
-
-
-def spans_at_work(path: Path) -> list[tuple[int, int]]:
-    """Return from when to when a rank has worked: it writes the time down some twenty times a second."""
-    times = [int(line) for line in path.read_text().split()]
-    spans = [(times[0], times[0])]
-    for now_ms in times[1:]:
-        begin_ms, end_ms = spans[-1]
-        spans[-1:] = [(begin_ms, now_ms)] if now_ms - end_ms < 500 else [(begin_ms, end_ms), (now_ms, now_ms)]
-    return spans
 
 
 @pytest.mark.asyncio
 async def test_jobs_of_two_pilots_take_turns(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """Two jobs have all nodes of two pilots in turn; one stands still on all of them while the other works."""
+    """Two jobs have all nodes of two pilots in turn; one is paused on all of them while the other works."""
+    turned = tmp_path / "turned"
+    turned.mkdir()
     async with two_pilots(cluster, tmp_path, GangPolicy(mpl=2, slice_ms=1_000)) as site:
-        jobs = [await site.submit("sh", "-c", STAMPS, str(tmp_path / name), nodes=4, limit_ms=200_000) for name in "ab"]
+        jobs = [
+            await site.submit("sh", "-c", TAKES_TURNS, str(turned), name, nodes=4, limit_ms=200_000) for name in "ab"
+        ]
         for job in jobs:
             assert (await site.over(job)).outcome == "finished"
-    spans = {name: [spans_at_work(tmp_path / f"{name}.{rank}") for rank in range(4)] for name in "ab"}
-    assert all(len(found) > 1 for ranks in spans.values() for found in ranks), "nobody has paused"
-    (first, *_), (other, *_) = spans["a"][3], spans["b"][0]
-    pause = spans["a"][0][0][1], spans["a"][0][1][0]
-    assert abs(first[1] - pause[0]) < 500, "the nodes of the other pilot have paused at another instant"
-    assert pause[0] - 300 < other[0] < pause[1], "the other job does not work in the pause"
+    turns = {name: [read_turns(tmp_path / f"turned.{name}.{rank}") for rank in range(4)] for name in "ab"}
+    for one, other in itertools.product(turns["a"], turns["b"]):
+        assert one_works_while_the_other_is_paused(one, other)
+    for ranks in turns.values():
+        first = [rank.pauses[0] for rank in ranks]
+        assert max(begin for begin, _ in first) < min(end for _, end in first), "a pilot has paused on its own"
 
 
 @pytest.mark.asyncio

@@ -19,6 +19,7 @@ from gridweave.site.batch.slurm.look import LookByCommands
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import Allocation, AllocationRequest, BatchUser, BatchView
 from slurm_cluster import SlurmCluster, running_cluster
+from waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def slurm_of(cluster: SlurmCluster, **settings: object) -> Slurm:
 
 async def seen(slurm: Slurm, name: str, state: str) -> Allocation:
     """Return an allocation as soon as it is in a state."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = {each.name: each for each in (await slurm.view("gw-")).allocations}
             if name in found and found[name].state == state:
@@ -227,7 +228,7 @@ async def test_what_sudo_runs_cannot_be_ended(
     (tmp_path / "sudo").write_text("#!/bin/sh\necho 7\n")
     monkeypatch.setattr("gridweave.site.batch.slurm.asking.COMMAND_S", 30.0)
     numbers: list[str] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len(numbers) < 2:
             with contextlib.suppress(UnavailableError):
                 numbers.append(await slurm.submit(asked("gw-2", "true", runs_as=("anna", "bert")[len(numbers)])))

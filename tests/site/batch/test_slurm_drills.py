@@ -16,6 +16,7 @@ from batch_site import BY_JOBS, NODES, BatchSite, GridOfClusters
 from gridweave.site.lifecycle import OVER
 from gridweave.site.service.clock import Clock
 from slurm_cluster import URGENT, SlurmCluster, running_cluster
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +180,7 @@ async def killed(what: str, cluster: SlurmCluster, tmp_path: Path) -> list[int]:
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             jobs = [int(number) for number in (await process.stdout.readline()).split()]
             while not (tmp_path / "runs").exists():
                 await asyncio.sleep(0.05)

@@ -18,6 +18,7 @@ from gridweave.site.batch.slurm.commands import Slurm
 from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import Allocation, AllocationRequest
 from slurm_cluster import SlurmCluster, running_cluster
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,7 @@ async def test_what_slurm_calls_out_of_memory(cluster: SlurmCluster) -> None:
     script = f"#!/bin/sh\n{sys.executable} -c 'bytearray(400 << 20)'\n"
     await slurm.submit(AllocationRequest(name="gw-mem-1", nodes=1, length_ms=60_000, script=script, folder="/tmp"))
     found: list[Allocation] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not found or found[0].state != "ended":
             await asyncio.sleep(0.2)
             found = list((await slurm.view("gw-mem-")).allocations)

@@ -30,6 +30,7 @@ from gridweave.site.runs import SiteSettings
 from gridweave.site.service.calls import answer_of, encode, question
 from gridweave.site.service.clock import Clock
 from slurm_cluster import SlurmCluster, running_cluster
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -299,7 +300,7 @@ async def test_the_actor_of_such_a_site(actor: BatchSiteActor, cluster: SlurmClu
     script = 'echo hello; test "$GRIDWEAVE_RANK" = 0 && exec sleep 60; exit 4'
     request = JobRequest(program=Program(argv=("sh", "-c", script)), nodes=2, limit_ms=60_000)
     (answer,) = msgspec.msgpack.decode(await actor.submit(encode([("key", request)])), type=list[Accepted | Declined])
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             (record,) = msgspec.msgpack.decode(await actor.records([answer.job_id]), type=list[JobRecord])
             if record.state in OVER:

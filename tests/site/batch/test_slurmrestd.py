@@ -28,6 +28,7 @@ from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import AllocationRequest, BatchPlan, BatchView
 from ports import unused_port
 from slurm_cluster import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
+from waiting import PATIENCE_S
 
 OWN = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -324,7 +325,7 @@ def asked(name: str, nodes: int, script: str = "sleep 600") -> AllocationRequest
 
 async def until(slurm: Slurm, states: dict[str, str]) -> BatchView:
     """Return what is seen as soon as the allocations are in these states."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             view = await slurm.view("gw-")
             if {each.name: each.state for each in view.allocations} == states:
@@ -334,7 +335,7 @@ async def until(slurm: Slurm, states: dict[str, str]) -> BatchView:
 
 async def alike(slurm: Slurm, other: Slurm) -> BatchView:
     """Return what both see, looked at while nothing changes."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             before, view, after = await other.view("gw-"), await slurm.view("gw-"), await other.view("gw-")
             if before == after:
@@ -357,7 +358,7 @@ async def test_a_real_cluster_over_tls(ground: Ground) -> None:
         await slurm.submit(asked("gw-2", 3))
         ground.cluster.run("sbatch", "--hold", "--array=1-3", "--output=/dev/null", "--wrap", "true")
         await until(slurm, {"gw-1": "running", "gw-2": "waiting", "gw-3": "ended"})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while (await slurm.view("gw-")).allocations[1].start_ms is None:
                 await asyncio.sleep(0.1)
         view = await alike(slurm, by_commands)
@@ -373,7 +374,7 @@ async def test_a_real_cluster_over_tls(ground: Ground) -> None:
             return
         await slurm.submit(asked("gw-4", 99))
         view = await until(slurm, ended | {"gw-4": "waiting"})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while "(PartitionConfig)" not in (await slurm.view("gw-4")).allocations[0].reason:
                 await asyncio.sleep(0.1)
         await slurm.cancel(view.allocations)

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from gridweave.site.launch import PieceState
 from gridweave.site.machine.folders import write_state
 from gridweave.site.machine.pieces import IpcObject, JobSpan, left_objects, objects_of, remove_object
+from waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Machine
-
-PATIENCE_S = 60.0
 
 times = st.integers(0, 20)
 jobs_ = st.lists(st.tuples(times, st.one_of(st.none(), times)).map(lambda ran: JobSpan(ran[0], ran[1])), max_size=5)

@@ -21,12 +21,12 @@ from gridweave.site.machine import kept
 from gridweave.site.machine.folders import piece_folder, remove_folder
 from gridweave.site.machine.kept import DAY_MS, KEPT, KeptPiece, KeptPieces, UserUse, excess, folder_bytes
 from gridweave.site.machine.runner import Runner
+from waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Machine
 
 NOW_MS = 1_000 * DAY_MS
-PATIENCE_S = 60.0
 
 
 def piece(job_id: int, user: str = "anna", size_bytes: int = 10, ended_ms: int = NOW_MS) -> KeptPiece:

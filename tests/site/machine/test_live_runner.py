@@ -15,6 +15,7 @@ import pytest
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.launch import LimitSignal, PieceReady, PieceStarted, Rank, UsageCurve
 from gridweave.site.machine.runner import Runner
+from waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Machine, Post
@@ -111,7 +112,6 @@ async def test_ranks_that_nobody_knows_to_run_are_ended(machine: Machine) -> Non
         await runner.open_gate(1, 0)
         ended = await machine.ended(runner)
         assert (ended.outcome, ended.reason) == ("lost", "nobody took note in time that it had begun")
-        assert ended.usage.wall_s < 5
 
 
 @pytest.mark.asyncio
@@ -125,7 +125,7 @@ async def test_a_piece_is_ended_at_once_though_it_was_given_time(machine: Machin
         await runner.cancel(1, 0, "now", at_once=True)
         ended = await machine.ended(runner)
     assert (ended.outcome, ended.reason, ended.ranks[0].signal) == ("cancelled", "please", 9)
-    assert ended.usage.wall_s < 30
+    assert ended.usage.wall_s < 60, "its grace is over by then anyway"
 
 
 @pytest.mark.asyncio
@@ -144,7 +144,7 @@ print(signal.sigwait([signal.SIGUSR1]).name)
     async with machine.runner() as runner:
         await runner.start(machine.launch(*machine.python(code), environment={"POST": str(post.path)}))
         os.close(await post.pid())
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not heard:
                 await asyncio.sleep(0.01)
         runner.signal(1, 0, "USR1")
@@ -461,7 +461,7 @@ async def test_cancel_before_the_agreed_start(machine: Machine) -> None:
     """Until the agreed instant a piece can be cancelled without any of it having run."""
     async with machine.runner() as runner:
         await runner.start(machine.launch("touch", "ran", start_at_unix_ms=int(time.time() * 1000) + 10**8))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while (state := runner.state(1, 0)) is None or state.phase != "waiting":
                 await asyncio.sleep(0)
         await runner.cancel(1, 0, "the other site refused")

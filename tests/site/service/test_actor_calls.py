@@ -16,6 +16,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.service.actors import RunningActors, Spot, ask_about
 from gridweave.site.service import calls as calls_module
 from gridweave.site.service.calls import CALL_S, ActorCalls, Door, answer_of, question
+from waiting import PATIENCE_S
 
 NAMESPACE = "calls"
 
@@ -174,7 +175,7 @@ def running(ray_cluster: None) -> Iterator[RunningActors]:
 
 async def until(ask: Callable[[], Awaitable[Any]]) -> Any:
     """Ask until there is an answer that is true."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 if found := await ask():

@@ -15,8 +15,7 @@ from gridweave.site.journal.reader import JournalReader
 from gridweave.site.messages import Wish
 from gridweave.site.service import desk, history
 from local_grid import LocalGrid
-
-PATIENCE_S = 60.0
+from waiting import PATIENCE_S
 
 
 def held(**more: object) -> JobRequest:
