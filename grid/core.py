@@ -5,7 +5,7 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 from numpy.random import Generator
 
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.control.common import Control, ControlOptions
+from gridweave.grid.control.common import NO_OFFERS, Control, ControlOptions, QuoteQuestion
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.control.limited import LEASE_MS, LimitedControl
 from gridweave.grid.control.links import GridNetwork
@@ -43,7 +43,7 @@ from gridweave.grid.sends import Sends, why_not_sent
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecast, Forecaster, Planner
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
-from gridweave.site.messages import Ended, LeaseEnded, SiteChanged
+from gridweave.site.messages import Ended, LeaseEnded, Quoted, SiteChanged
 from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
@@ -281,11 +281,18 @@ class MetaCore:
             return found
         return partial(forecast_of_evicted, found, past.text(now_ms, self._names))
 
-    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
-        """Return what works a quote out, from a copy of what is known now; it may be without a job that waits."""
+    def quoter(
+        self,
+        now_ms: int,
+        asked: GridJobSubmitted,
+        end_ms: int = 0,
+        without: int | None = None,
+        offers: Mapping[int, Quoted] = NO_OFFERS,
+    ) -> Forecaster:
+        """Return what works a quote out, from a copy of what is known now; parameters as in `QuoteQuestion`."""
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (asked,))
-        return self._control.quoter(now_ms, asked, end_ms, without)
+        return self._control.quoter(now_ms, QuoteQuestion(asked, end_ms, without, offers))
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""

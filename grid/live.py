@@ -6,7 +6,7 @@ I/O: docs/live.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -74,6 +74,7 @@ from gridweave.site.messages import (
     NodesShared,
     OpenGate,
     Probed,
+    Quoted,
     Refused,
     RequestQuote,
     RequeueFragment,
@@ -103,6 +104,9 @@ _WISHES: dict[str, Callable[[int], GridEvent]] = {
     "release": GridJobReleased,
 }
 """The event for the core, by the user's action on a job in the queue or beyond."""
+
+
+Offers = Mapping[str, Quoted]  # what sites have quoted for a job, by their names
 
 
 class Gate(msgspec.Struct):
@@ -197,8 +201,7 @@ class LiveGrid:
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Forecast when and where a job starts, and why not sooner (docs/explain.md)."""
-        forecaster = self.forecaster(now_ms, job_id)
-        return None if forecaster is None else forecaster()
+        return None if (forecaster := self.forecaster(now_ms, job_id)) is None else forecaster()
 
     def quote(self, now_ms: int, request: JobRequest) -> Forecast:
         """Forecast when and where a job would start if it were submitted now."""
@@ -234,8 +237,10 @@ class LiveGrid:
         found = self._with_refusals(forecaster, record.request)
         return found if record.split is None or record.state != "starting" else partial(with_cost, found, record.split)
 
-    def quoter(self, now_ms: int, request: JobRequest, instead_of: int | None = None) -> Forecaster:
-        """Return what works a quote out, from a copy of what is known now; it may be instead of a job that waits."""
+    def quoter(
+        self, now_ms: int, request: JobRequest, instead_of: int | None = None, offers: Offers | None = None
+    ) -> Forecaster:
+        """Return what works a quote out, by what is known now and sites offer; it may be instead of a waiting job."""
         now_ms = max(now_ms, self._now_ms)
         state: JobState = "refused"
         refusal = self.book.refusal(request)
@@ -245,8 +250,9 @@ class LiveGrid:
             try:
                 asked = self._submission(self.book.next_job(request), request)
                 if len(asked.barred) < len(self._names):
-                    found = self.core.quoter(now_ms, asked, self._end_ms(), instead_of)
-                    return self._with_refusals(found, request)
+                    by_site = {self._names.index(name): quoted for name, quoted in (offers or {}).items()}
+                    quoter = self.core.quoter(now_ms, asked, self._end_ms(), instead_of, by_site)
+                    return self._with_refusals(quoter, request)
                 state, refusal = "refused", self._why_nowhere(request.user, self._barred(request))
             except InputError as error:
                 refusal = str(error)
@@ -283,11 +289,8 @@ class LiveGrid:
     def network(self) -> KnownNetwork:
         """Return the network between the sites as it is known now, and how many running jobs are on each link."""
         numbers = {name: number for number, name in enumerate(self._names)}
-        spread = [
-            [numbers[name] for name, _ in record.places]
-            for record in self.book.records.values()
-            if record.state in BEGUN and len(record.places) > 1
-        ]
+        begun = (record for record in self.book.records.values() if record.state in BEGUN)
+        spread = [[numbers[name] for name, _ in record.places] for record in begun if len(record.places) > 1]
         measured = self.measured.pairs(self._now_ms, self._names)
         model, network = self.core.model, self.settings.network
         if model is None and network is not None:

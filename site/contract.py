@@ -197,7 +197,7 @@ class ContractCore:
         self._start_due()
         for event in events:
             if isinstance(event, RequestQuote):
-                self._answer(self._quote(event))
+                self._answer(self._quote(now_ms, self.site, event))
             elif isinstance(event, EnqueueJob) and (
                 self.site.source.can_hold_nodes or event.job.job_id in self._share.outside
             ):
@@ -246,10 +246,7 @@ class ContractCore:
         return forecast_at(name, said, now_ms, job_id, part.width, part.length_ms, "starting")
 
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
-        """Return when a job would start that were submitted now, by an own user or by the grid.
-
-        Nothing changes by that. The grid may have no more than the owner gives.
-        """
+        """Return when a job would start that an own user or the grid submitted now; nothing changes by that."""
         said, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:
@@ -725,29 +722,33 @@ class ContractCore:
     def _answer(self, answer: Answer) -> None:
         self._out.append(ToGrid(answer))
 
-    def _quote(self, request: RequestQuote) -> Quoted:
-        now_ms, width, length_ms, room = self._now_ms, request.width, request.length_ms, self._share.room
-        free = min(room, self.site.startable(now_ms, length_ms))
+    def offer(self, now_ms: int, request: RequestQuote) -> Quoted:
+        """Return what would be answered to a request for a quote now; nothing changes by that."""
+        return self._quote(now_ms, self.site.copy(), request)
+
+    def _quote(self, now_ms: int, site: SiteCore, request: RequestQuote) -> Quoted:
+        width, length_ms, room = request.width, request.length_ms, self._share.room
+        free = min(room, site.startable(now_ms, length_ms))
         untold = untold_job(request)
         why_not, start_ms, expected = self._share.why_not(width), None, None
         if why_not is None and request.job is not None:
-            expected = self.site.expected_run(now_ms, self._owner.as_delegated(request.job))
+            expected = site.expected_run(now_ms, self._owner.as_delegated(request.job))
             start_ms = expected and expected.start_ms
         elif why_not is None:
-            start_ms = self.site.earliest_start_ms(now_ms, width, length_ms)
+            start_ms = site.earliest_start_ms(now_ms, width, length_ms)
         cause: Cause = ""
-        reason, takes_parts = why_not or "", self.site.takes_parts
+        reason, takes_parts = why_not or "", site.takes_parts
         if why_not is None and start_ms is None:
-            reason, cause, takes_parts = self.site.why_no_start(request.job or untold)
-        if start_ms is None and (note := self.site.source.note(now_ms)):
+            reason, cause, takes_parts = site.why_no_start(request.job or untold)
+        if start_ms is None and (note := site.source.note(now_ms)):
             reason = f"{reason}; {note}"
         quoted = Quoted(request.quote_id, free, start_ms, reason, None, cause, takes_parts)
-        quoted = with_offer(quoted, self.site, now_ms, untold, room)
-        coming, coming_ms = self.site.source.coming(now_ms, length_ms)
+        quoted = with_offer(quoted, site, now_ms, untold, room)
+        coming, coming_ms = site.source.coming(now_ms, length_ms)
         if coming_ms is not None and min(coming, room) > free:
             quoted = msgspec.structs.replace(quoted, coming=min(coming, room) - free, coming_ms=coming_ms)
         if request.job is not None and request.wants_ready:
-            ready = tuple(self.site.nodes_ready(now_ms))
+            ready = tuple(site.nodes_ready(now_ms))
             quoted = msgspec.structs.replace(quoted, ready=ready, queued=len(self._own_jobs))
         if expected is None:
             return quoted

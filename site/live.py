@@ -217,6 +217,16 @@ class LiveSite:
             return Forecast(now_ms=now_ms, state="held", length_ms=request.limit_ms, reason=reason)
         return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
 
+    def offer(self, now_ms: int, request: JobRequest) -> Quoted:
+        """Return what the site would quote the grid for a job that were submitted now; nothing changes by that."""
+        reason = request_problem(request) or self._why_stuck(request) or self._not_taken(request)
+        if reason is not None:
+            return Quoted(0, 0, None, reason, cause="never")
+        job = self.book.next_job(request)
+        told = job if job.needs_telling else None
+        asked = RequestQuote(0, job.width, job.estimate_ms, job.resources, job=told, assumed=job.assumed)
+        return self.core.offer(max(now_ms, self._now_ms), asked)
+
     @property
     def state_type(self) -> Any:
         """The type of the state, which depends on the discipline."""

@@ -70,6 +70,26 @@ Never = Mapping[int, str]
 """The sites that can never run a job, each with the reason."""
 
 NOWHERE: Never = MappingProxyType({})
+NO_OFFERS: Mapping[int, Quoted] = MappingProxyType({})
+
+
+class QuoteQuestion(NamedTuple):
+    """The question when a job would start that were submitted now.
+
+    Attributes
+    ----------
+    end_ms : int
+        How long it takes until the grid hears of the ends of jobs, and their nodes are free.
+    without : int, optional
+        A waiting job instead of which it would be submitted.
+    offers : mapping from int to Quoted
+        What the sites have quoted for it; limited control goes by that, and the other levels need none.
+    """
+
+    asked: GridJobSubmitted
+    end_ms: int = 0
+    without: int | None = None
+    offers: Mapping[int, Quoted] = NO_OFFERS
 
 
 class Control(ABC):
@@ -249,8 +269,8 @@ class Control(ABC):
         return [self.forecaster(now_ms, job_id, end_ms) for job_id in job_ids]
 
     @abstractmethod
-    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
-        """Return what works out when a job would start that were submitted now, and another one that waits were not."""
+    def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
+        """Return what works out when a job would start that were submitted now."""
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return a function that forecasts the starts of the first `most_jobs` waiting jobs.

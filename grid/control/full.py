@@ -18,7 +18,7 @@ from gridweave.grid.control.coallocation import (
     AttemptsState,
     CoAllocator,
 )
-from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never
+from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never, QuoteQuestion
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue, QueueState
@@ -226,16 +226,17 @@ class FullControl(Control):
                 found.append(partial(_with_offers, forecast, offers) if offers else forecast)
         return found
 
-    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
-        """Return what works out when a job would start that were submitted now, and another one that waits were not."""
+    def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
+        """See `Control`: by a copy of the queue."""
+        asked, end_ms, without, _ = question
         if asked.barred:
-            return partial(apart_forecast, self._those_apart().quoter(now_ms, asked))
+            return partial(apart_forecast, self._those_apart().quoter(now_ms, question))
         twin = self.copy()
         if without in twin._number and without not in twin._attempts.attempts:
             twin.cancel(now_ms, without)
         quoted = partial(quoted_forecast, twin, now_ms, asked, self._names, end_ms)
-        offers = [self._names[site] for site in self._offers.could_offer(asked.job)]
-        return partial(_offered_by, quoted, tuple(offers)) if offers else quoted
+        able = tuple(self._names[site] for site in self._offers.could_offer(asked.job))
+        return partial(_offered_by, quoted, able) if able else quoted
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return what works out when jobs start that wait: one play for all of the queue."""

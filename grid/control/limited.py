@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from gridweave.grid.control.coallocation import (
     ENDED,
@@ -25,14 +24,15 @@ from gridweave.grid.control.common import (
     Delegation,
     Never,
     PutOff,
+    QuoteQuestion,
 )
 from gridweave.grid.control.links import LinksState
 from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, SiteOffer, map_over_sites
+from gridweave.grid.control.offered import PlaceChoice, earliest_end, end_at, length_at
 from gridweave.grid.control.placing import OneJob, awaited
 from gridweave.grid.control.sent import SentWork, WorkSent
-from gridweave.grid.explain.delegated import delegated_forecast, unasked_quote
+from gridweave.grid.explain.delegated import delegated_forecast, offered_quote, unasked_quote
 from gridweave.grid.explain.play import attempt_forecast
-from gridweave.grid.kernels.sharing import shared_end_ms
 from gridweave.grid.lifecycle import ASKING, BACKLOG, QUEUED, SPLIT, UNPLACED, WAITING, WITHDRAWING
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy
@@ -213,7 +213,7 @@ class LimitedControl(DelegatingControl):
         end_ms = delegation.end_ms
         if start_ms is not None:
             delay_ms = self._delay_ms(delegation, delegation.site, start_ms) or 0
-            delegation.end_ms = max(end_ms, self._end_at(delegation, delegation.site, start_ms, delay_ms))
+            delegation.end_ms = max(end_ms, end_at(delegation, delegation.site, start_ms, delay_ms))
         if not delegation.hurried and delegation.end_ms == end_ms:
             return []
         delegation.hurried = False
@@ -404,6 +404,18 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
+        """Place a job by what the sites have offered; it stays with the grid if there is no place."""
+        choice = self._choice(now_ms, delegation)
+        if choice.split is not None:
+            begin = self._begin_ahead if choice.is_ahead else self._begin
+            return begin(now_ms, delegation, choice.split, choice.length_ms)
+        if choice.site is None:
+            return self._put_back(now_ms, delegation)
+        commands = self._delegate(now_ms, delegation, choice.site, choice.end_ms)
+        delegation.hurried |= choice.is_hurried
+        return commands
+
+    def _choice(self, now_ms: int, delegation: Delegation) -> PlaceChoice:
         """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
         # A site may take its user no more since it has quoted.
         quoted = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
@@ -415,26 +427,24 @@ class LimitedControl(DelegatingControl):
         free = {s: quote.free for s, quote in quotes.items()}
         # Where it would start on nodes of jobs that it evicts, it goes only if it starts nowhere else.
         ready = [s for s in ready if not quotes[s].evicts] or ready
-        ends = {s: self._end_at(delegation, s, now_ms, delay_ms[s]) for s in ready}
+        ends = {s: end_at(delegation, s, now_ms, delay_ms[s]) for s in ready}
         ready = [s for s in ready if ends[s] == min(ends.values())]
         site = self._one_job.choose_site(delegation.job, delegation.draw, ready, free)
         if site is not None:
-            return self._delegate(now_ms, delegation, site)
-        end_ms, site = self._earliest_end(now_ms, delegation, quotes, delay_ms)
+            return PlaceChoice(site)
+        end_ms, site = earliest_end(now_ms, delegation, quotes, delay_ms)
         # What was promised twice is no reason for a split: that goes by what the sites have said.
-        said_ms = self._earliest_end(now_ms, delegation, quoted, delay_ms)[0]
+        said_ms = earliest_end(now_ms, delegation, quoted, delay_ms)[0]
         starts_now = any(quoted[s].start_ms is not None and (quoted[s].start_ms or 0) <= now_ms for s in starts)
         split = None if starts_now else self._split_now(now_ms, delegation, quotes)
         if split is not None and (said_ms is None or not self.policy.adaptive or now_ms + split[1] < said_ms):
-            return self._begin(now_ms, delegation, *split)
+            return PlaceChoice(split=split[0], length_ms=split[1])
         if split is None and (ahead := self._ahead(now_ms, delegation, quotes)) is not None:
-            return self._begin_ahead(now_ms, delegation, *ahead)
+            return PlaceChoice(split=ahead[0], length_ms=ahead[1], is_ahead=True)
         waits = split is None and self._awaits(now_ms, delegation, quotes, end_ms)
         if site is None or waits:
-            return self._put_back(now_ms, delegation)
-        commands = self._delegate(now_ms, delegation, site, end_ms)
-        delegation.hurried = starts_now
-        return commands
+            return PlaceChoice()
+        return PlaceChoice(site, end_ms, is_hurried=starts_now)
 
     def _split_now(
         self,
@@ -549,23 +559,9 @@ class LimitedControl(DelegatingControl):
                 continue
             is_new = delegation.quoted_ms[site] == last[site].quoted_ms[site]
             start_ms = max(now_ms, quote.start_ms) if is_new else now_ms
-            offers[site] = SiteOffer(start_ms, quote.nodes or job.width, self._length_ms(delegation, site))
+            offers[site] = SiteOffer(start_ms, quote.nodes or job.width, length_at(delegation, site))
         split = self._split_now(now_ms, delegation, quotes)
         return JobToMap(job.width, offers, None if split is None else split[1])
-
-    @staticmethod
-    def _length_ms(delegation: Delegation, site: int) -> int:
-        """Return how long a site expects a job to take; its estimate, if it does not say that."""
-        quote = delegation.quotes.get(site)
-        return delegation.job.estimate_ms if quote is None or quote.length_ms is None else quote.length_ms
-
-    @staticmethod
-    def _end_at(delegation: Delegation, site: int, start_ms: int, delay_ms: int) -> int:
-        """Return when a job ends that starts at a site then; a site that says how long it takes counts its data in."""
-        quote = delegation.quotes.get(site)
-        if quote is None or quote.length_ms is None:
-            return start_ms + delay_ms + delegation.job.estimate_ms
-        return start_ms + quote.length_ms
 
     def _goes_now(self, now_ms: int, delegation: Delegation, place: PlannedPlace) -> bool:
         """Whether a job is sent to the site that it is mapped to: to start, or to queue where others do."""
@@ -582,29 +578,6 @@ class LimitedControl(DelegatingControl):
         since_ms = now_ms if before is None else before.since_ms
         delegation.awaited = awaited(now_ms, since_ms, quotes, split, alone_ms)
         return delegation.awaited is not None and delegation.awaited.is_worth_it
-
-    def _earliest_end(
-        self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], delay_ms: dict[int, int]
-    ) -> tuple[int, int] | tuple[None, None]:
-        """Return when a job would end first on one site, and there; None twice if it would on none.
-
-        Of several sites one where it is alone goes first, then where it starts first, then where the fewest nodes are
-        to spare, then the first site.
-        """
-        estimate_ms = delegation.job.estimate_ms
-        ends: list[tuple[int, int, int, int, int]] = []
-        for site, delay in delay_ms.items():
-            start_ms, slowdown = quotes[site].start_ms, quotes[site].slowdown
-            if start_ms is not None:
-                end_ms = self._end_at(delegation, site, start_ms, delay)
-                ends.append((end_ms, 0, start_ms, quotes[site].free, site))
-            if slowdown is not None:
-                end_ms = int(shared_end_ms(slowdown, np.int64(delay + estimate_ms), np.int64(now_ms)))
-                ends.append((end_ms, 1, now_ms, 0, site))
-        if not ends:
-            return None, None
-        end_ms, *_, site = min(ends)
-        return end_ms, site
 
     def _not_asked(self, free: Mapping[int, int]) -> dict[int, int]:
         """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""
@@ -625,7 +598,7 @@ class LimitedControl(DelegatingControl):
         self._change(delegation, "delegate")
         delegation.site, delegation.awaited, delegation.mapped = site, None, None
         delegation.hurried = end_ms is None
-        delegation.end_ms = self._end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
+        delegation.end_ms = end_at(delegation, site, now_ms, delay_ms) if end_ms is None else end_ms
         delegation.number += 1
         if self._patience_ms:
             self._sent.add(now_ms, site, job, self._quote_id)
@@ -716,14 +689,14 @@ class LimitedControl(DelegatingControl):
         That is so unless it has data to wait for, or the sites differ. Where it has not started by now, it ends no
         sooner than if it did next.
         """
-        there_ms = self._length_ms(delegation, delegation.site)
-        sites_differ = self.policy.maps or self._length_ms(delegation, site) != there_ms
+        there_ms = length_at(delegation, delegation.site)
+        sites_differ = self.policy.maps or length_at(delegation, site) != there_ms
         if not (self._one_job.moves_data or sites_differ):
             return True
         delay_ms = self._delay_ms(delegation, site, now_ms)
         least_ms = now_ms + there_ms
         end_ms = delegation.end_ms if delegation.end_ms >= least_ms else least_ms + 1
-        return delay_ms is not None and self._end_at(delegation, site, now_ms, delay_ms) < end_ms
+        return delay_ms is not None and end_at(delegation, site, now_ms, delay_ms) < end_ms
 
     def _renew(self, now_ms: int) -> list[GridCommand]:
         sites = {d.site for d in self._jobs.values() if d.state in QUEUED}
@@ -746,12 +719,22 @@ class LimitedControl(DelegatingControl):
             found = delegated_forecast(now_ms, delegation, *told, at_ms, self._awaited_split(delegation))
         return lambda: found
 
-    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
-        """Return what works out when a job would start: not known before the sites are asked, which know all jobs."""
+    def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
+        """See `Control`: by what the sites offer the job, if they were asked."""
+        asked, offers = question.asked, question.offers
         why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
         found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, split=split)
-        return lambda: found
+        if why_never is not None or not offers or self.policy.maps:
+            return lambda: found
+        told = asked.job, 0.0, 0, asked.sensitivity, asked.sends or NOTHING, now_ms
+        job = Delegation(*told, barred=asked.barred, quotes=dict(offers), quoted_ms=dict.fromkeys(offers, now_ms))
+        choice = self._choice(now_ms, job)
+        cost = None
+        if choice.split is not None:
+            cost = self._one_job.split_reason(job.job, job.sends, choice.split, choice.length_ms, self._names)
+        quoted = offered_quote(found, job, choice, cost or self._awaited_split(job), self._names)
+        return lambda: quoted
 
     def _awaited_split(self, delegation: Delegation) -> SplitReason | None:
         """Return the split for whose last nodes a job waits."""

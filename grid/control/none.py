@@ -11,6 +11,7 @@ from gridweave.grid.control.common import (
     DelegatingState,
     Delegation,
     Never,
+    QuoteQuestion,
 )
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
@@ -135,8 +136,9 @@ class NoControl(DelegatingControl):
         found = sent_forecast(now_ms, sent, self._nodes, loads, self._retry_at_ms or 0, self._names, self._shut)
         return lambda: found
 
-    def quoter(self, now_ms: int, asked: GridJobSubmitted, end_ms: int = 0, without: int | None = None) -> Forecaster:
+    def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """Return what works out where a job would be sent; when it starts there, the site knows."""
+        asked = question.asked
         why_never, loads = self.why_never(asked.job, asked.barred), self._loads(set(asked.barred))
         found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, loads)
         return lambda: found

@@ -8,6 +8,7 @@ import msgspec
 
 from gridweave.grid.control.common import Delegation
 from gridweave.grid.control.mapping import PlannedPlace
+from gridweave.grid.control.offered import PlaceChoice, length_at
 from gridweave.grid.control.placing import Awaited
 from gridweave.grid.lifecycle import ASKING, BACKLOG, QUEUED, RUNNING, WITHDRAWING
 from gridweave.site.explain import (
@@ -253,6 +254,35 @@ def unasked_quote(
         rows = _loaded(job, nodes, loads, names, shut)
     large_enough = tuple(row.site for row in rows if row.nodes >= job.width)
     return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough, split=split)
+
+
+def offered_quote(
+    known: Forecast, job: Delegation, choice: PlaceChoice, split: SplitReason | None, names: Sequence[str]
+) -> Forecast:
+    """Return a quote with the place that the grid would choose by what the sites have offered.
+
+    `split` is the split that it would choose, or would wait for; without a choice the quote stays as it is known.
+    """
+    now_ms = known.now_ms
+    if choice.split is not None and split is not None and split.cost is not None:
+        reason = f"it would be {split.cost.text}, at once"
+        return msgspec.structs.replace(
+            known, start_ms=now_ms, places=split.places, length_ms=choice.length_ms, reason=reason, split=split
+        )
+    if choice.site is None:
+        if job.awaited is None:
+            return known
+        reason = _awaited(now_ms, job.awaited, split).replace("it waits", "it would wait", 1)
+        return msgspec.structs.replace(known, start_ms=job.awaited.start_ms, reason=reason, split=split)
+    quote, name, length_ms = job.quotes[choice.site], names[choice.site], length_at(job, choice.site)
+    start_ms = now_ms if choice.end_ms is None or quote.start_ms is None else max(now_ms, quote.start_ms)
+    reason = f"it would start at once on {name}" if start_ms <= now_ms else f"it would wait in the queue of {name}"
+    if choice.end_ms is not None and quote.slowdown is not None and choice.end_ms != start_ms + length_ms:
+        start_ms, length_ms = now_ms, choice.end_ms - now_ms
+        offer = offer_text(quote.slowdown, quote.beside).removeprefix("or it could ")
+        reason = f"on {name} it would {offer}"
+    places = ((name, quote.nodes or job.job.width),)
+    return msgspec.structs.replace(known, start_ms=start_ms, places=places, length_ms=length_ms, reason=reason)
 
 
 def _shut(shut: Mapping[int, str], site: int) -> str:

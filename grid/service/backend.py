@@ -45,6 +45,7 @@ from gridweave.site.journal.records import Note
 from gridweave.site.launch import Removal
 from gridweave.site.lifecycle import OVER, PENDING
 from gridweave.site.machine.agent import OutputRead
+from gridweave.site.messages import Quoted
 from gridweave.site.service.calls import (
     CALL_S,
     GRID_ACTOR,
@@ -305,9 +306,24 @@ class LiveBackend:
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Forecast when a job would start, optionally in place of a waiting job."""
-        known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, timeout_s=FORECAST_S)
+        known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, {}, timeout_s=FORECAST_S)
         known = await self._with_offers(known, request)
-        return await self._with_sites(known, "quote", request, True)
+        found = await self._with_sites(known, "quote", request, True)
+        return await self._as_the_grid_would(found, request, instead_of) if known.queues else found
+
+    async def _as_the_grid_would(self, known: Forecast, request: JobRequest, instead_of: int | None) -> Forecast:
+        """Return a quote with the place that the grid would choose by what the sites offer; those that answer."""
+        names = [row.site for row in known.sites]
+        asked = [_or_none(self._ask(site_actor(name), "offer", Quoted, request, timeout_s=LOOK_S)) for name in names]
+        answers = zip(names, await asyncio.gather(*asked), strict=True)
+        offers = {name: quoted for name, quoted in answers if quoted is not None}
+        chosen = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, offers, timeout_s=FORECAST_S)
+        if chosen.start_ms is None:
+            return known
+        kept = {
+            name: getattr(chosen, name) for name in ("now_ms", "start_ms", "places", "length_ms", "reason", "split")
+        }
+        return msgspec.structs.replace(known, **kept)
 
     async def _with_offers(self, known: Forecast, request: JobRequest) -> Forecast:
         """Add to a quote the offers of sites with shared nodes; silent sites are left out."""

@@ -24,6 +24,7 @@ from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
 from gridweave.site.lifecycle import OPEN
+from gridweave.site.messages import Quoted
 from gridweave.site.service.desk import EXPLAIN_S, Desk, queued
 from gridweave.site.service.faults import recent_fault
 
@@ -95,11 +96,14 @@ class GridDesk(Desk[GridDriver]):
             self._waits.heard(forecast)
         return found
 
-    async def quote(self, request: JobRequest, instead_of: int | None = None) -> Forecast:
-        """Forecast when a job would start, as far as the grid knows, optionally in place of a waiting job."""
+    async def quote(
+        self, request: JobRequest, instead_of: int | None = None, offers: dict[str, Quoted] | None = None
+    ) -> Forecast:
+        """Forecast when a job would start, from the grid and the sites' offers, optionally in place of a waiting job."""
         grid, clock = self.driver.grid, self.driver.clock
-        asked = request, instead_of
-        return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=asked)
+        asked = request, instead_of, offers or {}
+        name = None if offers else asked[:2]  # quotes by what sites offer are of one instant
+        return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=name)
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where waiting jobs start, at most `limit` jobs; at a site, the site may know more."""

@@ -44,7 +44,7 @@ from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
-from gridweave.site.messages import ExperienceEdited
+from gridweave.site.messages import ExperienceEdited, Quoted
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.faults import recent_fault
 from gridweave.site.service.history import JobHistory
@@ -329,6 +329,7 @@ class SiteDesk(Desk[SiteDriver]):
         "forecast",
         "forecasts",
         "quote",
+        "offer",
         "queue",
         "about",
         "part",
@@ -479,3 +480,7 @@ class SiteDesk(Desk[SiteDriver]):
     async def quote(self, request: JobRequest, for_grid: bool) -> Forecast:
         """Return when a job would start that were handed in now, or delegated by the grid."""
         return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)
+
+    async def offer(self, request: JobRequest) -> Quoted:
+        """Return what the site would quote the grid for a job now."""
+        return self.driver.site.offer(self.driver.clock.now_ms(), request)

@@ -115,6 +115,36 @@ def test_the_bound_of_a_wide_job_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("offers", "places", "start_ms", "reason"),
+    [
+        ([(0, 500), (0, 400)], (("site 1", 4),), 400, "it would wait in the queue of site 1"),
+        ([(4, 10), (0, 400)], (("site 0", 4),), 10, "it would start at once on site 0"),
+        ([(3, 500), (1, 400)], (("site 0", 3), ("site 1", 1)), 10, "it would be split over site 0 (3) and site 1 (1)"),
+        ([(0, None), (0, None)], (), None, "the sites would be asked when they could start it"),
+    ],
+)
+def test_a_quote_names_the_place_that_the_grid_would_choose(
+    offers: list[tuple[int, int | None]], places: tuple[tuple[str, int], ...], start_ms: int | None, reason: str
+) -> None:
+    """A start at once, a split, or the queue in which it would wait; and nothing changes by that."""
+    core = grid(8, 4, mode="adaptive")
+    before = core.state()
+    quoted = {site: Quoted(0, *offer) for site, offer in enumerate(offers)}
+    found = core.quoter(10, submitted(1, 4), offers=quoted)()
+    assert (found.places, found.start_ms) == (places, start_ms)
+    assert found.reason.startswith(reason)
+    assert core.state() == before
+
+
+def test_a_quote_names_the_job_beside_which_the_grid_would_start_it() -> None:
+    """Where that ends first the quote says how much longer it takes there."""
+    quoted = Quoted(0, 0, 900, slowdown=1.5, beside=(7,))
+    found = grid(8).quoter(0, submitted(1, 4), offers={0: quoted})()
+    assert (found.start_ms, found.length_ms) == (0, 150)
+    assert found.reason == "on site 0 it would start now beside job 7, and take 1.50 times as long"
+
+
 def test_nodes_are_reserved_ahead_for_one_job_at_a_time() -> None:
     """Of two each could have what the other waits for; the next has its turn when the first has started."""
     core, asked = wide()

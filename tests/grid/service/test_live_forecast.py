@@ -13,6 +13,7 @@ from gridweave.grid.api import JobQuery, WhatIf
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import After, JobRequest, Program
 from local_grid import LocalGrid
+from waiting import PATIENCE_S
 
 HOUR_MS = 3_600_000
 
@@ -33,7 +34,7 @@ async def submit(grid: LocalGrid, *requests: JobRequest, site: str | None = None
 
 async def in_state(grid: LocalGrid, job_id: int, *states: str) -> None:
     """Wait until a job is in one of these states."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while (await grid.backend.records([job_id]))[0].state not in states:
             await asyncio.sleep(0.02)
 
@@ -101,7 +102,7 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
     async with LocalGrid(tmp_path, policy=GridPolicy(mode="sharing", control="limited")) as grid:
         runs, waits = await submit(grid, sleeper(4, 2), sleeper(3, 1))
         await in_state(grid, runs, "running")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             # The grid may know that the job is to wait there before the site has it.
             while True:
                 forecast = await grid.backend.forecast(waits)
@@ -120,13 +121,35 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             await grid.backend.what_if(WhatIf(load=2))
         quote = await grid.backend.quote(sleeper(2, 1))
         assert quote.places == (("south", 2),)
-        assert quote.reason == "south could start it first"
+        assert quote.reason == "it would start at once on south"
         grid.away.add("site:south")
         quote = await grid.backend.quote(sleeper(2, 1))
         assert quote.places == (("north", 2),)
+        assert quote.reason == "it would wait in the queue of north"
         assert [site.reason for site in quote.sites] == [
             "it needs 2 nodes, 0 of 4 nodes are free, and 1 job waits",
             "does not answer now; has not said when it could start it",
         ]
         grid.away.clear()
         assert await grid.backend.wish("cancel", [runs, waits], origin="a test")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("busy", "split"), [(3, True), (1, False)])
+async def test_a_quote_under_limited_control_is_what_the_grid_does(tmp_path: Path, busy: int, *, split: bool) -> None:
+    """A job that fits one site is quoted, and placed, over two where its nodes are free only there together."""
+    policy = GridPolicy(mode="multi-site", control="limited", overhead=0.25)
+    async with LocalGrid(tmp_path, policy=policy) as grid:
+        (runs,) = await submit(grid, sleeper(busy, 2))
+        await in_state(grid, runs, "running")
+        request = sleeper(3, 1)
+        quote = await grid.backend.quote(request)
+        assert sorted(quote.places) == ([("north", 1), ("south", 2)] if split else [("north", 3)])
+        assert quote.start_ms == quote.now_ms
+        assert (quote.split is not None) == split
+        assert ("it would be split over" in quote.reason) == split
+        (job_id,) = await submit(grid, request)
+        await in_state(grid, job_id, "running")
+        (record,) = await grid.backend.records([job_id])
+        assert sorted(record.places) == sorted(quote.places)
+        assert await grid.backend.wish("cancel", [runs, job_id], origin="a test")
