@@ -248,7 +248,7 @@ def _recovered_s(state: LocalGridState, name: str) -> float:
 
     def pid_now() -> int | None:
         named = {part.name: part.pid for part in look(state.name).parts}
-        return named[name] if name in named else next((pid for pid in pids_of(state) if what_is(pid) == name), None)
+        return named[name] if name in named else next((pid for pid in pids_of(state) if name in _words(pid)), None)
 
     pid = pid_now()
     assert pid is not None, f"{name} has no process"
@@ -256,6 +256,13 @@ def _recovered_s(state: LocalGridState, name: str) -> float:
     began_s = time.perf_counter()
     assert until(lambda: pid_now() not in (None, pid) and look(state.name).well), f"{name} does not come back"
     return time.perf_counter() - began_s
+
+
+def _words(pid: int) -> str:
+    try:
+        return what_is(pid)
+    except (OSError, IndexError):  # it has ended
+        return ""
 
 
 def _journals(folder: Path) -> Iterator[Path]:
