@@ -51,7 +51,13 @@ RAY_ERRORS = (ConnectionError, TimeoutError, ValueError, RuntimeError, Assertion
 
 _PATIENCE_S = 5.0
 _LOOK_AT_RAY_EVERY_S, _MISSES = 5.0, 3
-_QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_QUIET = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A driver prints errors of the raylet whatever log_to_driver is. That an actor has died is in our own status.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died",
+}
 
 
 def resolved(address: str) -> str:

@@ -214,6 +214,20 @@ def test_help_imports_nothing_heavy() -> None:
         assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
+def test_ray_prints_no_dead_workers_into_commands() -> None:
+    """A driver prints what a raylet reports, but not that an actor has died: `gridweave status` says so."""
+    pytest.importorskip("ray")
+    code = (
+        "from gridweave.grid.service.ray import quietly\n"
+        "with quietly():\n    import ray\n"
+        "from ray._private.worker import print_to_stdstream\n"
+        "for line in ('A worker died or was killed while executing a task', 'the disk is full'):\n"
+        "    print_to_stdstream({'lines': [line], 'pid': 'raylet', 'is_err': False}, ignore_prefix=False)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ("worker died" in done.stdout, "the disk is full" in done.stdout) == (False, True)
+
+
 def test_operators_hear_that_rays_ports_are_open() -> None:
     """What `up` and `serve` print about a Ray of their own names a rule that closes its ports, as security.md says."""
     from gridweave.grid.service.ray import EXPOSURE
