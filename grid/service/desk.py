@@ -99,7 +99,7 @@ class GridDesk(Desk[GridDriver]):
     async def quote(
         self, request: JobRequest, instead_of: int | None = None, offers: dict[str, Quoted] | None = None
     ) -> Forecast:
-        """Forecast when a job would start, from the grid and the sites' offers, optionally in place of a waiting job."""
+        """Forecast when a job would start, given the sites' offers, optionally in place of a waiting job."""
         grid, clock = self.driver.grid, self.driver.clock
         asked = request, instead_of, offers or {}
         name = None if offers else asked[:2]  # quotes by what sites offer are of one instant
