@@ -16,7 +16,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import bits_of, intervals_of
-from gridweave.site.disciplines.base import NOTHING, Decisions, Eviction, ExpectedRun, SharedOffer
+from gridweave.site.disciplines.base import Decisions, Eviction, ExpectedRun, SharedOffer
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason, free_text, nodes_text, offer_text
@@ -105,6 +105,10 @@ class SiteCore:
 
     def _use(self, source: NodeSource) -> None:
         self.source, self._discipline, self.traits = source, source.discipline, source.traits
+        self._nodes_of = source.nodes_of
+        # Asked at every step, so without a detour: own nodes have nothing to add to what the discipline answers.
+        asked = source.discipline if source.is_own else source
+        self._why_never, self._next_pass_ms = asked.why_never, asked.next_wakeup_ms
 
     def copy(self) -> Self:
         """Return a copy; what is done to one never changes the other.
@@ -218,10 +222,12 @@ class SiteCore:
         decided = self._run_pass(commands)
         if or_never and self._waiting:
             decided = self._refuse_what_waits(or_never, commands, decided)
-        if decided is not NOTHING:
+        if decided.moves:
             commands += [MoveJob(*move) for move in decided.moves]
+        if decided.rates:
             commands += [ChangeRate(*rate) for rate in decided.rates]
-        commands += self._leave_overdue(self.source.overdue(now_ms))
+        if not self.source.is_own:
+            commands += self._leave_overdue(self.source.overdue(now_ms))
         return commands
 
     def _asked(self, event: Event) -> list[Command]:
@@ -270,23 +276,25 @@ class SiteCore:
         end_ms : int
             After now.
         """
-        if job_id in self.source.nodes_of and job_id not in self._killed:
+        if job_id in self._nodes_of and job_id not in self._killed:
             self._discipline.expect_end(now_ms, job_id, end_ms)
 
     def _run_pass(self, commands: list[Command]) -> Decisions:
         """Run one pass, and carry out its evictions and starts; moves and rates are left to the caller."""
         source = self.source
-        source.before_pass(self._now_ms)
+        if not source.is_own:
+            source.before_pass(self._now_ms)
         decided = self._discipline.run_pass(self._now_ms)
-        if decided is not NOTHING:
+        if decided.evictions:
             commands += [self._evicted(eviction) for eviction in decided.evictions]
-            for start in decided.starts:
-                job_id = start.job.job_id
-                self._waiting.discard(job_id)
-                commands.append(StartJob(job_id, source.start(start), start.threads))
-            for move in decided.moves:
-                source.move(move.job_id, move.nodes)
-        source.after_pass(self._now_ms)
+        for start in decided.starts:
+            job_id = start.job.job_id
+            self._waiting.discard(job_id)
+            commands.append(StartJob(job_id, source.start(start), start.threads))
+        for move in decided.moves:
+            source.move(move.job_id, move.nodes)
+        if not source.is_own:
+            source.after_pass(self._now_ms)
         return decided
 
     def _evicted(self, eviction: Eviction) -> EvictJob:
@@ -310,7 +318,7 @@ class SiteCore:
         """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
         discipline = self._discipline
         next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
-        planned_ms = self.source.next_wakeup_ms()
+        planned_ms = self._next_pass_ms()
         if next_ms is None or (planned_ms is not None and planned_ms < next_ms):
             next_ms = planned_ms
         for reservation in self._reservations.values():
@@ -322,7 +330,7 @@ class SiteCore:
 
     def why_paused(self, now_ms: int, job_id: int) -> str:
         """Return for which job an evicted one pauses on its nodes; empty if it does not pause."""
-        return self._discipline.pause_reason(now_ms, job_id) if job_id in self.source.nodes_of else ""
+        return self._discipline.pause_reason(now_ms, job_id) if job_id in self._nodes_of else ""
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and why not earlier.
@@ -333,7 +341,7 @@ class SiteCore:
             If no such job waits here.
         """
         if job_id not in self._waiting:
-            state = "runs" if job_id in self.source.nodes_of else "is not known here"
+            state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
         # The discipline does not see the nodes that open reservations hold.
         said = self.source.explain(now_ms, job_id)
@@ -453,7 +461,7 @@ class SiteCore:
 
     def occupied(self) -> list[tuple[int, NodeIntervals]]:
         """Return which nodes the running jobs have, by job."""
-        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self.source.nodes_of.items())]
+        return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
         """Yield each running job, its speed as a part of full speed, and its work in ms, if limits count work."""
@@ -475,7 +483,7 @@ class SiteCore:
         return SiteCoreState(
             now_ms=self._now_ms,
             waiting=sorted(self._waiting),
-            nodes_of={job_id: intervals_of(nodes) for job_id, nodes in self.source.nodes_of.items()},
+            nodes_of={job_id: intervals_of(nodes) for job_id, nodes in self._nodes_of.items()},
             killed=sorted(self._killed),
             reservations=list(self._reservations.values()),
             reserved_nodes=self._reserved_nodes,
@@ -488,7 +496,7 @@ class SiteCore:
         self._waiting, self._killed = set(state.waiting), set(state.killed)
         self._reservations = {each.reservation_id: each for each in state.reservations}
         self._reserved_nodes = state.reserved_nodes
-        self.source.nodes_of = {job_id: bits_of(nodes) for job_id, nodes in state.nodes_of.items()}
+        self._nodes_of.update((job_id, bits_of(nodes)) for job_id, nodes in state.nodes_of.items())
         self.source.restore(state.discipline)
         for nodes in self._reserved_nodes.values():
             self.source.pool.occupy(bits_of(nodes))
@@ -496,19 +504,19 @@ class SiteCore:
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself: a node held twice, or a job lost."""
         self.source.check_invariants()
-        held = [*self.source.nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
+        held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
         assert n_held == self.nodes - self.free - self.source.absent, "a node is lost"
         assert n_held == sum(map(int.bit_count, held)) or self.traits.chooses_nodes, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
-        assert running == set(self.source.nodes_of), "running jobs and held nodes differ"
+        assert running == set(self._nodes_of), "running jobs and held nodes differ"
         assert {job.job_id for job, _ in self._discipline.waiting()} == self._waiting, "waiting jobs differ"
 
     def _submit(self, job: Job, commands: list[Command]) -> None:
         job_id = job.job_id
-        if job_id in self._waiting or job_id in self.source.nodes_of:
+        if job_id in self._waiting or job_id in self._nodes_of:
             return
-        reason = self.source.why_never(job)
+        reason = self._why_never(job)
         if reason is not None:
             commands.append(RefuseJob(job_id, reason, is_final=True))
             return
@@ -517,19 +525,20 @@ class SiteCore:
 
     def _release(self, event: JobFinished) -> None:
         job_id = event.job_id
-        if job_id in self.source.nodes_of:
+        if job_id in self._nodes_of:
             if self.traits.learns and event.succeeded and job_id not in self._killed:
                 ended_ms = self._now_ms if event.ended_ms is None else event.ended_ms
                 self._discipline.learn(min(ended_ms, self._now_ms), job_id)
             self._discipline.ended(self._now_ms, job_id)
             self.source.end(job_id)
-            self._killed.discard(job_id)
+            if self._killed:
+                self._killed.discard(job_id)
 
     def _cancel(self, job_id: int) -> list[Command]:
         if job_id in self._waiting:
             self._waiting.discard(job_id)
             self._discipline.withdraw(self._now_ms, job_id)
-        elif job_id in self.source.nodes_of and job_id not in self._killed:
+        elif job_id in self._nodes_of and job_id not in self._killed:
             self._killed.add(job_id)
             return [KillJob(job_id, "cancelled")]
         return []
@@ -567,7 +576,7 @@ class SiteCore:
         if request.width > self.nodes:
             return [RefuseReservation(request.reservation_id, f"the site has {nodes_text(self.nodes)}")]
         fits_ms = None
-        if self.source.are_lasting:
+        if self.source.is_own:
             span = request.start_ms, request.length_ms
             fits_ms = self._discipline.reserve(self._now_ms, request.reservation_id, *span, request.width)
         if fits_ms is None:

@@ -242,7 +242,8 @@ class _SteppedSite:
             self._pass_over_cancelled()
         for command in self.core.handle(now_ms, *events):
             self._carry_out(now_ms, command)
-        self._switches += self.core.switches_after(len(self._switches))
+        if self._columns:
+            self._switches += self.core.switches_after(len(self._switches))
 
     def outcome(self) -> Stepped:
         """Return what became of the jobs and of the requests."""

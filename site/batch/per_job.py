@@ -336,7 +336,7 @@ class OneAllocationPerJob(NodeSource):
     """
 
     can_hold_nodes = False
-    are_lasting = False
+    is_own = False
     discipline: AskedJobs
 
     def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:

@@ -92,7 +92,7 @@ class Pilots(NodeSource):
         The local time of the week.
     """
 
-    are_lasting = False
+    is_own = False
 
     def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
         assert policy.pilots is not None, "a site without pilots"
@@ -103,10 +103,10 @@ class Pilots(NodeSource):
         # The places whose pilots take jobs, as the bits of a number (allocation.py).
         self._open = 0
         self.pool.take(nodes)
-        if self.traits.chooses_nodes:
-            self.discipline.serve(0, 0)
-        else:
+        if self._is_counted:
             self.discipline.resize(-nodes)
+        else:
+            self.discipline.serve(0, 0)
         self._free_since_ms: dict[int, int] = {}
         self._pilots: dict[int, Pilot] = {}
         self._asks = self._lost = self._not_before_ms = 0
@@ -126,7 +126,7 @@ class Pilots(NodeSource):
 
     @override
     def end(self, job_id: int) -> None:
-        if self.traits.chooses_nodes:
+        if not self._is_counted:
             super().end(job_id)
             return
         nodes = self.nodes_of.pop(job_id)
@@ -140,7 +140,7 @@ class Pilots(NodeSource):
         if wanted == self._open:
             return
         coming, leaving, self._open = wanted & ~self._open, self._open & ~wanted, wanted
-        if self.traits.chooses_nodes:
+        if not self._is_counted:
             self.discipline.serve(now_ms, wanted)
             return
         unused = leaving & ~self._in_use
@@ -154,7 +154,7 @@ class Pilots(NodeSource):
     @property
     def _in_use(self) -> int:
         """The places that jobs have, or are about to start on, as bits."""
-        return self.discipline.in_use if self.traits.chooses_nodes else self.held()
+        return self.held() if self._is_counted else self.discipline.in_use
 
     @property
     def _in_service(self) -> int:
@@ -460,7 +460,7 @@ class Pilots(NodeSource):
             queue=self.discipline.state(),
             pilots=list(self._pilots.values()),
             in_service=intervals_of(self._in_service),
-            nodes_of={} if self.traits.chooses_nodes else self._intervals(),
+            nodes_of=self._intervals() if self._is_counted else {},
             free_since_ms=self._free_since_ms,
             asks=self._asks,
             lost=self._lost,
@@ -479,7 +479,7 @@ class Pilots(NodeSource):
         self._asks, self._lost, self._not_before_ms = state.asks, state.lost, state.not_before_ms
         self._why_lost, self._wished, self._now_ms = state.why_lost, state.wished, state.now_ms
         self._open = self._wanted(self._now_ms)
-        if not self.traits.chooses_nodes:
+        if self._is_counted:
             self.pool.give_back(self._open & ~self.held())
 
     def _intervals(self) -> dict[int, NodeIntervals]:
@@ -488,7 +488,7 @@ class Pilots(NodeSource):
     @override
     def check_invariants(self) -> None:
         super().check_invariants()
-        if not self.traits.chooses_nodes:
+        if self._is_counted:
             assert self.pool.free == (self._open & ~self._in_use).bit_count(), "free nodes and those in service differ"
         free = set(_places(self._open & ~self._in_use))
         assert free == set(self._free_since_ms), "it is not known since when a node is free"

@@ -109,7 +109,7 @@ class Traits:
         return self.threads != (1, 1)
 
 
-class Start(NamedTuple):
+class Start(msgspec.Struct, frozen=True, gc=False):
     """A job that starts now, with its nodes; None: the free nodes with the lowest numbers."""
 
     job: Job
@@ -141,7 +141,7 @@ class Rate(NamedTuple):
     rate: int
 
 
-class Decisions(NamedTuple):
+class Decisions(msgspec.Struct, frozen=True, gc=False):
     """What one pass decides.
 
     Attributes
@@ -160,6 +160,9 @@ class Decisions(NamedTuple):
     evictions: Sequence[Eviction] = ()
     moves: Sequence[Move] = ()
     rates: Sequence[Rate] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.starts or self.evictions or self.moves or self.rates)
 
 
 NOTHING = Decisions()
@@ -436,7 +439,7 @@ class Discipline(ABC):
     def switches_after(self, count: int) -> Sequence[tuple[int, int]]:
         """Return the switches of policy after the first `count`, as (instant, number of the policy).
 
-        A simulation asks after every step; a discipline may forget old switches.
+        A simulation of a discipline with `Traits.columns` asks after every step; old switches may be forgotten.
         """
         return ()
 

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from gridweave.errors import InputError, OptionError, not_known
-from gridweave.plugins import entry_points
+from gridweave.plugins import all_entry_points, own_entry_points
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.entry import Entry, Policy
 
@@ -18,22 +18,30 @@ GROUP = "gridweave.disciplines"
 
 
 class Entries(MutableMapping[str, Entry]):
-    """Entries by name; each is imported when it is first used, as a simulation of one discipline needs no other."""
+    """Entries by name; each is imported when it is first used, as a simulation of one discipline needs no other.
+
+    Other packages are looked for when all names are asked for, or one that is not gridweave's own.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, Entry | str] | None = None
+        self._own: dict[str, Entry | str] | None = None
+        self._all: dict[str, Entry | str] | None = None
 
     @property
     def _found(self) -> dict[str, Entry | str]:
-        if self._known is None:
-            self._known = dict(entry_points(GROUP))
-        return self._known
+        """What is known of all packages."""
+        if self._all is None:
+            self._all = {**all_entry_points(GROUP), **(self._own or {})}
+        return self._all
 
     @override
     def __getitem__(self, name: str) -> Entry:
-        found = self._found[name]
+        if self._own is None:
+            self._own = dict(own_entry_points(GROUP))
+        known = self._own if self._all is None and name in self._own else self._found
+        found = known[name]
         if isinstance(found, str):
-            found = self._found[name] = _loaded(name, found)
+            found = known[name] = _loaded(name, found)
         return found
 
     @override

@@ -49,16 +49,16 @@ class NodeSource(ABC):
         The nodes of each running job.
     can_hold_nodes : bool
         Whether free nodes can be held for a part of a job on several sites.
-    are_lasting : bool
-        Whether nodes stay for good, so that they can be reserved in advance.
+    is_own : bool
+        Whether all nodes are always there: no batch system is asked for any, and they can be reserved in advance.
     """
 
     can_hold_nodes = True
-    are_lasting = True
+    is_own = True
 
     def __init__(self, nodes: int, discipline: Discipline, traits: Traits) -> None:
         self.nodes, self.discipline, self.traits = nodes, discipline, traits
-        self.pool = NodePool(nodes)
+        self.pool, self._is_counted = NodePool(nodes), not traits.chooses_nodes
         self.nodes_of: dict[int, int] = {}
 
     def copy(self) -> Self:
@@ -71,12 +71,12 @@ class NodeSource(ABC):
 
     def start(self, start: Start) -> NodeIntervals:
         """Give a job its nodes and return them: those that it names, or the free ones with the lowest numbers."""
-        job, nodes, _ = start
-        if nodes is None:
-            assert not self.traits.chooses_nodes, "a discipline that chooses nodes has named none"
+        job, nodes = start.job, start.nodes
+        if self._is_counted:
+            assert nodes is None, "a discipline names nodes, and its traits do not say so"
             nodes, self.nodes_of[job.job_id] = self.pool.take(job.width)
         else:
-            assert self.traits.chooses_nodes, "a discipline names nodes, and its traits do not say so"
+            assert nodes is not None, "a discipline that chooses nodes has named none"
             self.nodes_of[job.job_id] = bits_of(nodes)
         return nodes
 
@@ -87,7 +87,7 @@ class NodeSource(ABC):
     def end(self, job_id: int) -> None:
         """Take the nodes of a job back."""
         nodes = self.nodes_of.pop(job_id)
-        if not self.traits.chooses_nodes:
+        if self._is_counted:
             self.pool.give_back(nodes)
 
     def held(self) -> int:
@@ -97,7 +97,7 @@ class NodeSource(ABC):
     @property
     def free(self) -> int:
         """Nodes that are there and that no job and no open reservation has."""
-        return self.discipline.free if self.traits.chooses_nodes else self.pool.free
+        return self.pool.free if self._is_counted else self.discipline.free
 
     # Before and after a pass.
 
@@ -201,7 +201,7 @@ class NodeSource(ABC):
     def restore(self, state: Any) -> None:
         """Continue from a state; this source is fresh, but knows already which job has which nodes (`nodes_of`)."""
         self.discipline.restore(state)
-        if not self.traits.chooses_nodes:
+        if self._is_counted:
             for nodes in self.nodes_of.values():
                 self.pool.occupy(nodes)
 

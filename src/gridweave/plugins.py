@@ -14,32 +14,36 @@ OWN = "gridweave"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
-def entry_points(group: str) -> dict[str, str]:
+def own_entry_points(group: str) -> dict[str, str]:
+    """Return gridweave's own entry points of a group as ``module:attribute``, by name.
+
+    In a checkout they are read from its pyproject.toml: what is installed may be older, or not there at all.
+    """
+    try:
+        project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8"))["project"]
+    except FileNotFoundError:
+        project = {}
+    if project.get("name") == OWN:
+        return dict(project["entry-points"][group])
+    return {point.name: point.value for point in metadata.distribution(OWN).entry_points.select(group=group)}
+
+
+def all_entry_points(group: str) -> dict[str, str]:
     """Return the entry points of a group as ``module:attribute``, by name in alphabetical order.
 
-    In a checkout, gridweave's own are read from its pyproject.toml: what is installed may be older, or not there.
+    This looks at all installed packages, which takes some 10 ms.
 
     Raises
     ------
     InputError
         If two packages have an entry point of one name.
     """
-    own = _own_in_checkout(group)
-    found, owner = own.copy(), dict.fromkeys(own, OWN)
+    found = own_entry_points(group)
+    owner = dict.fromkeys(found, OWN)
     for point in metadata.entry_points(group=group):
-        package = OWN if point.dist is None else point.dist.name
-        if own and package == OWN:
-            continue
-        if found.setdefault(point.name, point.value) != point.value:
+        package = "" if point.dist is None else point.dist.name
+        if package != OWN and found.setdefault(point.name, point.value) != point.value:
             both = f"{owner[point.name]} and {package}"
             raise InputError(f"{point.name!r} is an entry point in the group {group} of {both}; remove one of them")
         owner.setdefault(point.name, package)
     return dict(sorted(found.items()))
-
-
-def _own_in_checkout(group: str) -> dict[str, str]:
-    try:
-        project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8"))["project"]
-    except FileNotFoundError:
-        return {}
-    return dict(project["entry-points"][group]) if project["name"] == OWN else {}

@@ -221,7 +221,7 @@ class _Run:
             self._carry_out(command)
         self._check_running()
         again = self._site.copy().source.discipline.run_pass(self.now_ms)
-        assert not any(again), f"a second pass at one instant decides more: {again}"
+        assert not again, f"a second pass at one instant decides more: {again}"
 
     def _carry_out(self, command: Command) -> None:
         """Apply a command, if the traits allow it."""

@@ -102,7 +102,7 @@ class Levels(SiteQueue):
                 self._end_ms[job.job_id] = now_ms + left_ms
             else:
                 del self._end_ms[job.job_id]
-        return decided._replace(evictions=evicted) if evicted else decided
+        return msgspec.structs.replace(decided, evictions=evicted) if evicted else decided
 
     def _why_evicted(self, slot: int) -> tuple[int, str]:
         """Return for which job one was evicted just now, and why."""

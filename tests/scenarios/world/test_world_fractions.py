@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
@@ -98,7 +99,7 @@ def test_fractional_sites_require_needs() -> None:
 def test_a_paused_job_that_keeps_working_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that does not slow its jobs gives more than it has."""
     decided = Fractional.run_pass
-    monkeypatch.setattr(Fractional, "run_pass", lambda self, now_ms: decided(self, now_ms)._replace(rates=()))
+    monkeypatch.setattr(Fractional, "run_pass", lambda self, now_ms: replace(decided(self, now_ms), rates=()))
     with pytest.raises(ViolationError, match=r"site 0 gives \d+\.\d+% of its CPU|works on site 0 without a node"):
         simulate_world(drawn(5), [NODES], GridPolicy(mode="local"), site_policies=[GREEDY])
 

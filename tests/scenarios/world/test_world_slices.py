@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
@@ -48,7 +49,7 @@ def test_no_invariant_is_violated_with_time_slices_and_faults(seed: int, control
 def test_a_job_that_works_in_the_slice_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that does not pause its jobs has two jobs work on one node."""
     decided = GangDiscipline.run_pass
-    monkeypatch.setattr(GangDiscipline, "run_pass", lambda self, now_ms: decided(self, now_ms)._replace(rates=()))
+    monkeypatch.setattr(GangDiscipline, "run_pass", lambda self, now_ms: replace(decided(self, now_ms), rates=()))
     with pytest.raises(ViolationError, match=r"works on nodes of site 0 where another job works"):
         simulate_world(drawn(5), [NODES], GridPolicy(mode="local"), site_policies=[BGS])
 

@@ -81,10 +81,10 @@ def test_tasks_that_need_more_memory_are_placed_first_and_told_in_the_order_of_t
     site = discipline(2)
     told = (TaskGroup(tasks=3, cpu_need=0.5, memory=0.3), TaskGroup(tasks=1, cpu_need=1.0, memory=0.7))
     site.submit(0, job_of(*told))
-    ((_, nodes, threads),) = site.run_pass(0).starts
-    assert nodes is not None
-    assert nodes_of_groups(nodes, [3, 1]) == [[0, 1, 1], [0]]
-    assert threads == ()
+    (start,) = site.run_pass(0).starts
+    assert start.nodes is not None
+    assert nodes_of_groups(start.nodes, [3, 1]) == [[0, 1, 1], [0]]
+    assert start.threads == ()
     assert site._state.nodes["memory"].tolist() == [1_000_000, 600_000]
     assert site._state.nodes["load"].tolist() == [1_500_000, 1_000_000]
     site.check_invariants()
