@@ -36,9 +36,7 @@ def test_one_name_in_two_packages_is_an_error(tmp_path: Path, monkeypatch: pytes
     install(tmp_path, "other", "fair = other:FAIR")
     install(tmp_path, "third", point)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        InputError, match=r"is an entry point in the group gridweave\.disciplines of "
-    ):
+    with pytest.raises(InputError, match=r"is an entry point in the group gridweave\.disciplines of "):
         all_entry_points(GROUP)
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from fair_package import blocks, install_fair, run_python
 from gridweave.cli.options import own_options
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.simulate import simulate
@@ -32,14 +29,6 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.state import dump_state, read_state
 from reference.model import Job
 from stepping import site_job, step
-
-PAGE = Path(__file__).parent.parent / "docs" / "write-a-discipline.md"
-
-
-def blocks() -> dict[str, str]:
-    """Return the files of the page by their names."""
-    found = re.findall(r"^```\w+ (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return dict(found)
 
 
 @pytest.fixture
@@ -262,25 +251,8 @@ def test_the_dictionary_knows_disciplines_by_their_names() -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder in which the package of the page is installed, built without the internet."""
-    if int(metadata.version("setuptools").split(".")[0]) < 77:
-        pytest.skip("this environment builds no packages: its setuptools is older than 77 (make environment)")
-    folder = tmp_path_factory.mktemp("fair")
-    for name in ("pyproject.toml", "gridweave_fair.py"):
-        (folder / name).write_text(blocks()[name], encoding="utf-8")
-    quiet = ("--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", "--no-index")
-    run_python("-m", "pip", "install", *quiet, "--target", folder / "installed", folder)
-    return folder / "installed"
-
-
-def run_python(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python with a folder of packages besides its own."""
-    paths = [*([] if path is None else [str(path)]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    words = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done
+    """Return the folder in which the package of the page is installed."""
+    return install_fair(tmp_path_factory.mktemp("fair"))
 
 
 def gridweave(installed: Path, *arguments: object) -> str:
