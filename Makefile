@@ -44,7 +44,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/sharing_live.py
 
 clean:
-	rm -rf $(VENV) build dist out src/gridweave.egg-info
+	rm -rf $(VENV) build dist out src/gridweave.egg-info papers/build papers/src/gridweave_papers.egg-info
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -59,6 +59,6 @@ $(VENV)/installed-live: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[live]'
 	touch $@ $(VENV)/installed
 
-$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(VENV)/installed-dev: pyproject.toml papers/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./papers
 	touch $@ $(VENV)/installed $(VENV)/installed-live

@@ -25,10 +25,10 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch import grid_network
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.registry import generate, load_model
-from gridweave.scenarios.published.streit_grid import CONFIGURATIONS, EXTRACTS, GridRuns
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import find_trace
 from gridweave.scenarios.workload.transform import split
+from gridweave_papers.studies.streit_grid import CONFIGURATIONS, EXTRACTS, GridRuns
 
 TRACE = "CTC-SP2-1996-3.1-cln"
 SITE_NODES = (16, 32, 48, 64, 128)

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from gridweave.scenarios.batch.simulate import simulate
-from gridweave.scenarios.published.collins import CLUSTER_SIZES, REFERENCE_S, site_policy
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.policy import SitePolicy
+from gridweave_papers.studies.collins import CLUSTER_SIZES, REFERENCE_S, site_policy
 
 NODES = 256
 LEVELS = (

@@ -19,12 +19,12 @@ from measuring import waiting, write_results
 
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.lublin import generate_lublin, lublin_model, with_alpha
-from gridweave.scenarios.published.lomarc import ALPHAS, JOBS, NODES, READINGS
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.columns import assign_resources
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.sharing.policy import VARIANTS
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
+from gridweave_papers.studies.lomarc import ALPHAS, JOBS, NODES, READINGS
 
 FACTORS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.05)
 GROWTH_VARIANTS = ("PSS", "L-U1", "L-R")

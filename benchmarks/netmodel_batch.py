@@ -29,9 +29,9 @@ from gridweave.scenarios.batch import grid_network
 from gridweave.scenarios.batch.grid_network import SPLITS, GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.generators.registry import generate, load_model
-from gridweave.scenarios.published.streit_grid import CONFIGURATIONS
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
+from gridweave_papers.studies.streit_grid import CONFIGURATIONS
 
 M128 = CONFIGURATIONS["m128"]
 LOAD = 0.85

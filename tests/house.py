@@ -24,6 +24,7 @@ import networkx as nx
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "gridweave"
 FOLDERS = ("netmodel", "site", "grid", "scenarios")
+PAPERS = "papers/src/gridweave_papers/"
 EXCEPTIONS = Path(__file__).with_name("house_exceptions.json")
 
 MAX_FILE_LINES = 800
@@ -69,9 +70,9 @@ class Function:
 
 @functools.cache
 def product_files() -> tuple[str, ...]:
-    """Return the Python files of the product, relative to the root; each once, not again behind its link."""
+    """Return the Python files of gridweave and gridweave-papers, relative to the root, without those behind links."""
     own = (path for path in PACKAGE.iterdir() if not path.is_symlink())
-    tops = [*(ROOT / folder for folder in FOLDERS), *own]
+    tops = [*(ROOT / folder for folder in FOLDERS), *own, ROOT / PAPERS]
     found = [path for top in tops for path in (top.rglob("*.py") if top.is_dir() else [top]) if path.suffix == ".py"]
     return tuple(sorted(path.relative_to(ROOT).as_posix() for path in found))
 
@@ -105,7 +106,7 @@ def lost_imports() -> set[str]:
     lost = set()
     for file in product_files():
         for module, name in imported_names(file):
-            if module.split(".")[0] != "gridweave" or f"{module}.{name}" in homes:
+            if module.split(".")[0] not in ("gridweave", "gridweave_papers") or f"{module}.{name}" in homes:
                 continue
             if module not in homes and module not in packages:
                 lost.add(f"{file} -> {module}")
@@ -184,8 +185,9 @@ def _p95(lengths: Iterable[int]) -> int:
 
 def module_name(file: str) -> str:
     """Return the name by which a file of the product is imported."""
-    parts = Path(file.removeprefix("src/gridweave/")).with_suffix("").parts
-    return ".".join(("gridweave", *(part for part in parts if part != "__init__")))
+    top, inner = ("gridweave_papers", PAPERS) if file.startswith(PAPERS) else ("gridweave", "src/gridweave/")
+    parts = Path(file.removeprefix(inner)).with_suffix("").parts
+    return ".".join((top, *(part for part in parts if part != "__init__")))
 
 
 @functools.cache
@@ -221,6 +223,30 @@ def circles() -> set[frozenset[str]]:
     wanted = [(file, home) for file, home in graph.edges if RESULTS.match(file) and PLOTS.match(home)]
     parts = nx.strongly_connected_components(nx.restricted_view(graph, [], wanted))
     return {frozenset(part) for part in parts if len(part) > 1}
+
+
+def hidden_names(file: str) -> list[str]:
+    """Return the names of gridweave that a file uses although they begin with an underscore or belong to kernels."""
+    ours = [(module, name) for module, name in imported_names(file) if module.split(".")[0] == "gridweave"]
+    found = [f"{module}.{name}" for module, name in ours if "kernels" in module.split(".") or name.startswith("_")]
+    imported = {name for _, name in ours}
+    return found + [
+        ast.unparse(node)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        if isinstance(node.value, ast.Name) and node.value.id in imported
+    ]
+
+
+def undocumented(names: Iterable[tuple[str, str]]) -> set[str]:
+    """Return those functions and classes, given by module and name, that have no docstring where they are defined."""
+    homes = {module_name(file): file for file in product_files()}
+    return {
+        f"{module}.{node.name}"
+        for module, name in names
+        for node in tree_of(homes[module]).body
+        if isinstance(node, _FunctionNode | ast.ClassDef) and node.name == name and _docstring(node) is None
+    }
 
 
 def impurities(file: str) -> list[str]:

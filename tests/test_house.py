@@ -10,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import house
+from gridweave import __version__
 from house import FOLDERS, PACKAGE, ROOT
 
 # Imports point down: a package imports only those of a lower number, and itself.
@@ -40,12 +42,28 @@ def test_site_is_a_namespace_package() -> None:
 def test_imports_point_down() -> None:
     """No package imports one that stands above it or beside it."""
     for file in house.product_files():
-        own = house.module_name(file).split(".")[1:2]
+        package, *own = house.module_name(file).split(".")[:2]
         for name, _ in house.imported_names(file):
             parts = name.split(".")
             assert parts[0] not in FOLDERS, f"{file}: import gridweave.{parts[0]}, never bare {parts[0]}"
-            if own and parts[0] == "gridweave" and parts[1:2] not in ([], own):
+            assert package == "gridweave_papers" or parts[0] != "gridweave_papers", f"{file} imports {name}"
+            if package == "gridweave" and own and parts[0] == "gridweave" and parts[1:2] not in ([], own):
                 assert LAYERS[parts[1]] < LAYERS[own[0]], f"{file} imports {name}"
+
+
+def test_papers_use_only_public_documented_names() -> None:
+    """gridweave-papers needs no name with a leading underscore, none of kernels, and none without a docstring."""
+    files = [file for file in house.product_files() if file.startswith(house.PAPERS)]
+    assert {file: found for file in files if (found := house.hidden_names(file))} == {}
+    used = {(module, name) for file in files for module, name in house.imported_names(file)}
+    assert house.undocumented((module, name) for module, name in used if module.startswith("gridweave.")) == set()
+
+
+def test_both_packages_have_one_version() -> None:
+    """gridweave-papers is released with gridweave, and requires exactly that release."""
+    papers = tomllib.loads((ROOT / "papers" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert papers["version"] == __version__
+    assert f"gridweave=={__version__}" in papers["dependencies"]
 
 
 def test_decision_code_is_pure() -> None:

@@ -18,7 +18,15 @@ import numpy.typing as npt
 
 from gridweave.errors import InputError, OptionError, check_known
 from gridweave.grid.control.links import GridNetwork, check_max_split_factor, new_links, with_paths
-from gridweave.grid.kernels.links import BLOCKING, JOB_DATA, MAX_SPLIT_FACTOR, NO_DATA, PREFETCH, GridLinks
+from gridweave.grid.kernels.links import (
+    BLOCKING,
+    JOB_DATA,
+    MAX_OVERHEAD,
+    MAX_SPLIT_FACTOR,
+    NO_DATA,
+    PREFETCH,
+    GridLinks,
+)
 from gridweave.grid.kernels.links_placement import find_possible, find_splittable
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
@@ -42,6 +50,9 @@ from gridweave.site.kernels.state import NEVER_MS, REPLAN
 from gridweave.site.kernels.work import NOT_RUNNING, new_run, no_work
 
 SPLITS = ("fewest", "earliest-end")
+ANY_SPLIT_FACTOR = 1.0 + MAX_OVERHEAD
+"""As `GridNet.max_split_factor`: split jobs at any cost."""
+
 STAGINGS = {"none": NO_DATA, "blocking": BLOCKING, "prefetch": PREFETCH}
 
 

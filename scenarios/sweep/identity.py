@@ -19,7 +19,6 @@ from gridweave.scenarios.traces.load import find_trace
 
 _FOLDERS = ("grid", "netmodel", "scenarios", "site")
 _NOT_IN_STAMP = (
-    "scenarios/published/",
     "scenarios/sweep/",
     "scenarios/plots/",
     "scenarios/live/",

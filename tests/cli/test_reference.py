@@ -8,25 +8,35 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from client_helpers import Elsewhere
-from gridweave.cli.main import app
+from gridweave.cli.main import make_app
 from gridweave.cli.reference import reference, renewed
 from gridweave.site.job import JobRecord
+from papers_package import write_metadata
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
+    """Return the command as it is with gridweave-papers installed."""
+    write_metadata(tmp_path, "gridweave-papers")
+    monkeypatch.syspath_prepend(tmp_path)
+    return make_app()
+
+
 @pytest.mark.parametrize("name", ["cli.md", "options.md"])
-def test_the_reference_is_current(name: str) -> None:
+def test_the_reference_is_current(name: str, app: typer.Typer) -> None:
     """`python -m gridweave.cli.reference docs/cli.md docs/options.md` renews the pages."""
     page = (DOCS / name).read_text(encoding="utf-8")
     assert renewed(page, app) == page
 
 
-def test_help_shows_what_stands_in_brackets() -> None:
+def test_help_shows_what_stands_in_brackets(app: typer.Typer) -> None:
     """No help screen has empty brackets, whose words the terminal's markup took for a style."""
     names = re.findall(r"^### gridweave (.+)$", reference(app), re.MULTILINE)
     screens = {name: CliRunner().invoke(app, [*name.split(), "--help"]).output for name in names}

@@ -16,6 +16,8 @@ from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, Jo
 from gridweave.site.disciplines.heterogeneous.kernels.parallel import BY_END, BY_LENGTH, MappingDesk, map_jobs
 from gridweave.site.kernels.state import NEVER_MS
 
+__all__ = ["ALGORITHMS", "NEVER_MS", "PROFITS", "MachineArrays", "Mapped", "machine_arrays", "map_to"]
+
 IntArray = npt.NDArray[np.int64]
 
 ALGORITHMS = {

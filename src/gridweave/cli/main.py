@@ -7,13 +7,15 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from gridweave.cli import extensions
 from gridweave.cli.arguments import QuickCommand, UsageError
-from gridweave.errors import GridweaveError, InputError, ProblemsError
+from gridweave.errors import GridweaveError, InputError, ProblemsError, UnavailableError
 from gridweave.version import __version__
 
 INTERRUPTED_STATUS = 130
@@ -29,7 +31,7 @@ _PLAIN_WORDS = {
 }
 """Typer's words for invalid numbers, and ours; its other messages are printed unchanged."""
 
-_JOBS, _GRID, _SIMULATION = "Jobs", "The grid", "Simulation"
+_JOBS, _GRID, _SIMULATION, _ADDED = "Jobs", "The grid", "Simulation", "Added by other packages"
 """The headings of the commands in the help."""
 
 _FILES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -51,7 +53,6 @@ _FILES: dict[str, tuple[tuple[str, str], ...]] = {
         ("sweep", "sweep"),
         ("optimum", "optimum"),
         ("check", "check view"),
-        ("reproduce", "reproduce"),
         ("run", "run"),
         ("trace", "trace"),
         ("scenario", "scenario"),
@@ -67,11 +68,19 @@ _NAMED_OTHERWISE = {"run": "run_scenario", "open": "open_pages", "what-if": "wha
 
 
 def make_app(only: str | None = None) -> typer.Typer:
-    """Return the command with all its subcommands, or with only one, so that no other file is loaded."""
+    """Return the command with all its subcommands, or with only one, so that no other file is loaded.
+
+    Raises
+    ------
+    UnavailableError
+        If ``only`` is the command of a package that is not installed.
+    """
     places = [
         (heading, file, name) for heading, files in _FILES.items() for file, names in files for name in names.split()
     ]
-    is_one = only in {name for _, _, name in places}
+    is_built_in = only in {name for _, _, name in places}
+    entry = None if only is None or is_built_in or only.startswith("-") else extensions.find(only)
+    is_one = is_built_in or entry is not None
     app = typer.Typer(
         name="gridweave",
         help="Schedules parallel jobs over several sites as if they were one machine.",
@@ -86,6 +95,10 @@ def make_app(only: str | None = None) -> typer.Typer:
     for heading, file, name in places:
         if name == only or not is_one:
             _add(app, heading, name, importlib.import_module(f"gridweave.cli.{file}"))
+    if entry is not None:
+        _add_loaded(app, entry.name, extensions.load(entry))
+    elif not is_one:
+        _add_extensions(app, {name for _, _, name in places})
     return app
 
 
@@ -104,6 +117,31 @@ def _add(app: typer.Typer, heading: str, name: str, module: ModuleType) -> None:
         app.command(name, cls=module.SubmitCommand, context_settings=settings, rich_help_panel=heading)(module.submit)
     else:
         app.command(name, cls=QuickCommand, rich_help_panel=heading)(getattr(module, _NAMED_OTHERWISE.get(name, name)))
+
+
+def _add_extensions(app: typer.Typer, taken: set[str]) -> None:
+    """Add the commands of other packages; say in the help of one that cannot be imported why."""
+    for name, entry in extensions.installed().items():
+        if name in taken:
+            continue
+        try:
+            _add_loaded(app, name, extensions.load(entry))
+        except UnavailableError as error:
+            _add_loaded(app, name, _failing(error), help=f"Not available: {error}")
+
+
+def _add_loaded(app: typer.Typer, name: str, command: Any, **settings: Any) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, rich_help_panel=_ADDED)
+    else:
+        app.command(name, cls=QuickCommand, rich_help_panel=_ADDED, **settings)(command)
+
+
+def _failing(error: UnavailableError) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,1 @@
+"""Recompute published tables and figures with gridweave, and compare the numbers."""

@@ -1,0 +1,1 @@
+"""The studies: published numbers, transcribed, and the simulations that recompute them."""

@@ -1,0 +1,121 @@
+"""Beyond DFRS: sites that give jobs fractions of nodes, at the grids of the catalogue.
+
+The paper's future work asks for what follows when such sites are joined. Here they quote at which slowdown a job could
+start now, and the grid weighs that against waits and splits. Nothing is published to compare with: every number is
+ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.scenario.read import read_scenario, sites_of
+from gridweave.scenarios.scenario.run import Progress, run_scenario
+from gridweave_papers.studies.report import OURS, Conclusion, Findings, Row, Section, gained, our_values
+from gridweave_papers.studies.study import Study, awrt_s, check_all_ran, slowdowns
+
+GRIDS = ("two-sites", "control-levels", "national-grid")
+LEVELS = (("local", "none"), ("sharing", "limited"), ("adaptive", "limited"))
+"""(mode, control) of the runs; under mode ``local`` there is no grid."""
+
+EASY, FRACTIONAL, MIXED = "EASY", "fractional", "EASY, fractional in turn"
+LINES = {EASY: (), FRACTIONAL: (0, 1), MIXED: (1,)}
+"""Name to which sites give fractions: those whose number leaves one of these when it is divided by two."""
+
+SITE = {"algorithm": "GreedyPM*/per/OPT=MIN/MINVT=600", "period_s": 3000.0, "penalty_s": 300.0}
+"""The best algorithm with the longer period (`dfrs`)."""
+
+NEEDS = "lublin"
+JOBS = 2_000
+"""Of each grid, at the load that it has in the catalogue: more take long."""
+
+_SOURCE = "DFRS, section 6"
+
+
+class _Setting(NamedTuple):
+    grid: str
+    mode: str
+    control: str
+    line: str
+
+
+class FractionalGridRuns:
+    """The schedules of the grids, each made once.
+
+    Parameters
+    ----------
+    jobs : int
+        Of each grid.
+    grids : tuple of str
+        Names of the catalogue.
+    progress : callable, optional
+    """
+
+    def __init__(self, jobs: int = JOBS, grids: tuple[str, ...] = GRIDS, progress: Progress | None = None) -> None:
+        self.grids, self._jobs = grids, jobs
+        self._results = Study(self._simulate, title="fractions at sites", progress=progress)
+
+    def result(self, grid: str, mode: str, control: str, line: str) -> SimulationResult:
+        """Return a schedule."""
+        return self._results[_Setting(grid, mode, control, line)]
+
+    def _simulate(self, one: _Setting) -> SimulationResult:
+        sites = [site.name for site in sites_of(read_scenario(one.grid))]
+        changes = {"workload.jobs": self._jobs, "workload.needs": NEEDS, "grid.mode": one.mode}
+        if one.mode != "local":
+            changes["grid.control"] = one.control
+        for number, site in enumerate(sites):
+            if number % 2 in LINES[one.line]:
+                changes |= {f"sites.{site}.discipline": "fractional", f"sites.{site}.fractional": SITE}
+        result = run_scenario(one.grid, overrides=changes)
+        check_all_ran(result)
+        return result
+
+
+def report(table: str, runs: FractionalGridRuns) -> Findings:
+    """Return what fractions at the sites do to the gain of a grid."""
+    rows = []
+    for grid in runs.grids:
+        for mode, control in LEVELS:
+            for line in LINES:
+                result = runs.result(grid, mode, control, line)
+                values = our_values(awrt_s(result), *slowdowns(result), decimals=1)
+                split_jobs = our_values(float(result.multi_site.sum()))
+                rows.append(Row((grid, "no grid" if mode == "local" else mode, line), (*values, *split_jobs)))
+    columns = ("AWRT [s]", "slowdown", "max. stretch", "multi-site jobs")
+    return Findings(
+        sections=(
+            Section("Sites that give fractions of nodes", ("grid", "mode", "sites"), columns, tuple(rows), OURS),
+        ),
+        conclusions=tuple(_conclusions(runs)),
+        notes=(
+            "AWRT is weighted by width. Needs as for `lublin`; a task at a site with EASY has a node of its own.",
+            f"Fractional sites: {SITE['algorithm']}, period {SITE['period_s']:,.0f} s, penalty 300 s; limited control.",
+        ),
+    )
+
+
+def _conclusions(runs: FractionalGridRuns) -> Iterator[Conclusion]:
+    """Yield what fractions gain at each level, and what they leave of the gain of a grid."""
+    shared = ("sharing", "limited")
+    for claim, better, worse in (
+        ("Without a grid, fractions lower AWRT", (*LEVELS[0], FRACTIONAL), (*LEVELS[0], EASY)),
+        (
+            "Sites that are joined by job sharing have a lower AWRT with fractions",
+            (*shared, FRACTIONAL),
+            (*shared, EASY),
+        ),
+        ("Job sharing lowers AWRT though all sites give fractions", (*shared, FRACTIONAL), (*LEVELS[0], FRACTIONAL)),
+        (
+            "Where every second site gives fractions, AWRT is lower than where none does",
+            (*shared, MIXED),
+            (*shared, EASY),
+        ),
+        ("Adaptive multi-site lowers AWRT beside them", (*LEVELS[2], MIXED), (*shared, MIXED)),
+    ):
+        verdicts = {
+            grid: gained(*(awrt_s(runs.result(grid, *setting)) for setting in (better, worse))) for grid in runs.grids
+        }
+        yield Conclusion(_SOURCE, claim, verdicts)

@@ -1,0 +1,165 @@
+"""The simulations behind a published table: results by setting, each made once, many at a time on all cores."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+import platformdirs
+
+from gridweave.errors import InputError, OptionError, TraceError
+from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.scenario.run import Progress
+from gridweave.scenarios.sweep.identity import code_stamp
+from gridweave.scenarios.sweep.runner import in_threads
+from gridweave.scenarios.traces.load import find_trace
+from gridweave.scenarios.workload.table import MS_PER_S
+from gridweave_papers.studies.report import Conclusion, Verdict
+
+SettingT = TypeVar("SettingT", bound=Hashable)
+ResultT = TypeVar("ResultT")
+
+MS_PER_DAY = 24 * 3600 * MS_PER_S
+MS_PER_WEEK = 7 * MS_PER_DAY
+
+_DATA = Path(__file__).parent / "data"
+
+
+def check_all_ran(result: SimulationResult) -> None:
+    """Raise InputError if a job of a study did not run."""
+    if result.refused:
+        raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
+
+
+def awrt_s(result: SimulationResult) -> float:
+    """Return the average response time weighted by width, in seconds: no weight depends on the schedule."""
+    return result.metrics().awrt_width_ms / MS_PER_S
+
+
+def slowdowns(result: SimulationResult) -> tuple[float, float]:
+    """Return mean and maximum of response by run time alone, both at least 10 s (Zhang, section 2.3; DFRS, 2.2)."""
+    jobs, least_ms = result.workload, 10 * MS_PER_S
+    response_ms = np.maximum(result.end_ms - jobs.submit_ms, least_ms)
+    each = response_ms / np.maximum(np.minimum(jobs.run_ms, jobs.estimate_ms), least_ms)
+    return float(each.mean()), float(each.max())
+
+
+class KeptResults:
+    """Results in a file, a line for each, so that a study which was interrupted goes on from them.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file; it is made with the first result.
+    setting, result : type
+        Named tuples of plain values, or of such tuples.
+    """
+
+    def __init__(self, path: Path, setting: type[Any], result: type[Any]) -> None:
+        self._path = path
+        self._lines = msgspec.json.Decoder(tuple[setting, result])  # type: ignore[valid-type]
+
+    def load(self) -> dict[Any, Any]:
+        """Return the results that are kept; a line that was not written to its end is passed over."""
+        found = {}
+        with contextlib.suppress(OSError):
+            for line in self._path.read_bytes().splitlines():
+                with contextlib.suppress(msgspec.DecodeError):
+                    setting, result = self._lines.decode(line)
+                    found[setting] = result
+        return found
+
+    def add(self, setting: Any, result: Any) -> None:
+        """Keep a result; where nothing can be written, go without."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(b"\n" + msgspec.json.encode((setting, result)))  # behind a line that was cut off, too
+
+
+def kept_file(name: str) -> Path:
+    """Return where the results of a study are kept, for this state of gridweave and of its studies."""
+    studies = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    state = f"{code_stamp()}-{hashlib.sha256(studies).hexdigest()[:16]}"  # the stamp is of what simulates alone
+    return platformdirs.user_cache_path("gridweave") / "reproduce" / state / f"{name}.jsonl"
+
+
+class Study(Generic[SettingT, ResultT]):
+    """Results by setting, each made when it is first asked for, and kept.
+
+    ``run`` makes one, in several threads if many are asked for; ``same`` gives the setting whose result a setting
+    shares; ``kept`` has them outlive the process.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[SettingT], ResultT],
+        *,
+        title: str = "",
+        progress: Progress | None = None,
+        same: Callable[[SettingT], SettingT] | None = None,
+        kept: KeptResults | None = None,
+    ) -> None:
+        self._run, self._title = run, title
+        self._progress = progress or (lambda done, total, what: None)
+        self._same = same or (lambda setting: setting)
+        self._kept = kept
+        self._results: dict[SettingT, ResultT] = {} if kept is None else kept.load()
+
+    def _take(self, one: SettingT, result: ResultT) -> None:
+        self._results[one] = result
+        if self._kept is not None:
+            self._kept.add(one, result)
+
+    def __getitem__(self, setting: SettingT) -> ResultT:
+        one = self._same(setting)
+        if one not in self._results:
+            self._take(one, self._run(one))
+        return self._results[one]
+
+    def results(self, settings: Iterable[SettingT]) -> dict[SettingT, ResultT]:
+        """Return the results of these settings; those that are not known yet are made on all cores."""
+        wanted = {setting: self._same(setting) for setting in settings}
+        new = [one for one in dict.fromkeys(wanted.values()) if one not in self._results]
+        for done, (one, result) in enumerate(in_threads(self._run, new), start=1):
+            self._take(one, result)
+            self._progress(done, len(new), f"Simulating: {self._title}")
+        return {setting: self._results[one] for setting, one in wanted.items()}
+
+
+def judge(
+    table: str, checks: Iterable[Callable[[ResultT], Verdict]], readings: Mapping[str, ResultT]
+) -> tuple[Conclusion, ...]:
+    """Check what a paper concludes from a table (``data/claims.csv``, in this order), for each reading of it."""
+    claims = (row for row in printed("claims") if row["table"] == table)
+    return tuple(
+        Conclusion(row["source"], row["claim"], {name: check(one) for name, one in readings.items()})
+        for row, check in zip(claims, checks, strict=True)
+    )
+
+
+def seeds_of(count: int) -> tuple[int, ...]:
+    """Return the seeds 1, 2, ... of so many workloads; at least one."""
+    if count < 1:
+        raise OptionError("seeds", f"is {count}; at least 1")
+    return tuple(range(1, count + 1))
+
+
+def printed(table: str) -> list[dict[str, str]]:
+    """Return the rows of a table as they are printed, such as "streit-3.6": column to text."""
+    with (_DATA / f"{table}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def path_of(name: str) -> Path | None:
+    """Return the file of a trace by its full name; None if it is not at hand."""
+    try:
+        return find_trace(name)
+    except TraceError:
+        return None

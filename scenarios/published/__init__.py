@@ -1,1 +1,0 @@
-"""Published tables and figures, transcribed, and what gridweave makes of the same workloads."""

@@ -1,0 +1,27 @@
+"""Packages that are installed for a test alone: their metadata in a folder of sys.path, as pip would write it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+PAPERS = Path(__file__).parent.parent / "papers"
+PAPERS_SOURCES = PAPERS / "src"
+
+
+def papers_entry_points() -> str:
+    """Return the entry points of gridweave-papers, as its metadata has them."""
+    groups = tomllib.loads((PAPERS / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    lines = []
+    for group, entries in groups.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    return "\n".join(lines) + "\n"
+
+
+def write_metadata(folder: Path, name: str, entry_points: str | None = None) -> None:
+    """Write the metadata of a package, with those entry points or those of gridweave-papers."""
+    metadata = folder / f"{name.replace('-', '_')}-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n", encoding="utf-8")
+    text = papers_entry_points() if entry_points is None else entry_points
+    (metadata / "entry_points.txt").write_text(text, encoding="utf-8")
