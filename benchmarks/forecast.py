@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridCommand, GridEvent, GridJobSubmitted, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.explain import Forecast
 from gridweave.site.job import Job

@@ -45,8 +45,8 @@ HEADERS = {"Content-Type": "application/msgpack", "Accept": "application/msgpack
 
 def serve_gateway(address: str, namespace: str, told: Connection) -> None:
     """Serve until told to end; say at which URL."""
+    from gridweave.grid.config.gateway import GatewaySettings
     from gridweave.grid.gateway.server import Gateway
-    from gridweave.grid.gateway.settings import GatewaySettings
 
     async def serve() -> None:
         if address:

@@ -36,7 +36,7 @@ from weight import SITES, pids_of, weigh, what_is
 
 from gridweave.errors import GridweaveError
 from gridweave.grid.client.sync import SyncClient
-from gridweave.grid.service.state import DEFAULT_NAME, LocalGridState, read_grid_state
+from gridweave.grid.config.local_state import DEFAULT_NAME, LocalGridState, read_grid_state
 from gridweave.grid.service.status import look
 from gridweave.site.job import JobRequest, Program
 

@@ -42,8 +42,7 @@ from weight import SITES, pids_of, pss_mb, what_is
 from gridweave.errors import GridweaveError
 from gridweave.grid.client.client import Client, JobHandle
 from gridweave.grid.client.transport import Patience
-from gridweave.grid.service.cluster import RunningGrid
-from gridweave.grid.service.state import (
+from gridweave.grid.config.local_state import (
     DEFAULT_NAME,
     GATEWAY,
     MARKER_VARIABLE,
@@ -51,6 +50,7 @@ from gridweave.grid.service.state import (
     read_grid_state,
     state_folder,
 )
+from gridweave.grid.service.cluster import RunningGrid
 from gridweave.grid.service.status import look
 from gridweave.site.job import ArrayPlace, JobRequest, Program
 from gridweave.site.machine.processes import strays

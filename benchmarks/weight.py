@@ -23,7 +23,7 @@ from measuring import write_results
 from rich.console import Console
 from rich.table import Table
 
-from gridweave.grid.service.state import MARKER_VARIABLE, LocalGridState, read_grid_state
+from gridweave.grid.config.local_state import MARKER_VARIABLE, LocalGridState, read_grid_state
 from gridweave.site.machine.processes import PROC, process_stat, strays
 
 SITES = {"alpha": 8, "beta": 6, "gamma": 4}

@@ -1,4 +1,4 @@
-"""Fetch anew the files of others that the pages use, as grid/web/static/vendor/vendored.json lists them; needs npm.
+"""Fetch anew the files of others that the pages use, as grid/gateway/web/vendor/vendored.json lists them; needs npm.
 
     python deploy/vendored.py [NAME=VERSION ...]
 
@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-VENDOR = Path(__file__).parent.parent / "grid" / "web" / "static" / "vendor"
+VENDOR = Path(__file__).parent.parent / "grid" / "gateway" / "web" / "vendor"
 LIST = VENDOR / "vendored.json"
 
 

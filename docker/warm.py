@@ -4,10 +4,10 @@ For the grid that ships, with its links and its hyperthreaded site, and for grid
 """
 
 from gridweave.grid.config.reading import read_grid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.cluster import FIRST_PORT, plan_of
 from gridweave.grid.service.driver import warm_up as warm_up_grid
-from gridweave.grid.settings import GridSettings
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
 from gridweave.site.runs import SiteSettings

@@ -89,7 +89,7 @@ _SHOWN_UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000}
 def span_text(span_ms: float) -> str:
     """Return a time span for people: its largest unit and the next one, rounded to the latter.
 
-    `span` in ``grid/web/static/text.js`` is the same function for the pages.
+    `span` in ``grid/gateway/web/text.js`` is the same function for the pages.
 
     Examples
     --------

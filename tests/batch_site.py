@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver
-from gridweave.grid.settings import GridSettings
 from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.service.folder import SharedFolder, output_of
 from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder

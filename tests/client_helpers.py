@@ -16,8 +16,8 @@ from flaky_proxy import FlakyProxy
 from gridweave.grid import api
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from waiting import PATIENCE_S
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridCommand, GridEvent, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.site.messages import CommitNodes, Ended, Refused, Reserved, ReserveNodes, Started
 
 Start = tuple[int, tuple[tuple[int, int], ...], int]

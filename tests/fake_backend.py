@@ -46,7 +46,7 @@ from gridweave.grid.api import (
     WhatIf,
     WhatIfAnswer,
 )
-from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.backend import Backend
 from gridweave.site.disciplines.known_times import TimesKey, in_order
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem

@@ -12,10 +12,10 @@ import aiohttp
 import msgspec
 
 from gridweave.grid.api import Problem, Scope
+from gridweave.grid.backend import Backend
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.access import TokenStore
-from gridweave.grid.gateway.backend import Backend
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
 
 SLEEP: dict[str, Any] = {"program": {"argv": ["sleep", "1"]}, "limit_ms": 60_000}
 

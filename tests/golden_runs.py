@@ -34,10 +34,10 @@ from typer.testing import CliRunner
 import live_world
 from builders import DAY, HOUR, random_grid_jobs, random_jobs, to_workload
 from gridweave.cli.main import app
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.scenarios.batch.grid_network import COLUMNS, GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.batch.stepped import RunningWork, job_messages

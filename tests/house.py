@@ -38,7 +38,7 @@ PURE = ("netmodel/", "site/", "grid/", "scenarios/batch/kernels/")
 SHELLS = (
     *("site/journal/", "site/machine/", "site/service/", "site/batch/service/"),
     *(f"site/batch/slurm/{name}.py" for name in ("asking", "commands", "look", "slurmrestd", "submit")),
-    *("grid/config/", "grid/service/", "grid/gateway/", "grid/web/", "grid/client/"),
+    *("grid/config/", "grid/service/", "grid/gateway/", "grid/client/"),
 )
 # Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
 BELOW = {
@@ -225,6 +225,28 @@ def circles() -> set[frozenset[str]]:
     return {frozenset(part) for part in parts if len(part) > 1}
 
 
+def folder_graph() -> nx.DiGraph:
+    """Return which folder imports which, files in folders below it not counted; results may draw themselves.
+
+    The files of src/gridweave itself are left out: its ``__init__`` hands out public names of all folders.
+    """
+    graph = nx.DiGraph()
+    for file, home in import_graph().edges:
+        pair = Path(file).parent.as_posix(), Path(home).parent.as_posix()
+        is_wanted = RESULTS.match(file) and PLOTS.match(home)
+        if pair[0] != pair[1] and "src/gridweave" not in pair and not is_wanted:
+            graph.add_edge(*pair)
+    return graph
+
+
+def folder_circles() -> set[frozenset[str]]:
+    """Return the pairs of folders that import each other, and each longer circle that has no such pair."""
+    graph = folder_graph()
+    pairs = {frozenset(pair) for pair in graph.edges if graph.has_edge(*reversed(pair))}
+    graph.remove_edges_from([edge for edge in graph.edges if frozenset(edge) in pairs])
+    return pairs | {frozenset(part) for part in nx.strongly_connected_components(graph) if len(part) > 1}
+
+
 def hidden_names(file: str) -> list[str]:
     """Return the names of gridweave that a file uses although they begin with an underscore or belong to kernels."""
     ours = [(module, name) for module, name in imported_names(file) if module.split(".")[0] == "gridweave"]
@@ -360,6 +382,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "function_p95": function_p95,
     "function_code_p95": function_code_p95,
     "circles": circles,
+    "folder_circles": folder_circles,
     "doubled_names": doubled_names,
     "lomarc_files": lambda: len(lomarc_files()),
     "without_return": without_return,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gridweave.grid.control.limited import LEASE_MS
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Enqueued,

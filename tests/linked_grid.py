@@ -12,13 +12,13 @@ from unittest import mock
 from gridweave.errors import UnavailableError
 from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.server import Gateway
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
 from gridweave.grid.service.cluster import SitePlan
 from gridweave.grid.service.doors import CallsOverLinks, FarSite, LinksDoor, SiteDoor, carry, close_links, serve_door
 from gridweave.grid.service.serve import GridService, SiteService
-from gridweave.grid.settings import GridSettings
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
@@ -28,7 +28,7 @@ from gridweave.site.service.actor import SiteActor
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import LinkEnd
-from gridweave.site.service.probes.prober import ProbePlan
+from gridweave.site.service.prober import ProbePlan
 from ports import unused_port
 from wire import Wire
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import LiveGridEvent, ReportDone, ReportRefused, ToSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.service.cluster import GridPlan
-from gridweave.grid.settings import GridSettings
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.job import NodeIntervals
 from gridweave.site.journal.reader import JournalReader

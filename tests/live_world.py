@@ -19,10 +19,10 @@ import numpy as np
 
 from fake_machines import FakeRunner, Machine, Works
 from gridweave.errors import GridweaveError
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service import driver as grid_driver
 from gridweave.grid.service.driver import GridDriver
-from gridweave.grid.settings import GridSettings
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.entry import Policy

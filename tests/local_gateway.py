@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
 from local_grid import SITES, LocalGrid
 from waiting import PATIENCE_S
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gridweave.errors import GridweaveError, UnavailableError
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.driver import GridDriver
-from gridweave.grid.settings import GridSettings
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.maxima import NO_MAXIMA, Maxima

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobSubmitted
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import Answer

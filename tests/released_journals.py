@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver
-from gridweave.grid.settings import GridSettings
 from gridweave.site.channel import Packet
 from gridweave.site.job import After, DescribeJob, JobRequest, Program
 from gridweave.site.launch import Used

@@ -80,6 +80,7 @@ def test_decision_code_is_pure() -> None:
         ("full_folders", f"a folder has at most {house.MAX_FOLDER_FILES} files, that of the command 30"),
         ("long_functions", f"a function has at most {house.MAX_FUNCTION_LINES} lines without its docstring"),
         ("circles", "no files import each other, lazily, for types or through others; only results draw themselves"),
+        ("folder_circles", "no folders import each other, directly or through others"),
         ("doubled_names", "no public class has the name of another"),
         ("without_return", "every function says what it returns, kernels too"),
         ("unchecked_files", "no file switches no-untyped-def off"),

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from gridweave.grid.service.state import kill
+from gridweave.grid.config.local_state import kill
 from gridweave.site.machine.processes import strays
 
 PATIENCE_S = 300

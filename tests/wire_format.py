@@ -15,10 +15,10 @@ from msgspec import inspect
 
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import PREFETCH
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import LiveGridCommand, LiveGridEvent
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.site.channel import Packet
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Accepted, Declined, JobRecord

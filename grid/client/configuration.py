@@ -19,8 +19,8 @@ import msgspec
 import platformdirs
 
 from gridweave.errors import InputError, OptionError, UnavailableError
-from gridweave.grid.gateway.settings import is_loopback
-from gridweave.grid.service.state import (
+from gridweave.grid.config.gateway import is_loopback
+from gridweave.grid.config.local_state import (
     DEFAULT_NAME,
     GATEWAY,
     HEAD,

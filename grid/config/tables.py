@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from gridweave.grid.config.gateway import GatewaySettings, IssuerSettings
 from gridweave.grid.config.toml import NAME_PATTERN
-from gridweave.grid.gateway.settings import GatewaySettings, IssuerSettings
 from gridweave.grid.kernels.links import MAX_SPLIT_FACTOR
 from gridweave.grid.policy import (
     ALL_SELECTIONS,
@@ -352,7 +352,7 @@ class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
 class LiveTimesTable(Table, frozen=True, kw_only=True):
     """The table ``[live]``: what processes take, for forecasts; what is left out, the last jobs tell."""
 
-    # As for `gridweave.grid.settings.GridSettings`.
+    # As for `gridweave.grid.meta.settings.GridSettings`.
     start_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
     end_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
 
@@ -360,7 +360,7 @@ class LiveTimesTable(Table, frozen=True, kw_only=True):
 class ProbesTable(Table, frozen=True, kw_only=True):
     """The table ``[probes]``: without it the ways between sites are not measured."""
 
-    # As for `gridweave.site.service.probes.prober.ProbePlan`.
+    # As for `gridweave.site.service.prober.ProbePlan`.
     every_s: _Seconds = 60.0
     bandwidth_every_s: _Seconds = 3_600.0
 

@@ -19,13 +19,13 @@ from gridweave.grid.control.coallocation import (
     CoAllocator,
 )
 from gridweave.grid.control.common import NOWHERE, Control, ControlOptions, ControlState, Never, QuoteQuestion
+from gridweave.grid.control.delegated_forecasts import apart_forecast
+from gridweave.grid.control.forecasts import QueueForecasts, attempt_forecast, quoted_forecast
 from gridweave.grid.control.limited import LimitedControl, LimitedControlState
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue, QueueState
 from gridweave.grid.control.sharing import KnownOffer, SharedOffers, SharedOffersState
 from gridweave.grid.control.tuning import QueueTuning
-from gridweave.grid.explain.delegated import apart_forecast
-from gridweave.grid.explain.play import QueueForecasts, attempt_forecast, quoted_forecast
 from gridweave.grid.messages import (
     GridCommand,
     GridJobSubmitted,

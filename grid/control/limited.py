@@ -26,13 +26,13 @@ from gridweave.grid.control.common import (
     PutOff,
     QuoteQuestion,
 )
+from gridweave.grid.control.delegated_forecasts import delegated_forecast, offered_quote, unasked_quote
+from gridweave.grid.control.forecasts import attempt_forecast
 from gridweave.grid.control.links import LinksState
 from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, SiteOffer, map_over_sites
 from gridweave.grid.control.offered import PlaceChoice, earliest_end, end_at, length_at
 from gridweave.grid.control.placing import OneJob, awaited
 from gridweave.grid.control.sent import SentWork, WorkSent
-from gridweave.grid.explain.delegated import delegated_forecast, offered_quote, unasked_quote
-from gridweave.grid.explain.play import attempt_forecast
 from gridweave.grid.lifecycle import ASKING, BACKLOG, QUEUED, SPLIT, UNPLACED, WAITING, WITHDRAWING
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy

@@ -13,8 +13,8 @@ from gridweave.grid.control.common import (
     Never,
     QuoteQuestion,
 )
+from gridweave.grid.control.delegated_forecasts import sent_forecast, unasked_quote
 from gridweave.grid.control.placing import OneJob
-from gridweave.grid.explain.delegated import sent_forecast, unasked_quote
 from gridweave.grid.lifecycle import BACKLOG
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from gridweave.grid.control.coallocation import Fragments
+from gridweave.grid.control.cost import bound_text, named, split_cost
 from gridweave.grid.control.links import GridNetwork, KnownLinks, LinksState, unbounded
-from gridweave.grid.explain.cost import bound_text, named, split_cost
 from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.kernels.links_placement import take_parts
 from gridweave.grid.kernels.overhead import split_length_ms

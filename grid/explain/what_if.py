@@ -17,9 +17,9 @@ from numpy.random import PCG64, Generator
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.api import Outlook, Outlooks, UsedSite, WhatIf, WhatIfAnswer
+from gridweave.grid.control.forecasts import expect_ends
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.queue import GridQueue, PlacedJob
-from gridweave.grid.explain.play import expect_ends
 from gridweave.grid.messages import GridJobSubmitted, LinksChanged
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import MAX_WIDTH

@@ -46,10 +46,10 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.api import MOST_HOURS, SCOPES, USUAL_DAYS, USUAL_SCOPES, MadeToken, Scope, TokenInfo, TokenLimits
+from gridweave.grid.gateway.browser import check_own_page, login_of
 from gridweave.grid.gateway.connections import Logins, token_digest, uid_of
 from gridweave.grid.gateway.issuer import Issuer, looks_like_jwt
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.web.browser import check_own_page, login_of
 from gridweave.shared_calls import SharedCalls
 from gridweave.site.job import JobRequest
 from gridweave.site.journal.store import checked_url, explained

@@ -13,16 +13,16 @@ import msgspec
 from aiohttp import web
 
 from gridweave.grid.api import Scope
+from gridweave.grid.backend import Backend
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity
-from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.gateway.browser import LoginCodes
 from gridweave.grid.gateway.connections import Logins
 from gridweave.grid.gateway.hub import EventHub
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.metrics import GatewayMetrics
 from gridweave.grid.gateway.problems import RefusalError, refused_field, wrong_method
-from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.gateway.wire import BOTH, JSON, check_body, read_body
-from gridweave.grid.web.browser import LoginCodes
 from gridweave.site.job import JobRecord, JobRequest
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import msgspec
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import JobEvent, JobEvents, StreamEnd
-from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.backend import Backend
 from gridweave.grid.gateway.problems import refused_field
 
 logger = logging.getLogger("gridweave.gateway")

@@ -22,8 +22,8 @@ import msgspec
 
 from gridweave.errors import OptionError
 from gridweave.grid.api import SCOPES, Scope, TokenInfo, TokenLimits
+from gridweave.grid.config.gateway import IssuerSettings, check_issuer_url
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.gateway.settings import IssuerSettings, check_issuer_url
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Accepted signatures: never ``none``, and no algorithm with a shared secret."""

@@ -14,7 +14,7 @@ import msgspec
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import MOST_LISTED, JobEvent, JobQuery
-from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.backend import Backend
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.site.job import Accepted, Declined, JobRecord
 from gridweave.site.lifecycle import OPEN, OVER

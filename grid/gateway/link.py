@@ -29,7 +29,7 @@ from gridweave.site.service.link import (
     VERSION_HEADER,
     Secrets,
 )
-from gridweave.site.service.probes.link import (
+from gridweave.site.service.probe_link import (
     CLOSE_S,
     PROBE_HEADER,
     PROBE_PATH,
@@ -37,8 +37,8 @@ from gridweave.site.service.probes.link import (
     probe_key,
     probe_tag,
 )
-from gridweave.site.service.probes.prober import BLOCK_BYTES
-from gridweave.site.service.probes.server import ProbeServer
+from gridweave.site.service.probe_server import ProbeServer
+from gridweave.site.service.prober import BLOCK_BYTES
 
 MOST_BYTES = 64 << 20
 """Largest body. Packets are cut well below this size (`MOST_PACKET_BYTES` of the driver), unless a single job fills

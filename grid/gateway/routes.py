@@ -12,11 +12,10 @@ import msgspec
 from aiohttp import web
 
 from gridweave.grid.api import Done, Health, Login, SubmitJobs
-from gridweave.grid.gateway import handlers, streams, submission
+from gridweave.grid.gateway import handlers, pages, streams, submission
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.openapi import describe
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
-from gridweave.grid.web import sessions
 from gridweave.site.job import WishKind
 
 _JOB = ("unknown-job",)
@@ -139,9 +138,9 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("POST /v1/tokens/short", handlers.make_short_token, "submit", problems=("unknown-token",), makes_tokens=True),
     route("DELETE /v1/tokens/{id}", handlers.revoke_token, "operate", problems=("unknown-token",)),
     route("GET /v1/whoami", handlers.whoami),
-    route("POST /v1/login", sessions.log_in, None, answer=Login, problems=_LOGIN),
-    route("POST /v1/login/code", sessions.make_code, problems=("unknown-token",), makes_tokens=True),
-    route("POST /v1/logout", sessions.log_out, answer=Done),
+    route("POST /v1/login", pages.log_in, None, answer=Login, problems=_LOGIN),
+    route("POST /v1/login/code", pages.make_code, problems=("unknown-token",), makes_tokens=True),
+    route("POST /v1/logout", pages.log_out, answer=Done),
     route("GET /metrics", handlers.metrics, forms=(handlers.METRICS_FORM,)),
     route("GET /healthz", handlers.healthz, None),
     route("GET /readyz", handlers.readyz, None, answer=Health),

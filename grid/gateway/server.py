@@ -16,9 +16,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gridweave.errors import GridweaveError, InputError, OptionError, SiteAwayError, UnavailableError
 from gridweave.grid.api import Scope
+from gridweave.grid.backend import Backend
+from gridweave.grid.config.gateway import Certificate, GatewaySettings, is_loopback
 from gridweave.grid.gateway.access import EVERYBODY, AsyncTokens, Identity, TokenStore, identify
 from gridweave.grid.gateway.audit import AuditEntry, AuditLog, audit_place
-from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.gateway.browser import LoginCodes, check_browser
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, Parts, Router, cut
 from gridweave.grid.gateway.connections import Logins, OpenConnections
 from gridweave.grid.gateway.hub import EventHub
@@ -26,9 +28,9 @@ from gridweave.grid.gateway.issuer import Issuer
 from gridweave.grid.gateway.limits import Memory, OpenJobs, Rates, Slots, Turns
 from gridweave.grid.gateway.link import LinkDoor, is_of_link
 from gridweave.grid.gateway.metrics import GatewayMetrics, LoggedRequest, is_valid_id, log_request, time_text
+from gridweave.grid.gateway.pages import is_of_web, send_file
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.gateway.routes import ROUTES
-from gridweave.grid.gateway.settings import Certificate, GatewaySettings, is_loopback
 from gridweave.grid.gateway.wire import (
     NoParameters,
     accepted,
@@ -38,8 +40,6 @@ from gridweave.grid.gateway.wire import (
     parameters,
     problem_response,
 )
-from gridweave.grid.web.browser import LoginCodes, check_browser
-from gridweave.grid.web.files import is_of_web, send_file
 from gridweave.site.service.link import Link
 
 logger = logging.getLogger("gridweave.gateway")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gridweave.errors import GridweaveError
-from gridweave.grid.service.state import GatewayMark
+from gridweave.grid.config.local_state import GatewayMark
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.maxima import NO_MAXIMA, Maxima
@@ -32,10 +32,10 @@ from gridweave.site.service.calls import (
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
-    from gridweave.grid.gateway.settings import GatewaySettings
+    from gridweave.grid.config.gateway import GatewaySettings
+    from gridweave.grid.meta.settings import GridSettings
     from gridweave.grid.service.desk import GridDesk
     from gridweave.grid.service.doors import GatewayDoor, ServedGateway
-    from gridweave.grid.settings import GridSettings
 
 
 logger = logging.getLogger("gridweave.gateway")

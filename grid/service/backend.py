@@ -87,7 +87,7 @@ class LiveBackend:
 
     Notes
     -----
-    It implements `gridweave.grid.gateway.backend.Backend`, which states the rules. It has no state of its own that must
+    It implements `gridweave.grid.backend.Backend`, which states the rules. It has no state of its own that must
     survive, so any number of them may exist, anywhere.
     """
 

@@ -20,11 +20,11 @@ from gridweave.grid.config.tables import GridFile, LauncherTable, LiveGridTable,
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import BLOCKING, NO_DATA
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
-from gridweave.grid.settings import GridSettings
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.batch.entry import SlurmTable
 from gridweave.site.batch.policy import NAME
@@ -54,7 +54,7 @@ from gridweave.site.service.calls import (
     site_actor,
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
-from gridweave.site.service.probes.prober import ProbePlan
+from gridweave.site.service.prober import ProbePlan
 from gridweave.site.service.zones import live_week
 from gridweave.site.users.owner import OwnerPolicy
 

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.link import LinkDoor, ProbeDoor
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
 from gridweave.grid.service.link_probes import LinkProbing, make_probe
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Calls, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
-from gridweave.site.service.probes.link import PROBE_METHOD
-from gridweave.site.service.probes.prober import ProbePlan
+from gridweave.site.service.probe_link import PROBE_METHOD
+from gridweave.site.service.prober import ProbePlan
 
 
 class ClusterDoor(msgspec.Struct, frozen=True, tag="cluster"):

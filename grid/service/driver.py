@@ -11,11 +11,11 @@ import msgspec
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import WhatIf
 from gridweave.grid.kernels.links import MAX_OVERHEAD
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, SiteCutOff, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings, changeable_of
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
-from gridweave.grid.settings import GridSettings, changeable_of
 from gridweave.jit import one_at_a_time
 from gridweave.settings import Changeable
 from gridweave.site.contract import ALONE_MS

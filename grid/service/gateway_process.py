@@ -20,11 +20,11 @@ import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.grid.api import Scope
+from gridweave.grid.config.gateway import DEFAULT_PORT, GatewaySettings
+from gridweave.grid.config.local_state import LOGS, TOKEN, TOKENS, LocalGridState, make_private, write_private
 from gridweave.grid.gateway.access import FROM_FILE, SCRAPER, TokenStore
 from gridweave.grid.gateway.audit import PrivateRotation
-from gridweave.grid.gateway.settings import DEFAULT_PORT, GatewaySettings
 from gridweave.grid.service.ray import free_port, watch_ray
-from gridweave.grid.service.state import LOGS, TOKEN, TOKENS, LocalGridState, make_private, write_private
 
 if TYPE_CHECKING:
     from gridweave.grid.config.tables import GatewayTable

@@ -22,7 +22,7 @@ from typing import NoReturn
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.grid.service.state import (
+from gridweave.grid.config.local_state import (
     KEEPER,
     KEPT,
     LOGS,

@@ -15,7 +15,7 @@ from gridweave.site.messages import Probed
 from gridweave.site.service.calls import GRID_ACTOR, Calls, encode
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.link import Link
-from gridweave.site.service.probes.link import (
+from gridweave.site.service.probe_link import (
     PROBE_METHOD,
     PROBE_S,
     VALID_S,
@@ -24,7 +24,7 @@ from gridweave.site.service.probes.link import (
     ProbeOrder,
     probe_key,
 )
-from gridweave.site.service.probes.prober import ProbePlan, ProbeRounds
+from gridweave.site.service.prober import ProbePlan, ProbeRounds
 
 
 class LinkProbing:

@@ -20,31 +20,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.config.journals import check_journals, forget_jobs
-from gridweave.grid.config.reading import ReadGrid, grid_of_text
-from gridweave.grid.config.tables import GridFile
-from gridweave.grid.gateway.access import TokenStore
-from gridweave.grid.service.actor import GatewayActor
-from gridweave.grid.service.actor_status import namespace_of
-from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_actors, stop_actors
-from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
-from gridweave.grid.service.doors import ClusterDoor
-from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
-from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
-from gridweave.grid.service.ray import (
-    EXPOSURE,
-    LOOPBACK,
-    Launcher,
-    OwnRay,
-    RayMachine,
-    RayState,
-    check_ray,
-    connected,
-    knock,
-    own_host,
-    remove_temp,
-)
-from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
-from gridweave.grid.service.state import (
+from gridweave.grid.config.local_state import (
     DEFAULT_NAME,
     GATEWAY,
     GATEWAY_MARK,
@@ -72,6 +48,30 @@ from gridweave.grid.service.state import (
     write_private,
     write_state,
 )
+from gridweave.grid.config.reading import ReadGrid, grid_of_text
+from gridweave.grid.config.tables import GridFile
+from gridweave.grid.gateway.access import TokenStore
+from gridweave.grid.service.actor import GatewayActor
+from gridweave.grid.service.actor_status import namespace_of
+from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_actors, stop_actors
+from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
+from gridweave.grid.service.doors import ClusterDoor
+from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
+from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
+from gridweave.grid.service.ray import (
+    EXPOSURE,
+    LOOPBACK,
+    Launcher,
+    OwnRay,
+    RayMachine,
+    RayState,
+    check_ray,
+    connected,
+    knock,
+    own_host,
+    remove_temp,
+)
+from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
 from gridweave.site.machine.folders import check_way
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_LABEL, SITE_LABEL

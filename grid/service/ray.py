@@ -27,9 +27,7 @@ from typing import Any
 import msgspec
 
 from gridweave.errors import UnavailableError, not_installed
-from gridweave.grid.service.ray_nodes import Launching, RayNode
-from gridweave.grid.service.signals import postponed, uninterrupted
-from gridweave.grid.service.state import (
+from gridweave.grid.config.local_state import (
     HEAD,
     LOGS,
     MARKER_VARIABLE,
@@ -43,6 +41,8 @@ from gridweave.grid.service.state import (
     node_of,
     write_private,
 )
+from gridweave.grid.service.ray_nodes import Launching, RayNode
+from gridweave.grid.service.signals import postponed, uninterrupted
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import MACHINE_LABEL, SITE_LABEL
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import msgspec
 
-from gridweave.grid.service.state import LocalProcess
+from gridweave.grid.config.local_state import LocalProcess
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
 HEAD_S = 60.0

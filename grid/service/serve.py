@@ -17,10 +17,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.gateway import GatewaySettings, is_loopback
 from gridweave.grid.config.journals import JournalSpec, check_journals, forget_jobs, grid_place, site_place
+from gridweave.grid.config.local_state import HEAD, LOGS, RAY_TOKEN, end_jobs, locked, make_private
 from gridweave.grid.config.reading import ReadGrid
 from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
-from gridweave.grid.gateway.settings import GatewaySettings, is_loopback
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.service.actor import GatewayActor, MetaActor
 from gridweave.grid.service.actor_status import ActorStatus, look_at_actors
 from gridweave.grid.service.actors import RunningActors, Spot
@@ -42,8 +44,6 @@ from gridweave.grid.service.ray import (
     with_token,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
-from gridweave.grid.service.state import HEAD, LOGS, RAY_TOKEN, end_jobs, locked, make_private
-from gridweave.grid.settings import GridSettings
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.runs import SiteSettings
@@ -57,7 +57,7 @@ from gridweave.site.service.calls import (
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.link import Link, LinkEnd, Secrets
-from gridweave.site.service.probes.prober import ProbePlan
+from gridweave.site.service.prober import ProbePlan
 
 PORTS_OF_A_SITE = 1_000
 """Rendezvous ports of each site."""

@@ -15,10 +15,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.api import Queue, SiteInfo
-from gridweave.grid.service.actor_status import ActorStatus, look_at_actors, namespace_of
-from gridweave.grid.service.keeper import LOG, read_kept
-from gridweave.grid.service.ray import resolved, with_token
-from gridweave.grid.service.state import (
+from gridweave.grid.config.local_state import (
     DEFAULT_NAME,
     GATEWAY,
     HEAD,
@@ -32,6 +29,9 @@ from gridweave.grid.service.state import (
     read_grid_state,
     state_folder,
 )
+from gridweave.grid.service.actor_status import ActorStatus, look_at_actors, namespace_of
+from gridweave.grid.service.keeper import LOG, read_kept
+from gridweave.grid.service.ray import resolved, with_token
 from gridweave.site.lifecycle import OPEN
 from gridweave.site.machine.processes import PROC, process_stat
 from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_ACTOR, agent_actor, log_name, site_actor

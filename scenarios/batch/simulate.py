@@ -81,8 +81,9 @@ def simulate(
     nodes : int, sequence of int, or sequence of NodeKind, optional
         Nodes of the site, or of each site of the grid; or the kinds of nodes that jobs share.
     policy : Policy, GridPolicy or str, optional
-        Scheduling policy of the site or the grid. Defaults to a `gridweave.site.policy.SitePolicy`, whose fields can be given
-        as keyword arguments: ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms``, ``limits``.
+        Scheduling policy of the site or the grid. Defaults to a `gridweave.site.policy.SitePolicy`, whose fields can
+        be given as keyword arguments: ``discipline``, ``order``, ``backfill``, ``choice``, ``slack``, ``aging_ms``,
+        ``limits``.
     **inputs
         As for `simulate_site` or `simulate_grid`; what the policy does not use is an error.
 

@@ -22,11 +22,11 @@ import numpy as np
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.client.client import Client
+from gridweave.grid.config.local_state import LocalGridState, make_private, state_folder
 from gridweave.grid.config.reading import read_grid
 from gridweave.grid.config.tables import GridFile, PolicyTable, Site
 from gridweave.grid.service.local import begin_anew, take_down
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
-from gridweave.grid.service.state import LocalGridState, make_private, state_folder
 from gridweave.netmodel.communication import PROFILES
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
 from gridweave.scenarios.live.play import Player, as_live, live_remarks

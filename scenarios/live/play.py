@@ -32,9 +32,9 @@ from gridweave.errors import (
 from gridweave.grid.api import Scheduling
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
+from gridweave.grid.config.local_state import end_jobs
 from gridweave.grid.service.ray import MOST_NODES, OwnRay, RayMachine, check_ray, connected, knock, make_temp
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held
-from gridweave.grid.service.state import end_jobs
 from gridweave.scenarios.live.compare import MAKESPAN_TOLERANCE, LiveRun, live_run_of
 from gridweave.scenarios.live.faults import FaultPlayer, failing_kinds, fails, with_planned_faults
 from gridweave.scenarios.live.plan import (
@@ -644,8 +644,8 @@ def _grid_of(plan: GridPlan, kinds: Kinds | None) -> Iterator[RunningGrid]:
 
 async def _behind_own_gateway(namespace: str, patience: Patience, player_of: Callable[[Client], Player]) -> Player:
     """Run the player through a private gateway in this process."""
+    from gridweave.grid.config.gateway import GatewaySettings
     from gridweave.grid.gateway.server import Gateway
-    from gridweave.grid.gateway.settings import GatewaySettings
     from gridweave.grid.service.backend import RayBackend
 
     gateway = Gateway(RayBackend(namespace), GatewaySettings(port=0, requests_per_s=1e6, burst=1e6))

@@ -14,7 +14,7 @@ import msgspec
 
 from gridweave.errors import InputError
 
-_STATIC = Path(__file__).parents[2] / "grid" / "web" / "static"
+_STATIC = Path(__file__).parents[2] / "grid" / "gateway" / "web"
 _SCRIPTS = ("text.js", "gantt.js", "report.js")
 _COLUMNS = ("job_id", "submit_ms", "start_ms", "end_ms", "width", "site", "killed")
 

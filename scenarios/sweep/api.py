@@ -147,7 +147,7 @@ class SweepResult:
         UnavailableError
             If there is nothing to draw, or there are too many lines.
         """
-        from gridweave.scenarios.plots.sweep import plot_sweep
+        from gridweave.scenarios.sweep.plots import plot_sweep
 
         name = self.metrics([] if metric is None else [metric])[0]
         return plot_sweep(self.plan, self.summary, name, over=over)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gridweave.errors import OptionError
 from gridweave.grid.control.tuning import QueueTuning
-from gridweave.grid.core import MetaCore
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid import checked_home, checked_sensitivity, checked_sites, grid_result, placement_of
 from gridweave.scenarios.batch.grid_network import GridNet

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import (
     FromSite,
     GridEvent,
@@ -25,6 +24,7 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
+from gridweave.grid.meta.core import MetaCore
 from gridweave.scenarios.world.connections import GRID, GRID_END, PACKET, RESEND, SITE_END, Connections, Faults, Routes
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.traffic import WorldLinks

@@ -22,8 +22,8 @@ from gridweave.site.service.calls import (
     site_actor,
 )
 from gridweave.site.service.clock import Clock
-from gridweave.site.service.probes.prober import Address, ProbePlan, Prober, Probing
-from gridweave.site.service.probes.server import ProbeServer
+from gridweave.site.service.probe_server import ProbeServer
+from gridweave.site.service.prober import Address, ProbePlan, Prober, Probing
 
 
 class AgentActor(LiveActor):

@@ -14,8 +14,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+from gridweave.grid.config.local_state import LocalGridState, LocalProcess, state_folder, write_state
 from gridweave.grid.gateway.access import TokenStore
-from gridweave.grid.service.state import LocalGridState, LocalProcess, state_folder, write_state
 from gridweave.site.machine.processes import boot_id
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -141,7 +141,7 @@ import asyncio, sys
 sys.path.insert(0, {tests!r})
 from fake_backend import FakeBackend
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.service.gateway_process import log_requests, serve_gateway
 
 async def main():

@@ -11,12 +11,12 @@ import pytest
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.journals import check_journals
+from gridweave.grid.config.local_state import read_grid_state
 from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.service import actors, local, serve
 from gridweave.grid.service.actors import RunningActors
 from gridweave.grid.service.cluster import GridPlan, plan_of
 from gridweave.grid.service.local import bring_up, wanted_grid
-from gridweave.grid.service.state import read_grid_state
 from gridweave.site.journal.journal import Journal
 from gridweave.site.launch import PieceState
 from gridweave.site.machine.folders import piece_folder, write_state

@@ -17,7 +17,7 @@ import pytest
 
 from gridweave.grid.client.sync import SyncClient
 from gridweave.grid.client.transport import Patience
-from gridweave.grid.service.state import end_marked
+from gridweave.grid.config.local_state import end_marked
 from gridweave.site.machine.processes import strays
 from ports import unused_port
 from waiting import PATIENCE_S, until

@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from gridweave.grid.client.client import Client, JobHandle
+from gridweave.grid.config.local_state import LocalGridState, kill
 from gridweave.grid.config.reading import read_grid
 from gridweave.grid.service.cluster import GridPlan, plan_of
 from gridweave.grid.service.local import first_port_of
-from gridweave.grid.service.state import LocalGridState, kill
 from gridweave.site.job import JobRecord
 from gridweave.site.machine.processes import process_stat, strays
 from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories

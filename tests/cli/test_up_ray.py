@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from gridweave.grid.config.local_state import HEAD, LocalGridState, node_of, read_grid_state, state_folder
 from gridweave.grid.service.ray import EXPOSURE
-from gridweave.grid.service.state import HEAD, LocalGridState, node_of, read_grid_state, state_folder
 from gridweave.grid.service.status import look
 from gridweave.site.machine.processes import process_stat
 from up_world import FILE, PATIENCE_S, World

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from alike import differences
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import (
     FromSite,
     GridJobBarred,
@@ -23,6 +22,7 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.contract import ContractCore
 from gridweave.site.job import Job

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.grid.core import MetaCore
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, GridJobCancelled, GridJobHeld, GridJobSubmitted, ToSite
+from gridweave.grid.meta.core import MetaCore
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.site.explain import Forecast, with_site_answer
 from gridweave.site.job import Job, JobRequest, Program
 from gridweave.site.messages import (

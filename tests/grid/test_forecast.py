@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gridweave.cli.grid_client import print_forecast
 from gridweave.grid.api import Forecast
+from gridweave.grid.control.forecasts import QueueForecasts
 from gridweave.grid.control.full import FullControl
-from gridweave.grid.explain.play import QueueForecasts
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy, GridTuning
-from gridweave.grid.settings import GridSettings
 from gridweave.site.job import FragmentReport, JobRequest, Noted, Program
 from gridweave.site.launch import Used
 from gridweave.site.messages import (
@@ -490,7 +490,7 @@ def test_what_is_said_of_a_start_too_far_ahead(monkeypatch: pytest.MonkeyPatch) 
     jobs = [(8, 10), (12, 10), (8, 10)]
     core = grid(*jobs, margin_ms=500, backfill="conservative", mode="multi-site", overhead=0.0)
     assert told(core, 3).start_ms == 20 * MINUTE_MS + 500
-    monkeypatch.setattr("gridweave.grid.explain.play.MOST_RESERVED", 0)
+    monkeypatch.setattr("gridweave.grid.control.forecasts.MOST_RESERVED", 0)
     forecast = told(core, 3)
     assert (forecast.start_ms, forecast.places) == (20 * MINUTE_MS, (("north", 8),))
     assert forecast.reason == (

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from builders import GridCase, grid_cases, grid_options
 from faithful_sites import FaithfulSites
 from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import GridJobSubmitted
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import PATTERNS, Communication

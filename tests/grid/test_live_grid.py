@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError
 from gridweave.grid.api import NetworkLink
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.job import (
     Accepted,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gridweave.grid.live import GridSettings, LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.meta.live import GridSettings, LiveGrid
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.stepped import job_messages
 from gridweave.scenarios.workload.table import Workload

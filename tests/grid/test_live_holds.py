@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import (
     FromLiveSite,
     LiveGridEvent,
     TellSite,
 )
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.site.eligibility import Past
 from gridweave.site.job import Accepted, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
 from gridweave.site.journal.records import Codec, digest

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.site.job import Accepted, Declined, FragmentReport, JobRequest, Program, RecordUsage
 from gridweave.site.launch import Used
 from gridweave.site.maxima import Maxima, MaximaSet, Maximum

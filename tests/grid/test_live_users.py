@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Noted, Program
 from gridweave.site.launch import TakenUsers
 from gridweave.site.live import LiveSite

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import warm_up
-from gridweave.grid.settings import GridSettings
 
 
 @pytest.mark.parametrize(

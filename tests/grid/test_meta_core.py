@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, OptionError
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import (
     FromSite,
     GridJobCancelled,
@@ -19,6 +18,7 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (

@@ -7,7 +7,6 @@ import pytest
 
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.core import MetaCore
 from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.messages import (
     FromSite,
@@ -18,6 +17,7 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication

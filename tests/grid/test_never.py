@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import (
     FromSite,
     GridJobBarred,
@@ -17,6 +16,7 @@ from gridweave.grid.messages import (
     ReportRefused,
     ToSite,
 )
+from gridweave.grid.meta.core import MetaCore
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,

@@ -10,12 +10,12 @@ import pytest
 from gridweave.errors import InputError
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import NO_DATA
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.driver import identity_of
-from gridweave.grid.settings import GridSettings
 from gridweave.netmodel.communication import Communication
 from gridweave.settings import SettingsChanged, plain, settings_as, settings_changes
 from gridweave.site.job import JobRequest, Program

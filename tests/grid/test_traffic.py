@@ -14,11 +14,11 @@ from gridweave.grid.config.checks import grid_policy, usual_communication
 from gridweave.grid.config.reading import grid_of_text, read_grid
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import BLOCKING
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
+from gridweave.grid.meta.traffic import LEAST_RUNS, KnownTraffic
 from gridweave.grid.sends import UsualCommunication
-from gridweave.grid.settings import GridSettings
-from gridweave.grid.traffic import LEAST_RUNS, KnownTraffic
 from gridweave.netmodel.communication import PROFILES
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.job import JobRecord, JobRequest, Program, Traffic

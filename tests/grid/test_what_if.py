@@ -14,10 +14,10 @@ from gridweave.errors import InputError
 from gridweave.grid.api import OtherPolicy, Outlook, WhatIf
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import NO_DATA
-from gridweave.grid.live import LiveGrid
 from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths

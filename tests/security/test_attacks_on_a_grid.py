@@ -22,7 +22,7 @@ import pytest
 from gridweave import jit
 from gridweave.errors import RefusedError
 from gridweave.grid.client.sync import SyncClient
-from gridweave.grid.service.state import STATE, LocalGridState
+from gridweave.grid.config.local_state import STATE, LocalGridState
 from gridweave.site.job import JobRecord
 from gridweave.site.launch import Call
 from gridweave.site.machine.cgroups import open_cgroups

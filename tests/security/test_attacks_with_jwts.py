@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from fake_backend import FakeBackend
 from gateway_parts import Served, a_job, serving
 from gridweave.errors import OptionError
+from gridweave.grid.config.gateway import IssuerSettings
 from gridweave.grid.gateway.issuer import Issuer
-from gridweave.grid.gateway.settings import IssuerSettings
 
 pytestmark = pytest.mark.asyncio
 

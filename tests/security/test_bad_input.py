@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import gridweave.grid.gateway.issuer
 from fake_backend import FakeBackend
 from gateway_parts import serving
-from gridweave.grid.gateway.settings import IssuerSettings
+from gridweave.grid.config.gateway import IssuerSettings
 from gridweave.site.launch import MachineRules
 from local_gateway import GridBehindGateway
 from ports import unused_port

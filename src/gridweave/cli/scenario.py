@@ -13,7 +13,7 @@ from gridweave.cli.output import counted, delayed_progress, print_json, print_ta
 from gridweave.cli.run import Overrides, Source, problems_as_lines
 
 if TYPE_CHECKING:
-    from gridweave.scenarios.world.fuzz import FuzzReport, Violation
+    from gridweave.scenarios.scenario.fuzz import FuzzReport, Violation
 
 app = typer.Typer(help="Check, fuzz and list scenarios.", no_args_is_help=True)
 
@@ -51,8 +51,8 @@ def fuzz(
 
     Example: gridweave scenario fuzz two-sites --runs 1000 --seed 7
     """
+    from gridweave.scenarios.scenario import fuzz as search
     from gridweave.scenarios.scenario.build import build_scenario
-    from gridweave.scenarios.world import fuzz as search
 
     with problems_as_lines(), delayed_progress("Reading") as report, named_as_typed():
         built = build_scenario(file, overrides or [])

@@ -164,7 +164,7 @@ def gateway(
     """
     host, port = parse_listen(listen)
     try:
-        from gridweave.grid.gateway.settings import GatewaySettings
+        from gridweave.grid.config.gateway import GatewaySettings
         from gridweave.grid.service.gateway_process import run_gateway
     except ImportError as error:
         raise not_installed(error.name) from None

@@ -217,7 +217,7 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
 def _place_here(name: str | None) -> str:
     """Return where the tokens are of a grid that runs on this machine."""
     from gridweave.grid.client.configuration import grid_here, named_grid
-    from gridweave.grid.service.state import TOKENS, state_folder
+    from gridweave.grid.config.local_state import TOKENS, state_folder
 
     with named_as_typed():
         running = grid_here(named_grid(name))

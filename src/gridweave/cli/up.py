@@ -19,10 +19,10 @@ from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
+    from gridweave.grid.config.local_state import LocalGridState
     from gridweave.grid.config.reading import ReadGrid
     from gridweave.grid.service.actor_status import ActorStatus
     from gridweave.grid.service.local import Brought, TakenDown, Wanted
-    from gridweave.grid.service.state import LocalGridState
     from gridweave.grid.service.status import LocalStatus
     from gridweave.scenarios.live.compare import LiveRun
     from gridweave.scenarios.live.demo import Shown
@@ -145,7 +145,7 @@ def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
 def _name_of(file: str | None, name: str | None) -> str:
     """Return the name of a grid: that of the option, the file or GRIDWEAVE_GRID; faults of the file are told later."""
     from gridweave.grid.client.configuration import GRID_VARIABLE, named_grid
-    from gridweave.grid.service.state import DEFAULT_NAME, check_name
+    from gridweave.grid.config.local_state import DEFAULT_NAME, check_name
 
     in_file: object = None
     if name is None and file is not None:
@@ -184,9 +184,9 @@ def _wanted(file: str | None, name: str, address: str | None, fresh: bool) -> tu
 
     Without a file it is that of the last time, unless `fresh`, or else the one that ships.
     """
+    from gridweave.grid.config.local_state import read_grid_state
     from gridweave.grid.config.reading import grid_of_text, read_grid
     from gridweave.grid.service.local import wanted_grid
-    from gridweave.grid.service.state import read_grid_state
     from gridweave.site.machine.cgroups import memory_problem
 
     last = read_grid_state(name)
@@ -277,7 +277,7 @@ def _brought_plain(done: Brought) -> dict[str, Any]:
 
 
 def _print_brought(done: Brought) -> None:
-    from gridweave.grid.service.state import GATEWAY, HEAD, node_of
+    from gridweave.grid.config.local_state import GATEWAY, HEAD, node_of
 
     state = done.state
     gateway = state.process(GATEWAY)
@@ -303,7 +303,7 @@ def _print_next(state: LocalGridState) -> None:
     """Print what one can do with a grid that runs."""
     named = "" if state.name == "default" else f" --grid {state.name}"
     if state.url:
-        from gridweave.grid.service.state import TOKEN, state_folder
+        from gridweave.grid.config.local_state import TOKEN, state_folder
 
         token = state_folder(state.name) / TOKEN
         if state.name != "default":
@@ -331,7 +331,7 @@ def status(name: Name = None, actors: _Actors = False, as_json: Json = False) ->
 
     Example: gridweave status --actors
     """
-    from gridweave.grid.service.state import known_grids
+    from gridweave.grid.config.local_state import known_grids
     from gridweave.grid.service.status import look, parts_run
 
     name = _name_of(None, name)

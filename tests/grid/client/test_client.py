@@ -34,9 +34,9 @@ from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import chunks
 from gridweave.grid.client.streams import EndWatch
 from gridweave.grid.client.transport import Patience
+from gridweave.grid.config.gateway import GatewaySettings
+from gridweave.grid.config.local_state import GATEWAY, LocalGridState, LocalProcess
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
-from gridweave.grid.service.state import GATEWAY, LocalGridState, LocalProcess
 from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program, Resources, Traffic
 from gridweave.site.launch import Call
 

@@ -10,8 +10,8 @@ import pytest
 from gridweave.errors import JobFailedError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.scripts import shipped, slurm_lines
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
 from local_grid import LocalGrid
 
 SCRIPT = """\

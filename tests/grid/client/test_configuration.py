@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.grid.client import configuration
 from gridweave.grid.client.configuration import Connection, configured, gateway_of
-from gridweave.grid.service.state import GATEWAY, LocalGridState, LocalProcess
+from gridweave.grid.config.local_state import GATEWAY, LocalGridState, LocalProcess
 
 FILE = """\
 url = "https://grid.example.org:8765/"

@@ -11,7 +11,7 @@ from gridweave.grid.config.reading import KINDS, example_text, grid_of_text, rea
 from gridweave.grid.service.cluster import plan_of
 from gridweave.grid.service.serve import grid_service, site_service
 from gridweave.site.launch import OutputLimits
-from gridweave.site.service.probes.prober import ProbePlan
+from gridweave.site.service.prober import ProbePlan
 
 UPLINK = '[uplink]\nurl = "http://grid:8765"\ntoken_file = "out"\naccepts_file = "in"\n'
 SITE = 'folder = "state"\n[site]\nname = "beta"\nnumber = 1\nnodes = 6\n'

@@ -8,8 +8,8 @@ import pytest
 
 from gridweave.grid.control.limited import LEASE_MS, LOOKS
 from gridweave.grid.control.past import MOST_REFUSALS
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, ReportDone, SiteCutOff, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.site.messages import (
     Ended,
     Enqueued,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.world.connections import Network

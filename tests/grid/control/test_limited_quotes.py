@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.grid.live import LiveGrid
+from gridweave.grid.meta.live import LiveGrid
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.settings import GridSettings
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.state import dump_state
 

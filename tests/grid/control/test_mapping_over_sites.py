@@ -11,8 +11,8 @@ import pytest
 from gridweave.errors import OptionError
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.mapping import SEVERAL, JobToMap, SiteOffer, map_over_sites
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import MAPPINGS, GridPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (

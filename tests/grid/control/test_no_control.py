@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from builders import GridCase, grid_cases, to_workload
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import GridJobCancelled, ReportDone, ReportRefused, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.world.connections import Network

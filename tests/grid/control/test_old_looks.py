@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridEvent, GridJobSubmitted, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.batch.outlook import free_steps
 from gridweave.site.batch.policy import BatchPolicy

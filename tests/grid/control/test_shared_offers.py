@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.sharing import SharedOffers, TakenOffer
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import FromSite, GridJobSubmitted, SiteShares, ToSite
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload

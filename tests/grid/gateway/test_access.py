@@ -12,9 +12,9 @@ from fake_backend import FakeBackend
 from gateway_parts import Served, a_job, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import SCOPES
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.routes import ROUTES
-from gridweave.grid.gateway.settings import GatewaySettings
 
 BODIES: dict[str, Any] = {
     "/v1/jobs": {"jobs": []},

@@ -13,10 +13,10 @@ from fake_backend import FakeBackend
 from gateway_parts import a_job, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import Forecast
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.call import FEW_IDS
 from gridweave.grid.gateway.limits import Memory, Rates
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.site.job import SignalName, WishKind
 
 

@@ -15,12 +15,12 @@ import pytest
 from certificates import make_certificate
 from fake_backend import FakeBackend
 from gridweave.errors import InputError, UnavailableError
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.link import LinkDoor, ProbeDoor
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.site.service.link import Secrets
-from gridweave.site.service.probes.link import PROBE_PATH, LinkProbe, LinkProber, ProbeOrder, probe_key
-from gridweave.site.service.probes.prober import ProbeLimits
+from gridweave.site.service.probe_link import PROBE_PATH, LinkProbe, LinkProber, ProbeOrder, probe_key
+from gridweave.site.service.prober import ProbeLimits
 
 SECRET, OLD = b"beta" * 10, b"older" * 10
 SMALL = ProbeLimits(bytes=1 << 20, timeout_ms=2_000)

@@ -52,7 +52,7 @@ def test_every_route_is_described() -> None:
 
 def test_every_problem_is_in_the_documentation() -> None:
     """Each kind of refusal, each route and each setting is explained in docs/gateway.md."""
-    from gridweave.grid.gateway.settings import GatewaySettings
+    from gridweave.grid.config.gateway import GatewaySettings
 
     page = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
     for kind, (status, _) in KINDS.items():

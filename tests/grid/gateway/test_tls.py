@@ -13,7 +13,7 @@ from certificates import make_certificate
 from fake_backend import FakeBackend
 from gateway_parts import serving
 from gridweave.errors import OptionError
-from gridweave.grid.gateway.settings import Certificate
+from gridweave.grid.config.gateway import Certificate
 
 
 async def ask_over_tls(url: str, cert: str, version: ssl.TLSVersion | None = None) -> int:

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.driver import GridDriver
-from gridweave.grid.settings import GridSettings
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, After, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.records import NumberedNote

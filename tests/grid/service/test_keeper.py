@@ -13,16 +13,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import UnavailableError
-from gridweave.grid.service.keeper import (
-    LONGEST_PAUSE_S,
-    MOST_TRIES,
-    STEADY_S,
-    GridKeeper,
-    end_keeper,
-    read_kept,
-    start_keeper,
-)
-from gridweave.grid.service.state import (
+from gridweave.grid.config.local_state import (
     GATEWAY,
     HEAD,
     KEEPER,
@@ -33,6 +24,15 @@ from gridweave.grid.service.state import (
     read_grid_state,
     state_folder,
     write_state,
+)
+from gridweave.grid.service.keeper import (
+    LONGEST_PAUSE_S,
+    MOST_TRIES,
+    STEADY_S,
+    GridKeeper,
+    end_keeper,
+    read_kept,
+    start_keeper,
 )
 from gridweave.grid.service.status import look
 from gridweave.site.machine.processes import boot_id

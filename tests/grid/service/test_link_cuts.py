@@ -11,7 +11,7 @@ import pytest
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery
-from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.backend import Backend
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import OWN_IDS, Accepted, JobRecord, JobRequest, Program
 from gridweave.site.service.link import Link, LinkEnd

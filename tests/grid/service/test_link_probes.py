@@ -14,7 +14,7 @@ from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.service.link_probes import LinkProbing
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.service.clock import Clock
-from gridweave.site.service.probes.prober import ProbePlan
+from gridweave.site.service.prober import ProbePlan
 from linked_grid import LinkedGrid, linked_grid
 from waiting import PATIENCE_S
 

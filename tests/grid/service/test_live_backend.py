@@ -16,7 +16,7 @@ import pytest
 
 from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import JobQuery, OutputPart, Queue, SiteInfo
-from gridweave.grid.gateway.backend import Backend
+from gridweave.grid.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridweave.grid.service.state import wait_for_end
+from gridweave.grid.config.local_state import wait_for_end
 from gridweave.site.machine.processes import ProcessStat, process_stat, send_signal
 
 WITHOUT_ITS_FIRST_THREAD = """

@@ -16,9 +16,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, OptionError, UnavailableError
-from gridweave.grid.service.local import first_port_of, kept_secret, take_down
-from gridweave.grid.service.ray import free_port, make_ray_token
-from gridweave.grid.service.state import (
+from gridweave.grid.config.local_state import (
     GATEWAY,
     MARKER_VARIABLE,
     STATE,
@@ -35,6 +33,8 @@ from gridweave.grid.service.state import (
     write_private,
     write_state,
 )
+from gridweave.grid.service.local import first_port_of, kept_secret, take_down
+from gridweave.grid.service.ray import free_port, make_ray_token
 from gridweave.site.machine.processes import all_pids, boot_id, process_stat
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

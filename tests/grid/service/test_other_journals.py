@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver
-from gridweave.grid.settings import GridSettings
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.messages import Machine

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gridweave.errors import UnavailableError
+from gridweave.grid.config.local_state import HEAD, LocalProcess
 from gridweave.grid.service import ray as own_ray
 from gridweave.grid.service.ray import OwnRay, RayMachine, watch_node
 from gridweave.grid.service.ray_nodes import Launching
-from gridweave.grid.service.state import HEAD, LocalProcess
 
 
 def looks(*answers: object) -> int:

@@ -13,11 +13,11 @@ import pytest
 
 from fake_backend import FakeBackend
 from gridweave.errors import InputError, OptionError, UnavailableError
+from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.config.reading import service_of_text
 from gridweave.grid.config.tables import GatewayTable
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.server import Gateway
-from gridweave.grid.gateway.settings import GatewaySettings
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.gateway_process import prepare_tokens, serve_gateway
 from gridweave.grid.service.ray import LOOPBACK

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import update
 
 from gridweave.errors import InputError
+from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver, identity_of
-from gridweave.grid.settings import GridSettings
 from gridweave.settings import plain
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader

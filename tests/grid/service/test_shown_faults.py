@@ -13,9 +13,17 @@ import pytest
 from gridweave.cli.grid_commands import site_state
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import Queue, SiteInfo
+from gridweave.grid.config.local_state import (
+    HEAD,
+    LOGS,
+    LocalGridState,
+    LocalProcess,
+    LocalSite,
+    state_folder,
+    write_state,
+)
 from gridweave.grid.service import status as status_module
 from gridweave.grid.service.backend import LiveBackend
-from gridweave.grid.service.state import HEAD, LOGS, LocalGridState, LocalProcess, LocalSite, state_folder, write_state
 from gridweave.grid.service.status import LocalStatus, look
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.job import JobRecord, JobRequest, Program

@@ -14,9 +14,9 @@ from gridweave.cli.main import app
 from gridweave.scenarios.batch.grid_network import COLUMNS, policy_label
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
 from gridweave.scenarios.scenario.build import build_scenario
+from gridweave.scenarios.scenario.fuzz import fuzz, world_of
 from gridweave.scenarios.scenario.read import scenario_names
 from gridweave.scenarios.scenario.run import run_built, run_scenario, run_world
-from gridweave.scenarios.world.fuzz import fuzz, world_of
 
 SCENARIO = """\
 [[sites]]

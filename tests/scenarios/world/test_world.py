@@ -12,9 +12,9 @@ from gridweave.errors import OptionError
 from gridweave.grid.policy import MAPPINGS, GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
+from gridweave.scenarios.scenario.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
-from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
 from gridweave.site.users.owner import OwnerPolicy

@@ -11,8 +11,8 @@ from builders import cancelling, random_grid_jobs, to_workload
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
+from gridweave.scenarios.scenario.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
 

@@ -17,7 +17,7 @@ from gridweave.grid.control.coallocation import CoAllocator
 from gridweave.grid.control.full import FullControl
 from gridweave.grid.messages import GridCommand
 from gridweave.scenarios.scenario.build import build_scenario
-from gridweave.scenarios.world.fuzz import WorldInputs, fuzz, seed_of, world_of
+from gridweave.scenarios.scenario.fuzz import WorldInputs, fuzz, seed_of, world_of
 from gridweave.site.job import Job
 
 FILE = """

@@ -12,8 +12,8 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
+from gridweave.scenarios.scenario.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.workload.table import Workload
-from gridweave.scenarios.world.fuzz import WorldInputs, draw_conditions, run_world
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
 from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns

@@ -17,8 +17,8 @@ from sqlalchemy import text
 from alike import differences
 from builders import random_grid_jobs, to_workload
 from gridweave.errors import InputError
-from gridweave.grid.core import MetaCore
 from gridweave.grid.messages import GridEvent
+from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world

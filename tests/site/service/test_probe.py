@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError, OptionError, UnavailableError
-from gridweave.site.service.probes.prober import (
+from gridweave.site.service.probe_server import ProbeServer, ServerCounts
+from gridweave.site.service.prober import (
     BLOCK_BYTES,
     BUSY,
     DOWNLOAD,
@@ -33,7 +34,6 @@ from gridweave.site.service.probes.prober import (
     receive,
     throughput_bps,
 )
-from gridweave.site.service.probes.server import ProbeServer, ServerCounts
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,8 +10,8 @@ import pytest
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.messages import Probed
 from gridweave.site.service.clock import Clock
-from gridweave.site.service.probes.prober import Address, ProbePlan, Prober, Probing
-from gridweave.site.service.probes.server import ProbeServer
+from gridweave.site.service.probe_server import ProbeServer
+from gridweave.site.service.prober import Address, ProbePlan, Prober, Probing
 
 SECRET = b"the same everywhere"
 

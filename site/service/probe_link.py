@@ -18,7 +18,7 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.service.link import LINK_PATH, LINK_VERSION, SITE_HEADER, VERSION_HEADER
-from gridweave.site.service.probes.prober import BLOCK_BYTES, Prober, Streams
+from gridweave.site.service.prober import BLOCK_BYTES, Prober, Streams
 
 if TYPE_CHECKING:
     import aiohttp

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from gridweave.grid.control.coallocation import Fragments
+from gridweave.grid.control.cost import bound_text, named, split_cost
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.explain.cost import bound_text, named, split_cost
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import communication_text
 from gridweave.site.explain import (

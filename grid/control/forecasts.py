@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Protocol, Self
 
 from gridweave.grid.control.coallocation import Attempt, Fragments
+from gridweave.grid.control.cost import named
 from gridweave.grid.control.past import LeftAlone
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.explain.cost import named
-from gridweave.grid.explain.queue import Standing
+from gridweave.grid.control.queue_forecasts import Standing
 from gridweave.grid.lifecycle import ASKED
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, ReportRefused, ToSite
 from gridweave.grid.policy import GridPolicy

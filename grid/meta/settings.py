@@ -7,10 +7,10 @@ from numpy.random import PCG64, Generator
 
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.control.links import GridNetwork
-from gridweave.grid.core import MetaCore
+from gridweave.grid.meta.core import MetaCore
+from gridweave.grid.meta.traffic import KnownTraffic
 from gridweave.grid.policy import MAPPINGS, SELECTIONS, GridPolicy
 from gridweave.grid.sends import UsualCommunication
-from gridweave.grid.traffic import KnownTraffic
 from gridweave.settings import Changeable
 from gridweave.site.contract import ALONE_MS
 from gridweave.site.needs.known import UsualNeeds
@@ -42,7 +42,7 @@ class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
     alone_ms: int = ALONE_MS  # so long after it was opened a gate that is still closed stays so
-    network: GridNetwork | None = None  # as for `gridweave.grid.core.MetaCore`
+    network: GridNetwork | None = None  # as for `gridweave.grid.meta.core.MetaCore`
     # What processes take to start, and their ends to be heard of; None: what the last jobs took. Decides nothing.
     start_ms: int | None = None
     end_ms: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from gridweave.grid.web.files import FOLDER
+from gridweave.grid.gateway.pages import FOLDER
 
 
 def test_files_of_others_are_those_that_are_listed() -> None:

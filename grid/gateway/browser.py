@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from gridweave.grid.api import TokenInfo
+from gridweave.grid.config.gateway import is_loopback
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.grid.gateway.settings import is_loopback
 
 _SAFE = ("GET", "HEAD")
 

@@ -167,7 +167,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Prober(ProbeEnd):
-    """Measures the paths to other sites, each of which has a `gridweave.site.service.probes.server.ProbeServer`.
+    """Measures the paths to other sites, each of which has a `gridweave.site.service.probe_server.ProbeServer`.
 
     All sites have the same secret. The lock ``turn`` is held during a measurement of bandwidth and is shared with this
     site's server.
@@ -177,7 +177,7 @@ class Prober(ProbeEnd):
 
     Examples
     --------
-    >>> from gridweave.site.service.probes.server import ProbeServer
+    >>> from gridweave.site.service.probe_server import ProbeServer
     >>> async def example():
     ...     secret = b"the same everywhere"
     ...     async with ProbeServer(secret) as server:

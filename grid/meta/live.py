@@ -39,9 +39,9 @@ from gridweave.grid.messages import (
     TellSite,
     ToSite,
 )
+from gridweave.grid.meta.settings import GridSettings, core_of, traffic_of
+from gridweave.grid.meta.traffic import SplitExperience
 from gridweave.grid.sends import Sends
-from gridweave.grid.settings import GridSettings, core_of, traffic_of
-from gridweave.grid.traffic import SplitExperience
 from gridweave.netmodel.correction import Measurements, MeasurementsState, correct
 from gridweave.settings import SettingsChanged, settings_as
 from gridweave.site.elements import of_attempt

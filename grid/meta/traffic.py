@@ -10,7 +10,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.grid.api import LearntSplit
-from gridweave.grid.explain.cost import factor_on_links, split_cost
+from gridweave.grid.control.cost import factor_on_links, split_cost
 from gridweave.grid.sends import Sends, UsualCommunication, data_of, said_communication
 from gridweave.netmodel.communication import Communication, communication_text
 from gridweave.netmodel.model import NetworkModel

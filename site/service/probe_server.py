@@ -12,7 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from gridweave.errors import GridweaveError, InputError, UnavailableError
-from gridweave.site.service.probes.prober import (
+from gridweave.site.service.prober import (
     BLOCK_BYTES,
     BUSY,
     DOWNLOAD,

@@ -1,0 +1,1 @@
+"""The meta-scheduler: its core, and the live grid around it."""

@@ -1,1 +1,0 @@
-"""Measurements of the paths to other sites (docs/netmodel.md, "Probes")."""
