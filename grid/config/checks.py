@@ -94,7 +94,7 @@ def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report:
 
 
 def check_sites(sites: Sequence[object], report: FileReport) -> None:
-    """Check sites, as far as they could be read: UNSET stands for one that could not be."""
+    """Check the array ``[[sites]]``; UNSET stands for a site that could not be read."""
     if not sites and not report.stands_at(("sites",)):
         report.add(("sites",), "is empty; a grid has at least one site")
     seen: set[str] = set()
@@ -106,8 +106,7 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
                 f"{site.name!r} is also the name of another site; each needs its own",
             )
         seen.add(site.name)
-        _check_site(site, ("sites", number), report)
-        _check_zone(site.timezone, ("sites", number, "timezone"), report)
+        check_site(site, ("sites", number), report)
     if sum(site.nodes for _, site in read) > MAX_WIDTH:
         report.add(("sites",), f"have more than {MAX_WIDTH} nodes together")
 
@@ -140,7 +139,9 @@ def _check_zone(timezone: str | None, place: KeyPath, report: FileReport) -> Non
         report.add(place, f"{timezone!r} is not known; give an IANA name like Europe/Stockholm")
 
 
-def _check_site(site: Site, place: KeyPath, report: FileReport) -> None:
+def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
+    """Check one site, whose table stands at `place`."""
+    _check_zone(site.timezone, (*place, "timezone"), report)
     try:
         OwnerPolicy(grid_share=site.grid_share)
     except OptionError as error:

@@ -16,6 +16,7 @@ from gridweave.grid.config.checks import (
     check_fragments,
     check_links,
     check_live_only,
+    check_site,
     check_sites,
     grid_decides_all,
     grid_policy,
@@ -173,7 +174,7 @@ def service_of_text(text: str, source: str, base: str) -> ReadGrid:
         report.raise_if_any()
     if "sites" in raw:
         return _read(raw, ServedGrid, report, text, base)
-    return _read(raw, ServedSite, _OfOneSite(report.source, report.lines), text, base)
+    return _read(raw, ServedSite, report, text, base)
 
 
 def _file_text(path: str | Path, right: str) -> tuple[str, str, str]:
@@ -186,13 +187,6 @@ def _file_text(path: str | Path, right: str) -> tuple[str, str, str]:
     if not there:
         raise InputError(f"{path}: {'is not a file' if file.exists() else 'there is no such file'}; {right}")
     return text_of_file(file), str(path), str(file.absolute().parent)
-
-
-class _OfOneSite(FileReport):
-    """A report of a file with one site: what is said of the first of ``[[sites]]`` is of ``[site]``."""
-
-    def add(self, path: KeyPath, text: str) -> None:
-        super().add(("site", *path[2:]) if path[:1] == ("sites",) else path, text)
 
 
 def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
@@ -222,13 +216,17 @@ def _read(
             report.add((table, key), said)
     file = convert_whole(raw, kind, report, kind.replaced)
     sites, grid = _sites_of(file), _grid_of(file)
-    _check_grid(sites, grid, report)
+    _check_grid(grid, report)
     _check_gateway(file.gateway, report)
     net = None
     if isinstance(file, ServedSite):
         _check_own_site(file, report)
     else:
         net = file.net
+        check_sites(sites, report)
+        for number, site in enumerate(sites):
+            if isinstance(site, LiveSiteTable):
+                _check_live_site(site, ("sites", number), report)
         check_live_only(sites, grid.control, report)
         _check_net(file, sites, report)
         for number, site in enumerate(file.sites):
@@ -246,17 +244,13 @@ def _table(raw: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check_grid(sites: list[Any], grid: LiveGridTable, report: FileReport) -> None:
-    check_sites(sites, report)
+def _check_grid(grid: LiveGridTable, report: FileReport) -> None:
     check_fragments(grid, report)
     policy = grid_policy(grid, report)
     usual_communication(grid, report)
     usual_needs(grid, report)
     if policy.mode == "local":
         report.add(("grid", "mode"), "is 'local', where there is no grid; give sharing, multi-site or adaptive")
-    for number, site in enumerate(sites):
-        if isinstance(site, LiveSiteTable):
-            _check_live_site(site, ("sites", number), report)
 
 
 def _check_live_site(site: LiveSiteTable, key: KeyPath, report: FileReport) -> None:
@@ -301,6 +295,9 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
 
 
 def _check_own_site(file: ServedSite, report: FileReport) -> None:
+    if isinstance(file.site, LiveSiteTable):  # UNSET if it could not be read
+        check_site(file.site, ("site",), report)
+        _check_live_site(file.site, ("site",), report)
     if file.uplink is not None:
         _check_end(file.uplink, ("uplink",), report)
     if file.site.host is not None and file.site.machines > 1:

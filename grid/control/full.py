@@ -44,6 +44,7 @@ from gridweave.site.messages import (
     Ended,
     Enqueued,
     LeaseEnded,
+    OfAttempt,
     Quoted,
     Refused,
     Reserved,
@@ -386,7 +387,7 @@ class FullControl(Control):
             return [] if self._apart is None else self._apart.answered(now_ms, site, answer)
         if self._apart is not None:
             self._note_apart(self._apart, site, answer)
-            if type(answer) is Quoted or self._is_apart(getattr(answer, "job_id", -1)):
+            if type(answer) is Quoted or (isinstance(answer, OfAttempt) and self._is_apart(answer.job_id)):
                 return self._apart.answered(now_ms, site, answer)
         if self._closed and type(answer) is Ended:
             self._open(site)

@@ -45,6 +45,7 @@ from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
+    OfAttempt,
     Quoted,
     Refused,
     RenewLeases,
@@ -172,15 +173,15 @@ class LimitedControl(DelegatingControl):
         # ask again at once for what has just been refused would never end.
         if isinstance(answer, (SiteChanged, Ended)):
             self._news[site] = None
-        if isinstance(answer, SiteChanged):
+        if not isinstance(answer, OfAttempt):
             return []
-        delegation = self._jobs.get(getattr(answer, "job_id", -1))
+        delegation = self._jobs.get(answer.job_id)
         if delegation is None:
             return []
         if delegation.state == SPLIT:
             requests, change = self._attempts.answered(now_ms, site, answer)
             return [*requests, *(self._split_changed(now_ms, change) if change is not None else ())]
-        return [] if delegation.number != getattr(answer, "attempt", 0) else self._heard(now_ms, delegation, answer)
+        return [] if delegation.number != answer.attempt else self._heard(now_ms, delegation, answer)
 
     def _heard(self, now_ms: int, delegation: Delegation, answer: Answer) -> list[GridCommand]:
         match answer:

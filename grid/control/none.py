@@ -67,10 +67,10 @@ class NoControl(DelegatingControl):
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Apply a site's answer about a job; answers about the site itself have no effect at this level."""
-        sent = self._jobs.get(getattr(answer, "job_id", -1))
-        if sent is None or sent.state == BACKLOG or sent.number != getattr(answer, "attempt", 0):
-            return []
         if not isinstance(answer, (Ended, Withdrawn, Refused)):
+            return []
+        sent = self._jobs.get(answer.job_id)
+        if sent is None or sent.state == BACKLOG or sent.number != answer.attempt:
             return []
         self._area[sent.site] -= sent.job.width * sent.job.estimate_ms
         if isinstance(answer, Ended) and answer.outcome != "lost":

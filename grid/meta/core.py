@@ -5,7 +5,7 @@ No clock, no I/O: the time is an argument, and whoever drives the core carries i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -329,18 +329,22 @@ class MetaCore:
         """Raise InputError if `handle` would."""
         self._news(now_ms, events)
 
-    def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
-        """Return the events that say something new, in the order in which they are taken; raise as `check`."""
+    def check_senders(self, now_ms: int, sites: Iterable[int]) -> None:
+        """Raise InputError if time went backwards or one of `sites`, which have sent something, is not in this grid."""
         if now_ms < self._now_ms:
             raise InputError(
                 f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time never goes back"
             )
+        for site in sites:
+            if site not in self._sites:
+                raise InputError(f"site {site} is not one of the {len(self._sites)} sites")
+
+    def _news(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridEvent]:
+        """Return the events in the order in which they are applied; raise as `check`."""
+        self.check_senders(now_ms, (event.site for event in events if isinstance(event, (FromSite, SiteShares))))
         news: list[GridEvent] = []
         for event in events:
-            if isinstance(event, (FromSite, SiteShares)):
-                if event.site not in self._sites:
-                    raise InputError(f"site {event.site} is not one of the {len(self._sites)} sites")
-            elif type(event) is GridJobSubmitted:
+            if type(event) is GridJobSubmitted:
                 self._check_submitted(event)
             elif type(event) is LinksChanged:
                 if self._network is None:

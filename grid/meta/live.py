@@ -72,6 +72,7 @@ from gridweave.site.messages import (
     KillFragment,
     LeaseEnded,
     NodesShared,
+    OfAttempt,
     OpenGate,
     Probed,
     Quoted,
@@ -183,8 +184,7 @@ class LiveGrid:
 
         InputError if time went backwards, or a site is none of this grid; nothing has changed then.
         """
-        told = [FromSite(event.site, Started(0, 0, 0)) for event in events if isinstance(event, FromLiveSite)]
-        self.core.check(now_ms, tuple(told))
+        self.core.check_senders(now_ms, (event.site for event in events if isinstance(event, FromLiveSite)))
         self._now_ms, self._inner = now_ms, []
         self.book.begin(now_ms)
         for event in events:
@@ -642,19 +642,20 @@ class LiveGrid:
                 self._inner.append(FromSite(site, message))
 
     def _is_asked(self, site: int, answer: SiteMessage) -> bool:
-        """Whether a message counts: it is about no job, or about the present attempt of a job that the site has."""
-        job_id = getattr(answer, "job_id", None)
-        if job_id is None:
+        """Whether an answer counts: if about a job, it must be from a site of the job's present attempt."""
+        if not isinstance(answer, OfAttempt):
             return True
-        record = self.book.records.get(job_id)
-        if record is None or record.attempt != getattr(answer, "attempt", 0):
+        record = self.book.records.get(answer.job_id)
+        if record is None or record.attempt != answer.attempt:
             return False
         return any(name == self._names[site] for name, _ in record.places)
 
     def _answered(self, site: int, answer: Answer) -> None:
         """Note what a site says of a job, ahead of the core, which decides what follows."""
-        record = self.book.records.get(getattr(answer, "job_id", -1))
-        if record is None or record.attempt != getattr(answer, "attempt", 0) or record.state in OVER:
+        if not isinstance(answer, OfAttempt):
+            return
+        record = self.book.records.get(answer.job_id)
+        if record is None or record.attempt != answer.attempt or record.state in OVER:
             return
         job_id, name = record.job_id, self._names[site]
         match answer:
