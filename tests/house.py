@@ -12,6 +12,7 @@ import io
 import json
 import math
 import re
+import subprocess
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,7 @@ FOLDERS = ("netmodel", "site", "grid", "scenarios")
 PAPERS = "papers/src/gridweave_papers/"
 EXCEPTIONS = Path(__file__).with_name("house_exceptions.json")
 
+MAX_SUBJECT_LETTERS = 72
 MAX_FILE_LINES = 800
 MAX_FOLDER_FILES = 20
 FOLDER_FILES = {"src/gridweave/cli": 30}  # a file for each command
@@ -50,6 +52,41 @@ IMPURE = {
     *("os", "io", "pathlib", "shutil", "tempfile", "socket", "ssl", "http", "urllib", "aiohttp", "requests"),
     *("random", "secrets", "uuid", "ray", "sqlalchemy", "sqlite3", "rich", "typer", "prometheus_client"),
 }
+
+# What some disciplines can do, and the names by which a file that knows of it can be recognised. Disciplines may know;
+# the fewer other files do, the easier it is to add or remove a discipline.
+CAPABILITIES = {
+    "batch system": re.compile(r"slurm|AsksBatch|BatchSeen|AskSeen|batch_system|pilot", re.IGNORECASE),
+    "evictions": re.compile(r"evict", re.IGNORECASE),
+    "forms": re.compile(r"JobForm|ChoosesForms|has_forms|form_of|in_form$|^forms(_problem)?$"),
+    "learned times": re.compile(r"experience|KnownTimes|known_times|LearnsTimes", re.IGNORECASE),
+}
+KNOWING = ("site/disciplines/", "site/batch/", PAPERS)
+
+# Words to avoid (CONTRIBUTING.md, "Plain English"): as parts of names, as whole names, and in docstrings.
+NAME_PARTS = (
+    *("aside", "barred", "book", "brought", "desk", "elements", "endure", "hopeless", "keeper", "knock", "lanes"),
+    *("maxima", "mend", "near", "piece", "pieces", "play", "played", "plays", "room", "said", "seen", "spare"),
+    *("stories", "story", "taken", "tell", "tells", "told", "twin", "twins", "wanted", "wish", "wishes"),
+)
+WHOLE_NAMES = ("one", "each", "found", "known", "given", "made", "places")
+PHRASES = (
+    *("anew", "as it were", "aside", "at hand", "barred", "besides?", "books?", "desks?", "elements", "endures?"),
+    *(
+        "for ever",
+        "go(es)? on",
+        "hand(s|ed)? in",
+        "hopeless",
+        "is none",
+        "keepers?",
+        "knocks?",
+        "lanes?",
+        "lets? in",
+        "maxima",
+    ),
+    *("mends?", "pieces?", "played", "plays?", "rooms?", "so many", "stands? still", "stor(y|ies)", "taken in"),
+    *("takes? in", "takes? note", "tells?", "to be had", "told", "twins?", "wherein", "whoever", "whom", "wish(es)?"),
+)
 
 # The one circle that is wanted: users like `result.plot()`.
 RESULTS = re.compile(r"scenarios/results(/|\.py$)")
@@ -319,6 +356,68 @@ def lomarc_files() -> list[str]:
     return [file for file in product_files() if "lomarc" in text_of(file).lower() or "lomarc" in file]
 
 
+def capability_files() -> dict[str, int]:
+    """Return how many files outside the disciplines have a name of each capability."""
+    return {
+        capability: sum(
+            any(pattern.search(name) for name in names_in(file))
+            for file in product_files()
+            if not file.startswith(KNOWING)
+        )
+        for capability, pattern in CAPABILITIES.items()
+    }
+
+
+@functools.cache
+def names_in(file: str) -> frozenset[str]:
+    """Return the identifiers of a file."""
+    tokens = tokenize.generate_tokens(io.StringIO(text_of(file)).readline)
+    return frozenset(token.string for token in tokens if token.type == tokenize.NAME)
+
+
+def words_in_names() -> dict[str, int]:
+    """Return how often a word to avoid is in the name of something, each name counted once per file."""
+    counts = Counter[str]()
+    for file in product_files():
+        for name in names_in(file):
+            parts = {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+            counts.update(parts.intersection(NAME_PARTS))
+            counts.update({name}.intersection(WHOLE_NAMES))
+    return dict(counts)
+
+
+def words_in_docstrings() -> dict[str, int]:
+    """Return how often docstrings have a word or phrase to avoid, the short ones below constants included."""
+    text = "\n".join(" ".join(docstring.split()) for file in product_files() for docstring in _docstrings(file))
+    found = {phrase: re.findall(rf"\b(?:{phrase})\b", text, re.IGNORECASE) for phrase in PHRASES}
+    return {phrase: len(matches) for phrase, matches in found.items() if matches}
+
+
+def _docstrings(file: str) -> Iterator[str]:
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def asked_attributes() -> int:
+    """Return how often decision code and the grid ask whether something has an attribute, instead of for its type."""
+    return sum(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
+        for file in product_files()
+        if file.startswith(("site/", "grid/", "scenarios/"))
+        for node in ast.walk(tree_of(file))
+    )
+
+
+def long_subjects() -> int:
+    """Return how many commits have a subject of more than 72 characters; none where there is no history."""
+    command = ["git", "log", "--no-merges", "--format=%s"]
+    log = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return sum(len(subject) > MAX_SUBJECT_LETTERS for subject in log.splitlines())
+
+
 def without_return() -> dict[str, int]:
     """Return the files with functions that do not say what they return, with the number of these."""
     return dict(Counter(function.name.split(":")[0] for function in functions() if not function.has_return))
@@ -389,6 +488,11 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "unchecked_files": unchecked_files,
     "impure_imports": impure_imports,
     "copied_percent": copied_percent,
+    "capability_files": capability_files,
+    "words_in_names": words_in_names,
+    "words_in_docstrings": words_in_docstrings,
+    "asked_attributes": asked_attributes,
+    "long_subjects": long_subjects,
 }
 
 

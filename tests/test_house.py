@@ -116,6 +116,22 @@ def test_few_files_know_one_discipline() -> None:
     assert len(house.lomarc_files()) == house.exceptions("lomarc_files"), house.lomarc_files()
 
 
+@pytest.mark.parametrize("kind", ["capability_files", "words_in_names", "words_in_docstrings"])
+def test_counts_do_not_grow(kind: str) -> None:
+    """Fewer files know what some disciplines can do, and words to avoid become rarer: no count is above its ceiling."""
+    ceilings = house.exceptions(kind)
+    counts = house.MEASURES[kind]()
+    assert {word: count for word, count in counts.items() if count > ceilings.get(word, 0)} == {}, ceilings
+
+
+def test_types_are_asked_rather_than_attributes() -> None:
+    assert house.asked_attributes() <= house.exceptions("asked_attributes")
+
+
+def test_new_commits_have_short_subjects() -> None:
+    assert house.long_subjects() <= house.exceptions("long_subjects")
+
+
 def test_only_kernel_folders_are_compiled() -> None:
     """Compiled code lies in folders named kernels, whose sources tell when it must be compiled anew."""
     declares = re.compile(r"^\s*@kernel", re.MULTILINE)
