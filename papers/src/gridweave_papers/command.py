@@ -1,4 +1,4 @@
-"""``gridweave reproduce``: published tables and figures beside ours."""
+"""``gridweave reproduce``: recompute published tables and figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_SEEDS = 1000
 
 FULL = "dfrs (100 synthetic traces, all weeks) and streit-load (10 workloads of each set)"
-"""The studies that have more than they do by default."""
+"""The studies that simulate more with ``--full``."""
 
 
 _Tables = Annotated[
@@ -75,7 +75,7 @@ def reproduce(
 
 
 def _list(*, as_json: bool) -> None:
-    """Print the tables that are known, with whether their traces are at hand."""
+    """List the known tables and whether their traces are on this machine."""
     from gridweave_papers.registry import TABLES
 
     at_hand = {name: table.at_hand() for name, table in TABLES.items()}
@@ -138,7 +138,7 @@ def _print(reports: list[Report]) -> None:
 
 
 def _write(folder: Path, reports: list[Report], bench: Bench) -> None:
-    """Write the tables and figures; all are made before the first is written."""
+    """Write the tables and figures, once all of them have been made."""
     from gridweave.scenarios.results.files import save_figure, write_all
     from gridweave_papers.registry import draw
     from gridweave_papers.studies.report import csv_files

@@ -1,4 +1,4 @@
-"""The figures of published tables: those of the papers drawn alike, and those of what the links between sites cost."""
+"""Draw the published figures as in the papers, and the costs of links between sites."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _slug(table: str, reading: str) -> str:
 
 
 def _name(axes: Axes, x_label: str, y_label: str, title: str = "") -> None:
-    """Name a panel and its axes, and tidy it."""
+    """Set the title and axis labels of a panel."""
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.set_title(title, fontsize="medium", loc="left")
@@ -71,7 +71,7 @@ def _name(axes: Axes, x_label: str, y_label: str, title: str = "") -> None:
 
 
 def draw_zhang(table: str, title: str, runs: ZhangRuns) -> dict[str, Figure]:
-    """Draw a figure of Zhang et al., once for each reading of backfilling; names are such as "zhang-5-easy"."""
+    """Draw a figure of Zhang et al. for each reading of backfilling, with names such as "zhang-5-easy"."""
     figures = {}
     for reading, curves in curves_of(table, runs).items():
         panels = panels_of(table, reading)
@@ -118,7 +118,7 @@ def draw_gang(table: str, title: str, runs: GangRuns) -> dict[str, Figure]:
 
 
 def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
-    """Draw the monthly SLDwA of Tables A.1 to A.4, published and ours, for the traces at hand."""
+    """Draw the monthly SLDwA of Tables A.1 to A.4, published and ours, for the available traces."""
     keys = list(runs.present())
     if not keys:
         return {}
@@ -131,7 +131,7 @@ def draw_months(table: str, title: str, runs: ThesisRuns) -> dict[str, Figure]:
 
 
 def _draw_months(axes: Axes, key: str, ours: Mapping[str, Sequence[float]]) -> None:
-    """Draw the published values as lines and ours as marks upon them."""
+    """Draw the published values as lines and ours as markers."""
     months = [line.month for line in TABLES_A[key]]
     places = np.arange(len(months))
     for number, policy in enumerate(POLICIES):
@@ -161,7 +161,7 @@ def _dress_months(axes: Axes, key: str, months: Sequence[str]) -> None:
 
 
 def _log_sldwa(axes: Axes) -> None:
-    """Make the y axis logarithmic, with ticks at 1, 2, 5, 10 and so on."""
+    """Make the y axis logarithmic, with ticks at 1, 2, 5 and 10 of each decade."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(_NUMBER)
@@ -169,7 +169,7 @@ def _log_sldwa(axes: Axes) -> None:
 
 
 def draw_lomarc(table: str, title: str, runs: LomarcRuns) -> dict[str, Figure]:
-    """Draw groups of bars, as the default reading has them."""
+    """Draw groups of bars under the default reading."""
     mixes, workloads = (("M2", "M3"), ("W1",)) if table == "lomarc-9" else (("M1",), lomarc.WORKLOADS)
     quantities = lomarc.SHOWN[table]
     view = lomarc.View(runs.points(lomarc.bars_of(table)), lomarc.DEFAULT_READING)
@@ -197,7 +197,7 @@ def draw_dfrs(table: str, title: str, runs: DfrsRuns) -> dict[str, Figure]:
 
 
 def _draw_by_load(runs: DfrsRuns) -> Figure:
-    """Draw the degradation of each algorithm over the load."""
+    """Plot the degradation of each algorithm against the load."""
     figure = new_figure(8, 5.6)
     axes = figure.subplots()
     for number, name in enumerate(dfrs.SHOWN):
@@ -210,13 +210,13 @@ def _draw_by_load(runs: DfrsRuns) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return how to draw one of many lines: when colours are used up, they come again dashed."""
+    """Return colour and style of a line; after the last colour, colours repeat dashed."""
     turn, place = divmod(number, len(SERIES))
     return {"color": SERIES[place], "marker": MARKERS[number % len(MARKERS)], "linestyle": ("-", "--", ":")[turn % 3]}
 
 
 def _draw_underutilization(runs: DfrsRuns) -> Figure:
-    """Draw the normalized underutilization over the period, beside EASY's, a panel for each set of traces."""
+    """Plot normalized underutilization against the period, with EASY's for comparison, one panel per set of traces."""
     sets = dfrs.sets_of(runs)
     figure = new_figure(3.8 * len(sets), 4.2)
     for axes, traces in zip(figure.subplots(1, len(sets)), sets, strict=True):
@@ -232,7 +232,7 @@ def _draw_underutilization(runs: DfrsRuns) -> Figure:
 
 
 def _draw_stretch(runs: DfrsRuns) -> Figure:
-    """Draw the degradation of the best algorithm over the period, a line for each set of traces."""
+    """Plot the best algorithm's degradation against the period, one line per set of traces."""
     figure = new_figure(7, 4.6)
     axes = figure.subplots()
     for number, traces in enumerate(dfrs.sets_of(runs)):
@@ -245,7 +245,7 @@ def _draw_stretch(runs: DfrsRuns) -> Figure:
 
 
 def draw_network(table: str, title: str, runs: NetworkRuns) -> dict[str, Figure]:
-    """Draw the gain over sharing, which p it amounts to, where jobs are split, contention, and the cut."""
+    """Draw all figures of the network study: gain over sharing, equivalent p, split choice, contention, and the cut."""
     return {
         "network-gain": plot_gain(runs),
         "network-overhead": plot_overhead(runs),
@@ -256,7 +256,7 @@ def draw_network(table: str, title: str, runs: NetworkRuns) -> dict[str, Figure]
 
 
 def plot_gain(runs: NetworkRuns) -> Figure:
-    """Draw AWRT against sharing over the fraction of communication and over the size of messages."""
+    """Plot AWRT relative to sharing against the communication fraction and the message size."""
     figure = new_figure(11, 8)
     panels: tuple[tuple[str, tuple[float, ...], Callable[[str, str], dict[str, Case]]], ...] = (
         ("Part of the time in communication", FRACTIONS, cases_by_fraction),
@@ -285,7 +285,7 @@ def _dress_gain(axes: Axes, mode: str, label: str) -> None:
 
 
 def plot_overhead(runs: NetworkRuns) -> Figure:
-    """Draw the p of all multi-site jobs by pattern, and AWRT under the model beside that of a constant p."""
+    """Draw p of all multi-site jobs by pattern, and AWRT under the model and under a constant p."""
     figure = new_figure(11, 4.6)
     left, right = figure.subplots(1, 2)
     results = {pattern: runs.result(Case("multi-site", pattern)) for pattern in SENDING}
@@ -309,7 +309,7 @@ def plot_overhead(runs: NetworkRuns) -> Figure:
 
 
 def plot_split(runs: NetworkRuns) -> Figure:
-    """Draw AWRT and p with the fewest fragments and with the earliest end, by pattern."""
+    """Draw AWRT and p by pattern, for splits with the fewest fragments and with the earliest end."""
     figure = new_figure(11, 4.4)
     for axes, mode in zip(figure.subplots(1, 2), MODES, strict=True):
         _draw_patterns(
@@ -327,7 +327,7 @@ def plot_split(runs: NetworkRuns) -> Figure:
 
 
 def plot_contention(runs: NetworkRuns) -> Figure:
-    """Draw AWRT and p without, with static and with dynamic contention, by pattern."""
+    """Draw AWRT and p by pattern, without contention and with static and dynamic contention."""
     figure = new_figure(11, 8)
     for row, mode in zip(figure.subplots(2, 2), MODES, strict=True):
         results = {one: [runs.result(contended(mode, pattern, one)) for pattern in SENDING] for one in CONTENTIONS}
@@ -343,7 +343,7 @@ def plot_contention(runs: NetworkRuns) -> Figure:
 
 
 def plot_cut(runs: NetworkRuns) -> Figure:
-    """Draw the p of multi-site jobs by the day on which they began, for a link that stays, slows and fails."""
+    """Plot p of multi-site jobs by starting day, for a link that stays up, slows down, or fails."""
     figure = new_figure(11, 2.4 * len(SENDING) + 0.6)
     first_ms = int(runs.result(cut_case(SENDING[0], "none")).workload.submit_ms[0])
     for axes, pattern in zip(figure.subplots(len(SENDING), 1, sharex=True), SENDING, strict=True):
@@ -365,7 +365,7 @@ def plot_cut(runs: NetworkRuns) -> Figure:
 
 
 def _edges(runs: NetworkRuns, first_ms: int, last_day: float) -> npt.NDArray[np.float64]:
-    """Return periods of a third of the cut, of which one begins when the link is cut, in days."""
+    """Return bin edges in days, a third of the cut apart, with one edge at the instant of the cut."""
     begin, end = ((one - first_ms) / _DAY_MS for one in runs.cut_ms)
     third = (end - begin) / 3
     return begin + third * np.arange(-np.ceil(begin / third), np.ceil((last_day - begin) / third) + 1)
@@ -381,7 +381,7 @@ def _line(axes: Axes, x: object, y: object, number: int, label: str) -> None:
 
 
 def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
-    """Draw a group of bars for each pattern."""
+    """Draw one group of bars per pattern."""
     names = [one.replace("-", "-\n", 1) for one in SENDING]
     draw_groups(axes, {name: [(one, one, one) for one in each] for name, each in groups.items()}, names)
     axes.tick_params(axis="x", labelsize="small")
@@ -389,7 +389,7 @@ def _draw_patterns(axes: Axes, groups: Mapping[str, list[float]]) -> None:
 
 
 def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]:
-    """Draw Table 5.3 (a panel for each decider) or 5.4 (one for each column) as bars: printed, and both readings."""
+    """Draw the printed numbers and both readings of Table 5.3 (a panel per decider) or 5.4 (a panel per column)."""
     (section,), _ = streit_dynp.TABLES[table](runs)
     label = 0 if table == "streit-5.3" else -1
     panels: dict[str, list[Row]] = {}
@@ -414,14 +414,14 @@ def draw_switches(table: str, title: str, runs: TuningRuns) -> dict[str, Figure]
 
 
 def _place(labels: dict[str, str], panel: str) -> str:
-    """Return what stands below the bars of a row: what the panel does not say already."""
+    """Return the label below the bars of a row, without what the panel's title says."""
     slack = labels.pop("slackness", "0")
     parts = [part for part in labels.values() if part != panel]
     return "\n".join([*parts, f"slackness {slack}%"] if slack != "0" else parts)
 
 
 def draw_load(table: str, title: str, runs: LoadRuns) -> dict[str, Figure]:
-    """Draw the figures of a table of section 5.2, a panel for each set at hand; without any set there are none."""
+    """Draw the figures of a table of section 5.2, a panel per available set; none if no set is available."""
     if not runs.at_hand("streit-A.13"):
         return {}
     if table == "streit-4.2":
@@ -436,7 +436,7 @@ def draw_load(table: str, title: str, runs: LoadRuns) -> dict[str, Figure]:
 
 
 def _draw_use(title: str, runs: LoadRuns) -> Figure:
-    """Draw for which part of the time each policy was in force, one upon the other."""
+    """Draw the share of time under each policy as stacked areas."""
     sets = factors_of(runs.at_hand("streit-A.13"))
     figure, panels = _panels(len(sets))
     for axes, (trace, factors) in zip(panels, sets.items(), strict=True):
@@ -453,7 +453,7 @@ def _draw_use(title: str, runs: LoadRuns) -> Figure:
 def _draw_lines(
     title: str, drawn: Drawn, runs: LoadRuns, column: str, label: str, value: Callable[[Figures], float]
 ) -> Figure:
-    """Draw ours as whole lines with marks, and what is printed as dashed ones."""
+    """Draw our values as solid lines with markers, and printed values as dashed lines."""
     rows = runs.at_hand(drawn.printed)
     sets = factors_of(rows)
     figure, panels = _panels(len(sets))
@@ -484,7 +484,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _by_factor(axes: Axes, trace: str, factors: list[float], label: str) -> None:
-    """Name the set, and have the load grow to the right."""
+    """Set the title to the set's name, and let the load increase to the right."""
     axes.set_xlim(max(factors), min(factors))
     axes.set_xticks(factors)
     _name(axes, "Shrinking factor", label, trace)
@@ -500,4 +500,4 @@ DRAWN: dict[str, Callable[[str, str, Any], dict[str, Figure]]] = {
     "network": draw_network,
     "dfrs": draw_dfrs,
 }
-"""Module of the published tables to what draws them: ``draw(id, title, runs)``."""
+"""Function ``draw(id, title, runs)`` that draws the tables of each module."""

@@ -1,9 +1,9 @@
-"""The published tables and figures that can be recomputed, by the ids under which the command knows them.
+"""List, recompute and draw the published tables and figures, by the ids that the command uses.
 
-The group ``beyond`` is of evaluations that the papers ask for and do not make.
+The group ``beyond`` has evaluations that the papers call for but do not make.
 
-Adding one adds a line to ``data/tables.csv``, and a module with ``report(id, runs)``. It is imported when a table is
-computed: what simulates is heavy to import.
+To add a table, add a line to ``studies/data/tables.csv`` and a module with ``report(id, runs)`` to ``studies``. Modules
+are imported when a table is computed, since simulations are heavy to import.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CTC = THESIS_TRACES["CTC"].name
 
 
 class Bench:
-    """The traces at hand and the simulations made with them, shared by all tables: none is run twice."""
+    """The available traces and their simulations, shared by all tables so that no simulation runs twice."""
 
     def __init__(self, *, seeds: int | None = None, full: bool = False, progress: Progress | None = None) -> None:
         self._seeds = {} if seeds is None else {"seeds": len(seeds_of(seeds))}  # else as many as each study has
@@ -50,7 +50,7 @@ class Bench:
 
     @cached_property
     def zhang(self) -> ZhangRuns | None:
-        """The curves of Zhang et al.; None if the trace that their model is fitted to is not at hand."""
+        """The curves of Zhang et al., or None without the trace that their model is fitted to."""
         from gridweave_papers.studies.zhang import ZhangRuns, learn_model
 
         if self._ctc is None:
@@ -73,7 +73,7 @@ class Bench:
 
     @cached_property
     def zhang_gang(self) -> GangRuns | None:
-        """The curves of Zhang et al. for time sharing; None if the trace is not at hand."""
+        """The curves of Zhang et al. for time sharing, or None without the trace."""
         from gridweave_papers.studies.zhang import learn_model
         from gridweave_papers.studies.zhang_gang_curves import GangRuns
 
@@ -83,35 +83,35 @@ class Bench:
 
     @cached_property
     def grid(self) -> GridRuns | None:
-        """The schedules of Streit's chapter 7; None if the trace is not at hand."""
+        """The schedules of Streit's chapter 7, or None without the trace."""
         from gridweave_papers.studies.streit_grid import GridRuns
 
         return None if self._ctc is None else GridRuns(self._ctc)
 
     @cached_property
     def network(self) -> NetworkRuns | None:
-        """The schedules with a network; None if the trace is not at hand."""
+        """The schedules with a network, or None without the trace."""
         from gridweave_papers.studies.network import NetworkRuns
 
         return None if self.grid is None else NetworkRuns(self.grid)
 
     @cached_property
     def lomarc(self) -> LomarcRuns:
-        """The bars of LOMARC; their workloads come from a model."""
+        """The bars of LOMARC; a model generates their workloads, so no trace is needed."""
         from gridweave_papers.studies.lomarc import LomarcRuns
 
         return LomarcRuns(**self._seeds, progress=self._progress)
 
     @cached_property
     def collins(self) -> CollinsRuns:
-        """The case studies of Collins and George; their jobs are set."""
+        """The case studies of Collins and George, with a fixed set of programs."""
         from gridweave_papers.studies.collins import CollinsRuns
 
         return CollinsRuns(**self._seeds, progress=self._progress)
 
     @cached_property
     def dfrs(self) -> DfrsRuns:
-        """The simulations of DFRS; without its trace the weeks of HPC2N are left out."""
+        """The simulations of DFRS, without the weeks of HPC2N if that trace is missing."""
         from gridweave_papers.studies.dfrs import DfrsRuns
 
         hpc2n = path_of("HPC2N-2002-2.2-cln")
@@ -119,7 +119,7 @@ class Bench:
 
     @cached_property
     def fractional_grid(self) -> FractionalGridRuns:
-        """The grids of the catalogue, with sites that give fractions of nodes."""
+        """Grids from the catalogue whose sites allocate fractions of nodes."""
         from gridweave_papers.studies.fractional_grid import FractionalGridRuns
 
         return FractionalGridRuns(progress=self._progress)
@@ -131,13 +131,13 @@ class PublishedTable(msgspec.Struct, frozen=True):
     Parameters
     ----------
     title, source : str
-        What it shows; paper, section, and table or figure.
+        What the table shows; the paper, section, and number of the table or figure.
     module : str
-        Of this package: its ``report(id, runs)`` makes the findings.
+        Module in ``studies`` whose ``report(id, runs)`` returns the findings.
     runs : str
-        The simulations that it is made of, an attribute of `Bench`.
+        Attribute of `Bench` with the simulations.
     is_drawn : bool
-        Whether there are figures of it.
+        Whether the table has figures.
     """
 
     title: str
@@ -148,18 +148,18 @@ class PublishedTable(msgspec.Struct, frozen=True):
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """Names of the traces that it needs; what needs one that is not at hand is left out."""
+        """Names of the traces that the table needs."""
         if self.runs in ("thesis", "tuning", "load"):
             return tuple(trace.name for trace in THESIS_TRACES.values())
         return () if self.runs in ("lomarc", "dfrs", "collins", "fractional_grid") else (_CTC,)
 
     def at_hand(self) -> dict[str, bool]:
-        """Return for each of its traces whether it is at hand."""
+        """Return for each needed trace whether it is on this machine."""
         return {name: path_of(name) is not None for name in self.traces}
 
 
 TABLES = {row["id"]: msgspec.convert(row, PublishedTable, strict=False) for row in printed("tables")}
-"""Id to published table or figure."""
+"""Published table or figure by id."""
 
 
 def _of_module(module: str) -> tuple[str, ...]:
@@ -185,11 +185,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "all": tuple(TABLES),
 }
-"""Name to the ids that it stands for."""
+"""Ids of the tables in each group."""
 
 
 def compute(table: str, bench: Bench) -> Report:
-    """Recompute one of `TABLES`; without any of its traces the report only names them."""
+    """Recompute one of `TABLES`; if its traces are missing, the report only names them."""
     entry = TABLES[table]
     runs = getattr(bench, entry.runs)
     if runs is None:
@@ -200,7 +200,7 @@ def compute(table: str, bench: Bench) -> Report:
 
 
 def draw(table: str, bench: Bench) -> dict[str, Figure]:
-    """Return the figures of one of `TABLES`, by name; none without its traces."""
+    """Return the figures of one of `TABLES` by name; empty if its traces are missing."""
     from gridweave_papers.figures import DRAWN
 
     entry = TABLES[table]
@@ -209,7 +209,12 @@ def draw(table: str, bench: Bench) -> dict[str, Figure]:
 
 
 def resolve(names: Iterable[str]) -> list[str]:
-    """Return the ids that names of `TABLES` and `GROUPS` stand for, each once; upper and lower case are the same.
+    """Return the ids of tables and groups, without duplicates; case does not matter.
+
+    Raises
+    ------
+    OptionError
+        If a name is neither in `TABLES` nor in `GROUPS`.
 
     Examples
     --------

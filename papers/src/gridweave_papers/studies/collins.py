@@ -34,7 +34,7 @@ CLUSTER_SIZES = (8,) * 17 + (6,)
 
 CLASSES = ("sparc-20", "ultra-1", "ultra-2", "pentium-200", "pentium-ii", "pentium-iii")
 CLUSTERS_EACH = 3
-"""Of each class of machines; the last cluster is the one of six."""
+"""Clusters of each class of machines; the last cluster has six."""
 
 REFERENCE_S = (180, 200, 100, 150, 250)
 """Vector-matrix, numerical integration, integer sort, statistics, conjugate gradient: guesses."""
@@ -47,7 +47,7 @@ FACTORS = (
     (2.4, 1.5, 1.0, 2.2, 1.5, 1.0),
 )
 SPEEDUPS = (5.5, 6.5, 2.0, None, 4.5)
-"""On eight machines; None: strictly sequential."""
+"""Speedup on eight machines; None for a strictly sequential program."""
 
 DISTRIBUTIONS = {
     "10/10/80": (0.10, 0.10, 0.80),
@@ -57,7 +57,7 @@ DISTRIBUTIONS = {
 }
 LEVELS = ("high", "medium", "low")
 RATES = (1, 2, 4, 8, 16, 32)
-"""Mean arrivals in a quantum."""
+"""Mean number of arrivals per quantum."""
 
 QUANTUM_MS, ARRIVING = 10 * MS_PER_S, 500
 LOADS = (5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
@@ -115,14 +115,14 @@ class CollinsRuns:
         return float(np.mean([point.get(metric, np.nan) for point in self._points.results(settings).values()]))
 
     def play_all(self) -> None:
-        """Make all simulations of case study 4, many at a time."""
+        """Run all simulations of case study 4 in parallel."""
         self._points.results(
             Arrival(name, rate, seed) for name in DISTRIBUTIONS for rate in RATES for seed in self.seeds
         )
 
 
 def class_counts() -> list[int]:
-    """Return the machines of each class; those of the cluster of six are a class by themselves."""
+    """Return the machines of each class; the cluster of six is a class of its own."""
     return [CLUSTERS_EACH * 8] * 5 + [2 * 8, 6]
 
 
@@ -277,7 +277,7 @@ def _never_worse(runs: CollinsRuns) -> Verdict:
 
 
 def _up_to_half(runs: CollinsRuns) -> Verdict:
-    """Check savings of "nearly 50%" for few jobs, 40% to 60%, and less than 10% of these jobs' number's most."""
+    """Check savings of "nearly 50%" for few jobs (40% to 60%), and of less than 10% for the most jobs."""
     saved = {n_jobs: value for n_jobs, (_, _, value) in savings().items()}
     most = max(saved, key=lambda n_jobs: saved[n_jobs])
     most_text, last_text = f"{saved[most]:.0f}% at {most} jobs", f"{saved[LOADS[-1]]:.0f}% at {LOADS[-1]}"
@@ -286,7 +286,7 @@ def _up_to_half(runs: CollinsRuns) -> Verdict:
 
 
 def _favours_high(runs: CollinsRuns) -> Verdict:
-    """Check that high-priority jobs fare better under PJS than under SJS, the more so the rarer they are."""
+    """Check that PJS helps high-priority jobs against SJS, and more so the fewer there are."""
     gains = {}
     for name in list(DISTRIBUTIONS)[:3]:
         sums = [[runs.priority_total(n, name, way)[0] for n in PRIORITY_JOBS] for way in ("sjs", "pjs")]

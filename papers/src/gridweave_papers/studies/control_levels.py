@@ -43,7 +43,7 @@ OWNERS: dict[str, OwnerPolicy] = {
     "three quarters": OwnerPolicy(grid_share=0.75),
     "half": OwnerPolicy(grid_share=0.5),
 }
-"""What the owners of all sites let the grid have."""
+"""The share of their sites that owners grant the grid."""
 
 OWNERS_RUNS: tuple[tuple[str, str], ...] = (
     ("limited", "all nodes"),
@@ -56,7 +56,7 @@ OWNERS_RUNS: tuple[tuple[str, str], ...] = (
 """(control, owners' rule) of the runs. Own users first is for delegated jobs; half, under limited control, is slow."""
 
 HALF_SEED = 1
-"""Draws which half of the jobs is handed to the grid, where not all are."""
+"""Seed for drawing the half of the jobs that is submitted to the grid."""
 
 _SOURCE = "Streit, section 2.5"
 _TABLE_COLUMNS = ("AWRT [s]", "AWT [s]", "multi-site jobs", "messages per job")
@@ -64,7 +64,7 @@ _PARTY_COLUMNS = ("AWRT [s]", "AWT [s]", "own users: AWRT", "AWT", "grid: AWRT",
 
 
 class _Setting(NamedTuple):
-    """A mode and a level of control; whether half of the jobs alone is handed to the grid; what owners let it have."""
+    """A mode, a level of control, whether only half of the jobs is submitted to the grid, and the owners' rule."""
 
     mode: str
     control: str
@@ -87,15 +87,15 @@ class _Runs:
         self._results = Study(self._simulate)
 
     def to_grid(self, max_width: int) -> BoolArray:
-        """Return which jobs are handed to the grid where half of them are, drawn one by one."""
+        """Return a mask of the jobs submitted to the grid, each drawn with probability 0.5."""
         return np.random.default_rng(HALF_SEED).random(len(self._workloads[max_width])) < 0.5
 
     def result(self, mode: str, control: str, *, half: bool = False) -> SimulationResult:
-        """Return a schedule of the jobs of at most a site."""
+        """Return a schedule of the jobs that are no wider than a site."""
         return self._results[_Setting(mode, control, half)]
 
     def owners_result(self, mode: str, control: str, owner: OwnerPolicy) -> SimulationResult:
-        """Return a schedule of the jobs of at most half a site, half of them handed to the grid."""
+        """Return a schedule of the jobs that are no wider than half a site, half of them submitted to the grid."""
         return self._results[_Setting(mode, control, True, self.site_nodes // 2, owner)]
 
     def _simulate(self, one: _Setting) -> SimulationResult:
@@ -111,7 +111,7 @@ class _Runs:
 
 
 def report(table: str, runs: GridRuns) -> Findings:
-    """Compare no grid and the three levels of control, and show what owners' rules gain and cost (docs/control.md)."""
+    """Compare no grid with the three levels of control, and show gains and costs of owners' rules (docs/control.md)."""
     study = _Runs(runs)
     return Findings(
         sections=(_all_to_grid(study), _half_to_grid(study), _by_owners(study)),
@@ -195,7 +195,7 @@ def _compared(study: _Runs, claim: str, better: str, worse: str | None, modes: t
 
 
 def _of_owners(study: _Runs) -> Iterator[Conclusion]:
-    """Whether what an owner keeps back helps the own users, and what the grid's jobs pay."""
+    """Whether the owner's share helps the site's own users, and the cost for the grid's jobs."""
     for name in list(OWNERS)[1:]:
         verdicts = {}
         for control in (control for control, rule in OWNERS_RUNS if rule == name):

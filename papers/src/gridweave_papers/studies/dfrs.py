@@ -47,16 +47,16 @@ from gridweave_papers.studies.study import (
 NODES, HPC2N_NODES = 128, 120
 JOBS, FULL_TRACES = 1_000, 100
 DAYS = (4, 6)
-"""Least and most days over which the jobs of a synthetic trace are submitted (section 5)."""
+"""Shortest and longest span of submissions of a synthetic trace, in days (section 5)."""
 
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 HEAVY = 0.7
-"""Traces of this load and above are the heavy ones (section 5.2)."""
+"""Traces with at least this load count as heavy (section 5.2)."""
 
 MIN_JOBS_OF_WEEK = 20
 
 NODE_GB = 4.0
-"""Memory of a node, a guess: the paper gives a bandwidth and not what a task has in memory."""
+"""Memory of a node, a guess: the paper gives a bandwidth, but not the memory of a task."""
 
 PENALTY_S = 300
 PERIOD_S = 600
@@ -69,14 +69,14 @@ SHOWN = (
     *(EASY, FCFS, "Greedy*/OPT=MIN", "GreedyP*/OPT=MIN", "GreedyPM*/OPT=MIN", "MCB8*/OPT=MIN/MINVT=600"),
     *("/per/OPT=MIN/MINVT=600", "/stretch-per/OPT=MAX/MINVT=600", SECOND, BEST),
 )
-"""What Figure 1 is drawn of, as far as the text names it."""
+"""The algorithms of Figure 1 that the text names."""
 
 SHORT_JOBS = 100
-"""Jobs of the traces on which OPT=AVG is compared with OPT=MIN: a linear program at every event takes its time."""
+"""Jobs per trace for comparing OPT=AVG with OPT=MIN: few, since every event solves a linear program."""
 
 
 class DfrsSetting(NamedTuple):
-    """One simulation: a set of traces, which of them, its load (0: as it is), a discipline and a period."""
+    """One simulation: set and number of the trace, its load (0: unscaled), discipline and period."""
 
     traces: str
     number: int
@@ -86,7 +86,7 @@ class DfrsSetting(NamedTuple):
 
 
 class DfrsPoint(NamedTuple):
-    """What one simulation came to."""
+    """The metrics of one simulation."""
 
     degradation: float
     underutilization: float
@@ -98,17 +98,17 @@ class DfrsPoint(NamedTuple):
 
 
 class DfrsRuns:
-    """The simulations behind all figures, each made once.
+    """The simulations behind all figures, each run once.
 
     Parameters
     ----------
     seeds : int
         Number of synthetic traces (`synthetic_seeds`); of HPC2N as many weeks, evenly spread over the trace.
     full : bool
-        All weeks, and 100 synthetic traces. What is done is kept in the user's cache folder, for this state of
-        gridweave, and the next run goes on from it.
+        Whether to simulate all weeks and 100 synthetic traces. Results are stored in the user's cache folder, for the
+        present sources of gridweave, so that an interrupted run can be resumed.
     hpc2n : pathlib.Path or None
-        The trace, if it is at hand.
+        The trace, or None if it is not on this machine.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class DfrsRuns:
 
     @property
     def weeks(self) -> tuple[int, ...]:
-        """Which weeks of HPC2N are simulated; none without the trace."""
+        """The simulated weeks of HPC2N; empty without the trace."""
         if self._hpc2n is None:
             return ()
         count = len(_weeks(self._hpc2n))
@@ -131,11 +131,11 @@ class DfrsRuns:
         return tuple(int(place) for place in np.linspace(0, count - 1, chosen))
 
     def points(self, settings: Iterable[DfrsSetting]) -> dict[DfrsSetting, DfrsPoint]:
-        """Return what simulations come to."""
+        """Return the metrics of simulations."""
         return self._points.results(settings)
 
     def mean(self, settings: Iterable[DfrsSetting]) -> DfrsPoint:
-        """Return the means over some simulations, NaN over none."""
+        """Return means over simulations, or NaN without any."""
         found = list(self.points(settings).values())
         return DfrsPoint(*np.mean(found, axis=0).tolist()) if found else DfrsPoint(*[math.nan] * len(DfrsPoint._fields))
 
@@ -172,7 +172,7 @@ class DfrsRuns:
 
 
 def synthetic_seeds(count: int) -> tuple[int, ...]:
-    """Return the first seeds whose jobs are submitted over `DAYS`, at least one."""
+    """Return the first `count` seeds whose jobs are submitted within `DAYS`."""
     seeds_of(count)
     return tuple(itertools.islice(filter(_takes_the_days, itertools.count(1)), count))
 
@@ -187,7 +187,7 @@ def _lublin_jobs(rng: np.random.Generator) -> Workload:
 
 
 def nodes_of(traces: str) -> int:
-    """Return on how many nodes a set of traces is simulated."""
+    """Return the number of nodes for a set of traces."""
     return HPC2N_NODES if traces == "HPC2N" else NODES
 
 
@@ -201,14 +201,14 @@ def policy_of(one: DfrsSetting) -> SitePolicy | FractionalPolicy:
 
 
 def _same(one: DfrsSetting) -> DfrsSetting:
-    """Return the simulation that another shares: without a period, or where each trace is as it is, it is the same."""
+    """Return an equivalent setting: the period and load are dropped where they have no effect."""
     periodic = one.discipline not in (EASY, FCFS) and algorithm_named(one.discipline).periodic
     return one if periodic else one._replace(period_s=PERIOD_S)
 
 
 @lru_cache(maxsize=1)
 def _weeks(path: Path) -> tuple[Workload, ...]:
-    """Return the weeks of HPC2N with enough jobs, without those that have more tasks than there are nodes."""
+    """Return the weeks of HPC2N with enough jobs, without jobs that have more tasks than there are nodes."""
     trace = load_workload(path, columns=("memory_kb", "requested_memory_kb"))[0]
     jobs = with_needs(trace, "hpc2n", np.random.default_rng(0))
     jobs = jobs.take(np.flatnonzero(jobs.width <= HPC2N_NODES))
@@ -230,7 +230,7 @@ def _beats_easy(runs: DfrsRuns) -> Verdict:
 
 
 def _over_best(runs: DfrsRuns, name: str) -> dict[float, float]:
-    """Return an algorithm's degradation over that of the best, by load."""
+    """Return an algorithm's degradation relative to the best algorithm's, by load."""
     return {load: degradation_at(runs, name, load) / degradation_at(runs, BEST, load) for load in LOADS}
 
 
@@ -390,7 +390,7 @@ def _good_compromise(runs: DfrsRuns) -> Verdict:
 
 
 def sets_of(runs: DfrsRuns) -> tuple[str, ...]:
-    """Return the sets of traces at hand."""
+    """Return the available sets of traces."""
     return ("unscaled", "scaled", "HPC2N") if runs.weeks else ("unscaled", "scaled")
 
 
@@ -415,11 +415,11 @@ CHECKS: dict[str, tuple[Callable[[DfrsRuns], Verdict], ...]] = {
     "dfrs-2": (_easy_is_lower_at_first, _longer_periods_help, _falls_steadily),
     "dfrs-3": (_stretch_stays, _good_compromise),
 }
-"""Table or figure to the checks of what the paper concludes from it."""
+"""Checks of the paper's conclusions, by table or figure."""
 
 
 def report(table: str, runs: DfrsRuns) -> Findings:
-    """Return a figure or section, ours beside what is published of it, with its conclusions."""
+    """Recompute a figure or section, with published numbers and conclusions."""
     model = f"{JOBS:,} jobs of the Lublin model (lublin-types) on {NODES} nodes, over {DAYS[0]} to {DAYS[1]} days"
     seeds = f"means over {len(runs.seeds)} traces (seeds up to {runs.seeds[-1]})"
     notes = [f"{model}; {seeds}; penalty {PENALTY_S} s"]

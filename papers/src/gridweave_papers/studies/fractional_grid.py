@@ -22,14 +22,14 @@ LEVELS = (("local", "none"), ("sharing", "limited"), ("adaptive", "limited"))
 
 EASY, FRACTIONAL, MIXED = "EASY", "fractional", "EASY, fractional in turn"
 LINES = {EASY: (), FRACTIONAL: (0, 1), MIXED: (1,)}
-"""Name to which sites give fractions: those whose number leaves one of these when it is divided by two."""
+"""The sites that allocate fractions, by name: those whose number modulo 2 is listed."""
 
 SITE = {"algorithm": "GreedyPM*/per/OPT=MIN/MINVT=600", "period_s": 3000.0, "penalty_s": 300.0}
 """The best algorithm with the longer period (`dfrs`)."""
 
 NEEDS = "lublin"
 JOBS = 2_000
-"""Of each grid, at the load that it has in the catalogue: more take long."""
+"""Jobs of each grid, at the load of the catalogue; more would take long."""
 
 _SOURCE = "DFRS, section 6"
 
@@ -75,7 +75,7 @@ class FractionalGridRuns:
 
 
 def report(table: str, runs: FractionalGridRuns) -> Findings:
-    """Return what fractions at the sites do to the gain of a grid."""
+    """Report how fractional sites change the gain of a grid."""
     rows = []
     for grid in runs.grids:
         for mode, control in LEVELS:
@@ -98,7 +98,7 @@ def report(table: str, runs: FractionalGridRuns) -> Findings:
 
 
 def _conclusions(runs: FractionalGridRuns) -> Iterator[Conclusion]:
-    """Yield what fractions gain at each level, and what they leave of the gain of a grid."""
+    """Yield the gain from fractions at each level, and the remaining gain of a grid."""
     shared = ("sharing", "limited")
     for claim, better, worse in (
         ("Without a grid, fractions lower AWRT", (*LEVELS[0], FRACTIONAL), (*LEVELS[0], EASY)),

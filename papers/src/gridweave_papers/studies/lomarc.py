@@ -45,7 +45,7 @@ from gridweave_papers.studies.study import MS_PER_WEEK, Study, judge, printed, s
 NODES, JOBS, DEFAULT_SEEDS = 128, 8_000, 5
 
 ALPHAS = {row["workload"]: float(row["alpha"]) for row in printed("lomarc-4")}
-"""Workload to the shape of its gaps (Table 4)."""
+"""Shape parameter of the interarrival times, by workload (Table 4)."""
 
 LOADS = {row["workload"]: float(row["load"]) for row in printed("lomarc-4")}
 """Table 4."""
@@ -54,13 +54,13 @@ TABLE_5 = {
     (row.pop("variant"), row.pop("workload")): {name: float(text) for name, text in row.items()}
     for row in printed("lomarc-5")
 }
-"""Variant and workload to the averages of Table 5, by the names of its columns."""
+"""Averages of Table 5 by variant and workload, keyed by column."""
 
 CHANGES = {
     (row["quantity"], row["variant"], row["workload"], row["mix"]): float(row["change_pct"])
     for row in printed("lomarc-changes")
 }
-"""Quantity, variant, workload and mix to the change against PSS that the text gives, in per cent."""
+"""Change against PSS that the text gives, in per cent, by quantity, variant, workload and mix."""
 
 WORKLOADS = tuple(ALPHAS)
 MIXES = ("M1", "M2", "M3")
@@ -70,15 +70,15 @@ OFFERED = {
     "ratios": {name: load / LOADS["W1"] for name, load in LOADS.items()},
     "tenths": {name: load / 10 for name, load in LOADS.items()},
 }
-"""Table 4 as the load that a workload offers: in its ratios from 1.00, or as tenths. All gaps are multiplied by one
-number to reach it."""
+"""Offered load of each workload, from Table 4: its ratios to 1.00, or tenths. One factor on all interarrival times sets
+the load."""
 
 PUBLISHED_WEEKS = 10.0
 """The makespan of workload 1 (LOMARC, section 6.2); the model's jobs arrive over 12 weeks."""
 
 
 class Reading(NamedTuple):
-    """How what the paper leaves open is read.
+    """One reading of what the paper leaves open.
 
     ``formula`` is of the slowdown. ``load`` is a key of `OFFERED`, "weeks" (one factor for the gaps of all workloads,
     by which those of W1 arrive in `PUBLISHED_WEEKS`) or "alphas" (as the model has it). ``joins_behind`` is of the
@@ -109,17 +109,17 @@ READINGS = {
     "with unshared time, loads in tenths": Reading("whole", "tenths"),
     "with unshared time, alphas alone": Reading("whole", "alphas"),
 }
-"""Name to reading."""
+"""Readings by name."""
 
 DEFAULT_READING = "as printed, in 10 weeks"
-"""The reading of all 8,000 jobs whose numbers come nearest to those published, over all (``lomarc-readings``)."""
+"""The reading with all 8,000 jobs that comes closest to the published numbers overall (``lomarc-readings``)."""
 
 COLUMNS = ("waiting", "long_enough", "narrow_enough", "fitting", "matchable", "bearable")
-"""What is counted of a search that selects a job, among the jobs behind the host, in the order of Table 5."""
+"""Counts of a search that selects a job from those behind the host, in the order of Table 5."""
 
 
 class Bar(NamedTuple):
-    """One bar of a figure: keys of `READINGS`, `ALPHAS`, `MIXES` and `VARIANTS`."""
+    """One bar of a figure, given by keys of `READINGS`, `ALPHAS`, `MIXES` and `VARIANTS`."""
 
     reading: str
     workload: str
@@ -128,7 +128,7 @@ class Bar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What one simulation came to: averages over its jobs, and over its matches (`COLUMNS`), NaN without one."""
+    """Averages of one simulation over its jobs and over its matches (`COLUMNS`); NaN without a match."""
 
     response_s: float
     relative: float
@@ -174,14 +174,14 @@ class LomarcRuns:
         self._points = Study(self._point, title="LOMARC", progress=progress, same=_same)
 
     def points(self, bars: Iterable[Bar]) -> dict[Bar, tuple[Point, ...]]:
-        """Return what bars come to, a point for each seed."""
+        """Return the points of bars, one per seed."""
         wanted = list(dict.fromkeys(bars))
         order = sorted(wanted, key=lambda one: (one.workload, one.mix, READINGS[one.reading].load))
         found = self._points.results((one, seed) for seed in self.seeds for one in order)
         return {one: tuple(found[one, seed] for seed in self.seeds) for one in wanted}
 
     def _workload(self, seed: int, workload: str, mix: str, load: str = "alphas") -> Workload:
-        """Return the workload of a seed; ``load`` as of a `Reading`."""
+        """Return the workload of a seed; see `Reading` for ``load``."""
         scaling: Scaling = {}
         if load in OFFERED:
             scaling = {"load": OFFERED[load][workload]}
@@ -217,7 +217,7 @@ def _jobs(seed: int, workload: str, jobs: int, scaling: Scaling) -> Workload:
 
 
 def _same(run: tuple[Bar, int]) -> tuple[Bar, int]:
-    """Return the run that a run shares: PSS asks for neither the slowdown nor the mix."""
+    """Return an equivalent run: PSS depends on neither the slowdown nor the mix."""
     bar, seed = run
     if bar.variant != "PSS":
         return run
@@ -232,10 +232,10 @@ HYPERTHREADED = ("L-U1", "L-U2", "L-R")
 OTHERS = ("PSS", "AC", "AM")
 
 NEAR_POINTS = 5.0
-"""A published percentage is met by one that is no further from it than this, in points."""
+"""Largest difference from a published percentage that still counts as equal, in points."""
 
 NEAR_PLACES = 1.0
-"""The number of the candidate selected, which Table 5 has in whole numbers, is met by one no further from it."""
+"""Largest difference from the published number of the selected candidate, a whole number in Table 5."""
 
 SAME_PCT = 10.0
 """"Almost the same": within 10%."""
@@ -250,7 +250,7 @@ _QUANTITIES = {"response_s": "response time", "relative": "relative bounded resp
 
 
 class View:
-    """The points of one reading, read as the paper reads its figures."""
+    """The points of one reading, with the comparisons that the paper makes."""
 
     def __init__(self, points: Points, reading: str) -> None:
         self._points, self._reading = points, reading
@@ -264,16 +264,16 @@ class View:
         return float(np.mean(self.values(quantity, variant, workload)))
 
     def candidates(self, variant: str, workload: str) -> FloatArray:
-        """Return the means of what is counted of a search, in the order of Table 5."""
+        """Return the mean counts of a search, in the order of Table 5."""
         counts = [one.candidates for one in self._points[Bar(self._reading, workload, "M1", variant)]]
         return np.array([_mean_defined(column) for column in zip(*counts, strict=True)], np.float64)
 
     def selected(self, variant: str, workload: str) -> float:
-        """Return the mean place of the chosen among the candidates left."""
+        """Return the mean position of the selected job among the remaining candidates."""
         return _mean_defined(self.values("selected", variant, workload))
 
     def cuts(self, quantity: str, variant: str, workload: str, mix: str = "M1", base: str = "PSS") -> list[float]:
-        """Return by how many per cent a quantity is below that of another variant, for each seed."""
+        """Return the reduction of a quantity against another variant in per cent, for each seed."""
         pairs = zip(
             self.values(quantity, variant, workload, mix), self.values(quantity, base, workload, mix), strict=True
         )
@@ -289,7 +289,7 @@ class View:
         return mean_interval(np.log(np.divide(own, base)).tolist())
 
     def distances(self) -> dict[str, list[float]]:
-        """Return by quantity how far our changes against PSS are from the published ones of mix M1, in points."""
+        """Return the distance of our changes against PSS from those published for mix M1, in points, by quantity."""
         found: dict[str, list[float]] = {}
         for (quantity, variant, workload, mix), published in CHANGES.items():
             if mix == "M1":
@@ -299,13 +299,13 @@ class View:
 
 
 def _mean_defined(values: Sequence[float]) -> float:
-    """Return the mean of the seeds in which there was something to count; NaN if there was none."""
+    """Return the mean over the seeds with a value; NaN if there is none."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Return a mean with half of its confidence interval, in per cent."""
+    """Format a mean and the half width of its confidence interval, in per cent."""
     mean, low, _ = mean_interval(list(values))
     return f"{mean:.0f}%" if np.isnan(low) else f"{mean:.0f} ± {mean - low:.0f}%"
 
@@ -500,7 +500,7 @@ def _selected(workloads: Sequence[str]) -> Callable[[View], Verdict]:
 
 
 def _reluctant(view: View) -> Verdict:
-    """Check that under W3 L-R selects less far down than L-U1, by the published part of the way: 4 of 6."""
+    """Check that under W3 L-R selects nearer to the head than L-U1, by the published ratio of 4 to 6."""
     own, other = (view.selected(name, "W3") for name in ("L-R", "L-U1"))
     published = TABLE_5["L-R", "W3"]["number selected"] / TABLE_5["L-U1", "W3"]["number selected"]
     holds = own / other <= (1 + published) / 2
@@ -534,7 +534,7 @@ CHECKS: dict[str, tuple[Callable[[View], Verdict], ...]] = {
     ),
     "lomarc-9": (_mixes_are_alike, _standard_by_mix),
 }
-"""Table or figure to the checks of what the paper concludes from it."""
+"""Checks of the paper's conclusions, by table or figure."""
 
 
 QUANTITIES = {
@@ -544,7 +544,7 @@ QUANTITIES = {
     "efficiency": ("Utilisation efficiency", 3),
     "makespan_s": ("Makespan [s]", 0),
 }
-"""What a figure shows: its name and the digits behind the point."""
+"""Name and decimals of each quantity in the figures."""
 
 SHOWN = {
     "lomarc-6": ("response_s", "makespan_s"),
@@ -552,11 +552,11 @@ SHOWN = {
     "lomarc-8": ("util", "efficiency"),
     "lomarc-9": ("response_s", "relative"),
 }
-"""Figure to its quantities."""
+"""Quantities of each figure."""
 
 
 def bars_of(entry: str) -> list[Bar]:
-    """Return what a table or figure, such as "lomarc-6", is made of."""
+    """Return the bars of a table or figure such as "lomarc-6"."""
     if entry == "lomarc-4":
         return []
     if entry == "lomarc-readings":
@@ -571,7 +571,7 @@ def bars_of(entry: str) -> list[Bar]:
 
 
 def report(table: str, runs: LomarcRuns) -> Findings:
-    """Return a table or figure, ours beside what is published of it, with its conclusions."""
+    """Recompute a table or figure, with published numbers and conclusions."""
     points = runs.points(bars_of(table))
     views = {reading: View(points, reading) for reading in READINGS}
     view = views[DEFAULT_READING]
@@ -594,7 +594,7 @@ def report(table: str, runs: LomarcRuns) -> Findings:
 
 
 def _side_by_side(views: dict[str, View]) -> Section:
-    """Return what each reading comes to: conclusions that hold, and the mean distance from the published changes."""
+    """Compare the readings: how many conclusions hold, and the mean distance from the published changes."""
     checks = [check for each in CHECKS.values() for check in each]
     rows = []
     for reading, view in views.items():
@@ -609,7 +609,7 @@ def _side_by_side(views: dict[str, View]) -> Section:
 
 
 def _needed_loads(view: View) -> Section:
-    """Return the least load that each published cut of the makespan asks for, beside the loads of the readings."""
+    """Compare the smallest load that each published cut of the makespan requires with the loads of the readings."""
     rows = []
     for workload in WORKLOADS:
         kept = 1 + CHANGES["makespan_s", "L-R", workload, "M1"] / 100
@@ -629,7 +629,7 @@ _NEEDED = (
 
 
 def _loads(runs: LomarcRuns) -> list[Section]:
-    """Return Table 4: the published load beside meanings of its formula, for each reading of it."""
+    """Recompute Table 4: the published load, and the load under each reading of its formula."""
     headings, columns = ("workload", "α"), ("r n / (P a)", "all work offered", "with the geometric mean gap")
     sections = []
     for load in dict.fromkeys(reading.load for reading in READINGS.values()):
@@ -688,7 +688,7 @@ def _table_5(view: View) -> Section:
 
 
 def _bars(entry: str, view: View) -> list[Section]:
-    """Return the bars of a figure with their intervals, and the published cuts beside ours."""
+    """Return the bars of a figure with their intervals, and the published and our cuts."""
     places = [("W1", "M2"), ("W1", "M3")] if entry == "lomarc-9" else [(workload, "M1") for workload in WORKLOADS]
     headings, columns = ("workload", "variant"), ("mean", "low", "high", "against PSS [%]")
     sections = []
@@ -713,7 +713,7 @@ def _bar(view: View, quantity: str, decimals: int, place: tuple[str, str], varia
 
 
 def _published(entry: str, quantity: str, view: View) -> list[Row]:
-    """Return the changes against PSS that the text gives, beside ours."""
+    """Return the changes against PSS, published and ours."""
     rows = []
     for (name, variant, workload, mix), published in CHANGES.items():
         if name == quantity and (mix != "M1") == (entry == "lomarc-9"):
@@ -728,7 +728,7 @@ def _place(workload: str, mix: str) -> str:
 
 
 def _records(runs: LomarcRuns, entry: str) -> list[Record]:
-    """Return every simulation of a figure as a line."""
+    """Return one record per simulation of a figure."""
     return [
         {**bar._asdict(), "seed": seed, **{name: getattr(point, name) for name in QUANTITIES}}
         for bar, points in runs.points(bars_of(entry)).items()

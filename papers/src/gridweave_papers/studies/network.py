@@ -44,27 +44,27 @@ from gridweave_papers.studies.study import Study, awrt_s
 
 EXTRACT, MACHINES = "10_20k_org", "m128"
 FRACTION, MESSAGE_BYTES = 0.1, 1e6
-"""Where nothing else is said: a tenth of the time on one site, and messages of a megabyte."""
+"""Default communication: a tenth of the time on one site, and messages of a megabyte."""
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 SIZES = (1e4, 1e5, 1e6, 1e7, 1e8)
 SENDING = tuple(pattern for pattern in PATTERNS if pattern != "none")
 OVERHEADS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-"""Streit's constant p, in the runs that the model is compared with."""
+"""Streit's constant p, in the runs for comparison with the model."""
 
 PLACES: dict[str, tuple[str, ...]] = {
     "Geant2012.gml": ("UK", "CH", "IT", "GR"),
     "europe.toml": ("London", "Geneva", "Milan", "Athens"),
 }
-"""Networks in the order in which they are looked for, and the nodes at which the four sites are."""
+"""The networks to look for, in order, with the nodes of the four sites."""
 
 CUT_FROM, CUT_TO = 0.4, 0.6
-"""When the link is cut and mended, as parts of the time from the first submission to the last."""
+"""When the link is cut and repaired, as fractions of the time from the first submission to the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run; ``cut`` is what becomes of the busiest link, ``constant`` takes Streit's p for the model."""
+    """One run; ``cut`` says whether the busiest link slows or fails, ``constant`` replaces the model by Streit's p."""
 
     mode: str
     pattern: str = "none"
@@ -77,7 +77,7 @@ class Case:
 
 
 CUTS = {"none": 1.0, "slow": 0.01, "cut": 0.0}
-"""Which part of its bandwidth the link has left."""
+"""The remaining fraction of the bandwidth of the link."""
 
 
 class NetworkRuns:
@@ -93,7 +93,7 @@ class NetworkRuns:
 
     @cached_property
     def source(self) -> str:
-        """The file of the network: GEANT if it is at hand, or else the one that ships."""
+        """The file of the network: GEANT if it is on this machine, else the network shipped with gridweave."""
         for name in PLACES:
             try:
                 find_topology(name)
@@ -149,17 +149,17 @@ class NetworkRuns:
 
     @property
     def busiest_link(self) -> str:
-        """What people call it."""
+        """A readable name of the busiest link."""
         return self.topology.link_label(int(np.argmax(self.topology.cable == self.busiest_cable)))
 
     @property
     def cut_ms(self) -> tuple[int, int]:
-        """When the link is cut, and when it is mended."""
+        """When the link is cut, and when it is repaired."""
         first, last = int(self._jobs.submit_ms[0]), int(self._jobs.submit_ms[-1])
         return tuple(first + round(part * (last - first)) for part in (CUT_FROM, CUT_TO))  # type: ignore[return-value]
 
     def timetable(self, cut: str) -> Timetable:
-        """Return when the busiest link has which part of its bandwidth."""
+        """Return the timetable of the bandwidth of the busiest link."""
         begin_ms, end_ms = self.cut_ms
         cables = (self.busiest_cable,)
         return Timetable.of(
@@ -167,12 +167,12 @@ class NetworkRuns:
         )
 
     def change_pct(self, case: Case) -> float:
-        """Return by how much AWRT differs from that of sharing, in per cent."""
+        """Return the difference of AWRT from job sharing, in per cent."""
         return change_pct(awrt_s(self.result(case)), awrt_s(self.result(Case("sharing"))))
 
 
 def overheads_of(result: SimulationResult) -> npt.NDArray[np.float64]:
-    """Return by which part of itself each multi-site job took longer, in their order: what p was for it."""
+    """Return the relative extension of the run time of each multi-site job, which is its p."""
     rows = np.flatnonzero(result.multi_site)
     return (result.end_ms[rows] - result.start_ms[rows]) / result.workload.run_ms[rows] - 1.0
 
@@ -192,13 +192,13 @@ CONTENDED_BYTES = 1e7
 """Messages of the runs with contention: large, so that bandwidth counts and not latency alone."""
 
 CLOSE_PCT = 5.0
-"""Two average response times within so many per cent of each other are said to be the same."""
+"""Largest difference between two average response times that count as equal, in per cent."""
 
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
 def report(table: str, runs: NetworkRuns) -> Findings:
-    """Compare multi-site scheduling by the links between sites with sharing, and with a constant p."""
+    """Compare multi-site scheduling under the network model with job sharing, and with a constant p."""
     latency_ms = runs.model.paths.latency_ms
     near, far = latency_ms[latency_ms > 0].min(), latency_ms.max()
     return Findings(
@@ -215,7 +215,7 @@ def report(table: str, runs: NetworkRuns) -> Findings:
 
 
 def _by_job(runs: NetworkRuns) -> Iterator[Section]:
-    """Yield what is gained over sharing, by fraction and by size."""
+    """Yield the gain over job sharing, by communication fraction and message size."""
     for what, cases in (
         (f"by fraction of time, messages of {_size(MESSAGE_BYTES)}", cases_by_fraction),
         (f"by size of messages, {FRACTION:.0%} of the time", cases_by_size),
@@ -245,7 +245,7 @@ def _size(size: float) -> str:
 
 
 def _amounts(runs: NetworkRuns) -> Section:
-    """Return which p each pattern amounts to, and what a constant p of that size would have made."""
+    """Return the mean p of each pattern, and the result of a constant p of that size."""
     rows = []
     for pattern in SENDING:
         result = runs.result(Case("multi-site", pattern))

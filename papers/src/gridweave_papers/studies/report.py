@@ -1,6 +1,6 @@
-"""What a reproduction has to say: published numbers beside ours, and conclusions that hold or do not.
+"""Reports: published numbers and ours side by side, and whether each published conclusion holds.
 
-A report is plain data: it goes to people as tables of text, to machines as JSON, and to spreadsheets as CSV.
+A report is plain data, printed as text tables, JSON, or CSV.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import msgspec
 Record = dict[str, float | int | str | None]
 
 SHARED = "shared"
-"""Layout of a section: one published number per row, and several numbers of ours."""
+"""Section layout with one published number per row and several of ours."""
 
 EACH = "each"
-"""Layout of a section: every column has a published number of its own."""
+"""Section layout with a published number in every column."""
 
 OURS = "ours"
-"""Layout of a section: there is no published number."""
+"""Section layout without published numbers."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """One published number and ours, with the digits of the published, and how far off counts as reproduced."""
+    """A published number and ours, the decimals to print, and the largest difference that counts as reproduced."""
 
     published: float | None = None
     ours: float | None = None
@@ -34,13 +34,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, printed: str, ours: float | None, tolerance_pct: float | None = None) -> Value:
-        """Return a number as it is printed, beside ours."""
+        """Return a value from a number as printed in the paper, keeping its decimals."""
         decimals = len(printed.partition(".")[2])
         return cls(published=float(printed), ours=ours, decimals=decimals, tolerance_pct=tolerance_pct)
 
     @property
     def difference_pct(self) -> float | None:
-        """Ours less the published number, in per cent of the published one; None where that means nothing."""
+        """The difference of ours from the published number, in per cent of the latter; None if undefined."""
         if self.published is None or self.ours is None:
             return None
         if self.published == self.ours:
@@ -49,7 +49,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def within(self) -> bool | None:
-        """Whether the difference keeps the tolerance; None if there is no tolerance or no number of ours."""
+        """Whether the difference is within the tolerance; None without a tolerance or a number of ours."""
         difference = self.difference_pct
         if self.tolerance_pct is None or difference is None:
             return None
@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True):
     Parameters
     ----------
     labels : tuple of str
-        What the row is of, one text per heading of the section.
+        One text per heading of the section.
     values : tuple of Value
         One per column of the section.
     """
@@ -90,14 +90,14 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a conclusion holds for our numbers, and the numbers that decide."""
+    """Whether a conclusion holds for our numbers, and the numbers that decide it."""
 
     holds: bool
     figures: str
 
 
 class Conclusion(msgspec.Struct, frozen=True):
-    """What a paper says, and where; a verdict for each reading of what the paper leaves open."""
+    """A claim, its place in the paper, and a verdict for each reading of what the paper leaves open."""
 
     source: str
     claim: str
@@ -105,10 +105,10 @@ class Conclusion(msgspec.Struct, frozen=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a published table or figure.
+    """The result of recomputing a published table or figure.
 
-    ``data`` has further tables that are too long to print: records with the same keys each. With all traces that it
-    needs ``missing`` there is nothing else.
+    ``data`` holds tables that are too long to print, as records with equal keys. If all needed traces are in
+    ``missing``, the other fields are empty.
     """
 
     sections: tuple[Section, ...] = ()
@@ -124,14 +124,14 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(Findings, frozen=True, kw_only=True):
-    """A published table or figure, and ours.
+    """Findings with the id, title and source of their table.
 
     Parameters
     ----------
     id : str
         As on the command line.
     title, source : str
-        What it shows, and where it was published.
+        What the table shows, and where it was published.
     """
 
     id: str
@@ -140,11 +140,11 @@ class Report(Findings, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, title: str, source: str, findings: Findings) -> Report:
-        """Return findings under the name that the command line has for them."""
+        """Return findings as the report of a table."""
         return cls(id=name, title=title, source=source, **msgspec.structs.asdict(findings))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as plain values, for JSON; a number that is not defined is None."""
+        """Return the report as plain values for JSON, with None for undefined numbers."""
         plain: dict[str, object] = msgspec.to_builtins(self)
         sections = [
             {
@@ -176,39 +176,39 @@ def _finite(value: float | None) -> float | None:
 
 
 def our_values(*numbers: float, decimals: int = 0) -> tuple[Value, ...]:
-    """Return numbers of ours, to which none is published."""
+    """Return our numbers as values without a published counterpart."""
     return tuple(Value(ours=number, decimals=decimals) for number in numbers)
 
 
 def change_pct(ours: float, other: float) -> float:
-    """Return by how much a number of ours is above another, in per cent of that one."""
+    """Return the change from `other` to `ours`, in per cent of `other`."""
     return 100 * (ours / other - 1)
 
 
 def against(ours_s: float, other_s: float) -> str:
-    """Return two times in words, with the difference in per cent."""
+    """Format two times and their difference in per cent."""
     return f"{ours_s:,.0f} s against {other_s:,.0f} s ({change_pct(ours_s, other_s):+.1f}%)"
 
 
 def lower(ours_s: float, other_s: float) -> Verdict:
-    """Return whether a time of ours is below another."""
+    """Judge whether `ours_s` is below `other_s`, quoting the difference."""
     return Verdict(ours_s < other_s, against(ours_s, other_s))
 
 
 def gained(ours_s: float, other_s: float) -> Verdict:
-    """Return whether a time of ours is below another, and by how much."""
+    """Judge whether `ours_s` is below `other_s`, quoting the gain."""
     gain_pct = 100 * (1 - ours_s / other_s)
     return Verdict(ours_s < other_s, f"{ours_s:,.0f} s against {other_s:,.0f} s, a gain of {gain_pct:.1f}%")
 
 
 def all_hold(parts: Iterable[tuple[bool, str]], after: str = "", *, before: str = "", between: str = "; ") -> Verdict:
-    """Return whether all parts of a claim hold, with the figures of each, and what is said before and after them."""
+    """Judge a claim that holds if all its parts do; the figures of the parts are joined by `between`."""
     held, texts = zip(*parts, strict=True)
     return Verdict(all(held), before + between.join(texts) + after)
 
 
 def text_table(section: Section) -> tuple[list[str], list[list[str]]]:
-    """Return a section as text, for people."""
+    """Return the headings and the rows of a section as text."""
     headings = list(section.headings)
     judged = any(value.tolerance_pct is not None for row in section.rows for value in row.values)
     if section.layout == SHARED:
@@ -251,7 +251,7 @@ def _mark(value: Value) -> str:
 
 
 def conclusion_lines(conclusion: Conclusion) -> list[str]:
-    """Return a conclusion as lines of text: the claim, and below it one line for each reading."""
+    """Return the claim, followed by one line for each reading."""
     width = max((len(reading) for reading in conclusion.verdicts), default=0)
     lines = [f"{conclusion.claim} ({conclusion.source})"]
     for reading, verdict in conclusion.verdicts.items():
@@ -261,7 +261,7 @@ def conclusion_lines(conclusion: Conclusion) -> list[str]:
 
 
 def tally(reports: Iterable[Report]) -> dict[str, tuple[int, int]]:
-    """Count for each reading the conclusions that hold, and all; over those that have several readings."""
+    """Return (holding, all) per reading, counting only conclusions with several readings."""
     counts: dict[str, tuple[int, int]] = {}
     for report in reports:
         for conclusion in report.conclusions:
@@ -277,7 +277,7 @@ _VALUES_HEADER = ("section", "row", "column", "published", "ours", "difference_p
 
 
 def csv_files(report: Report) -> dict[str, str]:
-    """Return a report as CSV files, name to text: its numbers, its conclusions, and each table in ``data``."""
+    """Return the CSV files of a report by name: numbers, conclusions, and each table in ``data``."""
     values = [
         (section.title, " ".join(row.labels), *plain.values())
         for section in report.sections

@@ -36,14 +36,14 @@ ESTIMATES = ("real", "perfect")
 BACKFILLS = ("easy", "conservative")
 
 WIDE_NODES = 32
-"""Jobs with more nodes are called wide, as in Zhang et al., section 2.2."""
+"""Jobs with more nodes count as wide, as in Zhang et al., section 2.2."""
 
 _SOURCE = "Streit, chapter 8"
 _COLUMNS = ("AWRT [s]", "AWT [s]", "AWT wide [s]", "multi-site jobs")
 
 
 class _Runs:
-    """The schedules of the study and their numbers."""
+    """The schedules of the study and their metrics."""
 
     def __init__(self, runs: GridRuns) -> None:
         self._runs = runs
@@ -192,13 +192,13 @@ def lateness_ms(result: SimulationResult) -> IntArray:
 
 
 def _by_site(result: SimulationResult, fragments: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield the nodes of each site, and which of these fragments are on it."""
+    """Yield the nodes of each site and the indices of its fragments."""
     for site, nodes in enumerate(result.site_nodes):
         yield int(nodes), fragments[result.fragments["site"][fragments] == site]
 
 
 def _fits_at(nodes: int, now_ms: np.int64, width: int, end_ms: IntArray, held: npt.NDArray[np.int64]) -> int:
-    """Return when a width is free on a site of which these nodes are held until these ends."""
+    """Return the earliest time at which `width` nodes are free, given the ends of the running fragments."""
     order = np.argsort(end_ms, kind="stable")
     free = nodes - int(held.sum()) + np.concatenate([[0], np.cumsum(held[order])])
     first = int(np.argmax(free >= width))

@@ -4,9 +4,8 @@ The conversion of the thesis (section 3.6) differs from that of `gridweave.scena
 record with a negative estimate is not converted, where gridweave takes the run time as the estimate. Both readings are
 kept here. The dates are those that the monthly tables of the thesis are made with (docs/reproduction.md, "The dates").
 
-What needs a trace that is not at hand is left out, and the table names it. The published numbers are transcribed in
-``data``: the rows of the four traces that are publicly available. Thousands separators are left out; nothing else is
-changed.
+Rows that need a missing trace are left out, and the table names the trace. ``data`` has the published numbers of the
+four publicly available traces, transcribed without thousands separators and otherwise unchanged.
 """
 
 from __future__ import annotations
@@ -89,21 +88,21 @@ _MONTHS = msgspec.convert(printed("streit-A"), list[Month], strict=False)
 TABLE_3_4, TABLE_3_6, TABLE_5_1 = (
     {row.pop("trace"): row for row in printed(table)} for table in ("streit-3.4", "streit-3.6", "streit-5.1")
 )
-"""Trace to its line: quantity (of Table 5.1 policy) to the number as it is printed."""
+"""Printed numbers of each trace by quantity, or by policy for Table 5.1."""
 
 TABLES_A = {trace: [line for line in _MONTHS if line.trace == trace] for trace in TRACES}
-"""Monthly analysis, Tables A.1 to A.4: trace to its months."""
+"""Months of each trace in the monthly analysis, Tables A.1 to A.4."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceClock:
-    """A clock: that of a time zone (its IANA name), some hours ahead of it."""
+    """A clock: an IANA time zone and an offset in hours."""
 
     zone: str
     ahead_h: int = 0
 
     def months(self, submit_ms: IntArray, start_unix_s: int) -> JobClasses:
-        """Part jobs by the month that this clock showed at their submission; ``start_unix_s`` is true time zero."""
+        """Group jobs by the month of this clock at submission; ``start_unix_s`` is the Unix time of instant 0."""
         return classes_by_month(submit_ms, start_unix_s + self.ahead_h * _S_PER_H, self.zone)
 
 
@@ -124,7 +123,7 @@ class ThesisTrace(msgspec.Struct, frozen=True):
         Whether the estimates that the archive's file gives as -1 were 0 in that of the thesis. Such a job was
         submitted; cut at its estimate it has no run time, and it was not scheduled.
     tolerance_pct : float or None
-        How near to the published SLDwA ours must come; None if nothing was set.
+        Largest accepted difference from the published SLDwA; None if none was set.
     """
 
     name: str
@@ -142,7 +141,7 @@ class ThesisTrace(msgspec.Struct, frozen=True):
 
     @property
     def month_clock(self) -> TraceClock:
-        """The clock by which the months of Tables A.1 to A.4 begin: an hour behind that of Table 3.5."""
+        """The clock for the months of Tables A.1 to A.4, an hour behind that of Table 3.5."""
         return TraceClock(self.zone, self.ahead_h - 1)
 
 
@@ -166,7 +165,7 @@ class ThesisJobs:
 
 
 def read_thesis_jobs(trace: ThesisTrace, path: str | Path) -> ThesisJobs:
-    """Read the SWF file of a trace as the thesis does; it must tell when it begins."""
+    """Read the SWF file of a trace as the thesis does; its header must give the start time."""
     workload, report = read_swf(path, nodes=trace.nodes)
     if workload.start_unix_s is None:
         raise TraceError(path, "does not say when time zero is (; UnixStartTime), which months need")
@@ -203,7 +202,7 @@ def _submitted(raw: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]], tra
 
 
 class ThesisRuns:
-    """The traces that are at hand, and their simulations."""
+    """The available traces and their simulations."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._jobs: Study[str, ThesisJobs | None] = Study(self._read)
@@ -211,23 +210,23 @@ class ThesisRuns:
         self._progress = progress or (lambda done, total, what: None)
 
     def jobs(self, key: str) -> ThesisJobs | None:
-        """Return the jobs of a trace, a key of `THESIS_TRACES`; None if it is not at hand."""
+        """Return the jobs of a trace, a key of `THESIS_TRACES`, or None if it is not on this machine."""
         return self._jobs[key]
 
     def missing(self) -> tuple[str, ...]:
-        """Return the names of those of the four traces that are not at hand."""
+        """Return the names of the missing traces."""
         return tuple(THESIS_TRACES[key].name for key in TRACES if self.jobs(key) is None)
 
     def present(self) -> dict[str, ThesisJobs]:
-        """Return the jobs of those of the four traces that are at hand."""
+        """Return the jobs of the available traces."""
         return {key: jobs for key in TRACES if (jobs := self.jobs(key)) is not None}
 
     def run_all(self, kinds: Sequence[tuple[str, str]], conversions: Sequence[str] = (LEFT_OUT,)) -> None:
-        """Run these simulations, discipline and order, of all traces at hand that have not been run yet."""
+        """Run these simulations, given by discipline and order, for all available traces."""
         self._results.results((key, *kind, one) for key in self.present() for kind in kinds for one in conversions)
 
     def result(self, key: str, discipline: str, order: str, conversion: str = LEFT_OUT) -> SimulationResult:
-        """Return the simulation of a trace at hand; ``conversion`` is `LEFT_OUT` or `FILLED`."""
+        """Return the simulation of an available trace; ``conversion`` is `LEFT_OUT` or `FILLED`."""
         return self._results[key, discipline, order, conversion]
 
     def _read(self, key: str) -> ThesisJobs | None:
@@ -239,14 +238,14 @@ class ThesisRuns:
         return read_thesis_jobs(trace, path)
 
     def at_hand(self, key: str) -> ThesisJobs:
-        """Return the jobs of a trace, which must be there."""
+        """Return the jobs of a trace, which must be available."""
         jobs = self.jobs(key)
         if jobs is None:
             raise TraceError(THESIS_TRACES[key].name, "this trace is not on this machine")
         return jobs
 
     def _shared(self, run: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
-        """Where no estimate is filled in, both conversions share a result."""
+        """Return an equivalent setting: without missing estimates, both conversions are the same."""
         jobs = self.at_hand(run[0])
         return (*run[:3], LEFT_OUT) if jobs.filled is jobs.scheduled else run
 
@@ -334,7 +333,7 @@ def report(table: str, runs: ThesisRuns) -> Findings:
 
 
 def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
-    """Return our SLDwA under each of `POLICIES` by month of submission, such as "1996-09", of a trace at hand."""
+    """Return our SLDwA of an available trace under each of `POLICIES`, by month of submission such as "1996-09"."""
     jobs = runs.at_hand(key)
     of_policy: list[dict[str, Metrics]] = []
     for kind in _ORDERS:
@@ -345,7 +344,7 @@ def monthly_sldwa(runs: ThesisRuns, key: str) -> dict[str, tuple[float, ...]]:
 
 
 def _section(key: str, published: Mapping[str, str], readings: Mapping[str, Mapping[str, float]]) -> Section:
-    """Return a table of one trace with quantities down and our readings across."""
+    """Return a table of one trace with a row per quantity and a column per reading."""
     rows = tuple(
         Row((name,), tuple(Value.of(number, ours.get(name)) for ours in readings.values()))
         for name, number in published.items()
@@ -354,7 +353,7 @@ def _section(key: str, published: Mapping[str, str], readings: Mapping[str, Mapp
 
 
 def _conversion_notes(runs: ThesisRuns) -> tuple[str, ...]:
-    """Say for each trace how many jobs the thesis has, and how many we have."""
+    """Compare the number of jobs in the thesis with ours, for each trace."""
     notes = []
     for key, jobs in runs.present().items():
         total, scheduled = (int(TABLE_3_6[key][name]) for name in ("total jobs", "scheduled jobs"))
@@ -366,7 +365,7 @@ def _conversion_notes(runs: ThesisRuns) -> tuple[str, ...]:
 
 
 def _properties(jobs: ThesisJobs) -> dict[str, float]:
-    """Return what Table 3.4 tells of a trace."""
+    """Return the quantities of Table 3.4 for a trace."""
     figures: dict[str, float] = {"machine [nodes]": jobs.trace.nodes}
     submitted = jobs.submitted
     for name, unit, values, scale in (
@@ -382,7 +381,7 @@ def _properties(jobs: ThesisJobs) -> dict[str, float]:
 
 
 def _performance(runs: ThesisRuns, key: str, discipline: str, order: str) -> dict[str, float]:
-    """Return what Table 3.6 tells of a schedule; instants count from the first submission of the thesis."""
+    """Return the quantities of Table 3.6 for a schedule; times count from the first submission in the thesis."""
     jobs = runs.at_hand(key)
     metrics = runs.result(key, discipline, order).metrics()
     zero_ms = (jobs.trace.first_submit_unix_s - jobs.start_unix_s) * MS_PER_S
@@ -402,7 +401,7 @@ def _performance(runs: ThesisRuns, key: str, discipline: str, order: str) -> dic
 
 
 def _which_reading(own: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[Conclusion, ...]:
-    """Say which of the two disciplines gives the published numbers."""
+    """State which of the two disciplines gives the published numbers."""
     judged = ("AWT [s]", "ARTwW [s]", "SLDwA")
     mean_pct = {}
     for name in _KINDS:
@@ -452,7 +451,7 @@ def _listed(policies: Mapping[str, str]) -> str:
 
 
 def _dates_section(jobs_of: Mapping[str, ThesisJobs]) -> Section:
-    """Show how many jobs fall into another month than published, by the clock that tells the months."""
+    """Show how many jobs fall into another month than published, for each clock."""
     rows = []
     for key, jobs in jobs_of.items():
         trace = jobs.trace

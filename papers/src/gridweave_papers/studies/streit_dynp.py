@@ -3,7 +3,7 @@
 And beyond the thesis: whether it is the decider or the candidates, and what perfect hindsight would gain.
 
 Each figure stands beside two readings of what the thesis leaves open (docs/dynp.md, "The two readings"). The numbers
-are transcribed as they are printed. Two slips of print are not mended there: in Table 5.5 the lines half and full of
+are transcribed as they are printed. Two misprints are kept: in Table 5.5 the lines half and full of
 KTH, LANL and SDSC are exchanged against Table 5.2, and in Table 5.9 FCFS and SJF (the columns ``fcfs`` and ``sjf`` of
 CTC in ``streit-5.4.csv``).
 """
@@ -45,7 +45,7 @@ class TuningRuns:
     Parameters
     ----------
     runs : ThesisRuns
-        The traces that are at hand.
+        The available traces.
     """
 
     def __init__(self, runs: ThesisRuns) -> None:
@@ -53,16 +53,16 @@ class TuningRuns:
         self._results: Study[TunedSetting, SimulationResult] = Study(self._simulate, title="Streit, chapter 5")
 
     def sldwa(self, trace: str, policy: DynPPolicy) -> float | None:
-        """Return the overall SLDwA; None if the trace is not at hand."""
+        """Return the overall SLDwA, or None without the trace."""
         result = self.result(trace, policy)
         return None if result is None else result.metrics().sldwa
 
     def result(self, trace: str, policy: DynPPolicy) -> SimulationResult | None:
-        """Return a simulation; None if the trace is not at hand."""
+        """Return a simulation, or None without the trace."""
         return None if self.runs.jobs(trace) is None else self._results[TunedSetting(trace, policy)]
 
     def results(self, settings: Iterable[TunedSetting]) -> dict[TunedSetting, SimulationResult]:
-        """Return the simulations of the traces at hand, made many at a time."""
+        """Return the simulations of the available traces, run in parallel."""
         return self._results.results(one for one in settings if self.runs.jobs(one.trace) is not None)
 
     def _simulate(self, setting: TunedSetting) -> SimulationResult:
@@ -76,7 +76,7 @@ class TuningRuns:
 def policy_of(
     decider: str, reading: str, *, tuning: str = "full", metric: str = "artww", slackness: float = 0
 ) -> DynPPolicy:
-    """Return a policy by what the tables call its decider: simple, advanced, sjf-preferred, fcfs-preferred."""
+    """Return the policy of a decider as named in the tables: simple, advanced, sjf-preferred or fcfs-preferred."""
     preferred = decider.removesuffix("-preferred") if decider.endswith("-preferred") else None
     return DynPPolicy(
         decider="preferred" if preferred else decider,
@@ -106,18 +106,18 @@ def report(table: str, study: TuningRuns) -> Findings:
 
 
 Numbers = dict[str, dict[tuple[str, ...], float]]
-"""Reading, then what a number is of, to ours."""
+"""Our numbers by reading and then by key."""
 
 Made = tuple[list[Section], Numbers]
 
 PrintedNumber = tuple[tuple[str, ...], str, dict[str, float | None]]
-"""Labels, the number as it is printed, and ours by reading."""
+"""Labels, the printed number, and ours by reading."""
 
 Rows = list[PrintedNumber]
 
 
 def both_readings(title: str, headings: tuple[str, ...], rows: Rows) -> Made:
-    """Return a section with both readings beside what is printed, and our numbers."""
+    """Return a section with the printed numbers and both readings, and our numbers."""
     found: Numbers = {
         one: {labels: value for labels, _, ours in rows if (value := ours[one]) is not None} for one in READINGS
     }
@@ -285,7 +285,7 @@ def _monthly(study: TuningRuns, trace: str, policy: DynPPolicy) -> dict[str, flo
 
 
 CANDIDATES = (("fcfs", "sjf"), THREE, (*THREE, "saf"), (*THREE, "saf", "laf", "bfit", "wfit"))
-"""The traces give no weights and no priorities, so that the other three orders are no others there."""
+"""Orders that differ on these traces: without weights and priorities the other three add nothing."""
 
 
 def _beyond(study: TuningRuns) -> Section:
@@ -375,7 +375,7 @@ TABLES: dict[str, Callable[[TuningRuns], Made]] = {
     "streit-5.4": table_5_4,
     "streit-A.9": tables_a_9,
 }
-"""Id to the function that makes the table."""
+"""Function that makes each table."""
 
 CHECKS: dict[str, tuple[Callable[[_Ours], Verdict], ...]] = {
     "streit-5.2": (_advanced_beats_simple, _full_beats_half),
@@ -384,4 +384,4 @@ CHECKS: dict[str, tuple[Callable[[_Ours], Verdict], ...]] = {
     "streit-5.7": (_sjf_preferred,),
     "streit-5.8": (_slackness_has_no_rule,),
 }
-"""Id to what is concluded from it, in the order of ``data/claims.csv``."""
+"""Checks of the conclusions from each table, in the order of ``data/claims.csv``."""

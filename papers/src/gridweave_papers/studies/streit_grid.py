@@ -34,10 +34,10 @@ CONFIGURATIONS: dict[str, tuple[int, ...]] = {
     "m384": (384, 64, *[16] * 4),
     "m512": (512,),
 }
-"""Table 7.1: name to the nodes of each site, the largest first; all have 512."""
+"""Nodes of each site by configuration, largest site first (Table 7.1); each has 512 nodes."""
 
 EXTRACTS: dict[str, int] = {"10_20k_org": 10_000, "30_40k_org": 30_000, "60_70k_org": 60_000}
-"""Table 7.2: name to the number of jobs before the first one; each has 10,000 jobs."""
+"""Number of jobs before each extract (Table 7.2); each has 10,000 jobs."""
 
 EXTRACT_JOBS = 10_000
 
@@ -53,7 +53,7 @@ class GridSetting(NamedTuple):
 
 
 class GridRuns:
-    """The schedules of chapter 7 on the CTC trace, each made once; homes are dealt out round robin."""
+    """The schedules of chapter 7 on the CTC trace, each run once; homes are assigned round robin."""
 
     def __init__(self, path: Path) -> None:
         self._trace, _ = load_workload(path, nodes=THESIS_TRACES["CTC"].nodes, columns=())
@@ -103,7 +103,7 @@ class GridRuns:
 
 
 def with_homes(jobs: Workload, sites: int) -> Workload:
-    """Return jobs whose homes are dealt out round robin, which takes no number from the generator (section 7.2)."""
+    """Return jobs with homes assigned round robin, which draws no random numbers (section 7.2)."""
     return assign_homes(jobs, "round-robin", [str(site) for site in range(sites)], np.random.default_rng(1))
 
 
@@ -204,7 +204,7 @@ _CELLS = len(OVERHEADS_PCT) * len(EXTRACTS)
 
 
 def mean_error_pct(section: Section) -> float:
-    """Return by how many per cent of the published number ours are off, on average over the cells of a table."""
+    """Return the mean absolute difference from the published numbers of a table, in per cent."""
     return float(np.mean([abs(value.difference_pct or 0.0) for row in section.rows for value in row.values]))
 
 

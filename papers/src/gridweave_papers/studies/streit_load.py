@@ -5,7 +5,7 @@ are synthetic: 10,000 jobs of the histogram model of a trace (section 3.6), with
 times are multiplied by a shrinking factor. Of several workloads the largest and the smallest result are left out, and
 the others averaged. The sets themselves are not public, so ours are others of the same model. All eight sets are
 transcribed; the traces of PC2-2001, PC2-2002, CHPC and MHPCC are not public, and theirs are left out. In Table 5.13 the
-line of KTH under the advanced decider is that of CTC under the preferred one, a slip of print that is not mended.
+line of KTH under the advanced decider is that of CTC under the preferred one, a misprint that is kept.
 
 Figure 4.2 is of two extracts of an unknown trace, which Table 4.1 describes by averages alone. Here it is of the same
 four sets; what the text says of jobs with long and with short estimates can be checked on them.
@@ -38,7 +38,7 @@ from gridweave_papers.studies.streit_dynp import (
 from gridweave_papers.studies.study import KeptResults, Study, judge, kept_file, printed, seeds_of
 
 SEEDS, FULL_SEEDS = 3, 10
-"""Workloads of a set: if nothing else is asked for, and in the thesis."""
+"""Workloads of a set: by default, and in the thesis."""
 
 JOBS = 10_000
 DECIDERS = ("advanced", "sjf-preferred")
@@ -89,7 +89,7 @@ class Way(NamedTuple):
 
 
 class LoadSetting(NamedTuple):
-    """A simulation: whose jobs, the shrinking factor, seed and size of the workload, and how the site schedules."""
+    """A simulation: the trace, the shrinking factor, seed and size of the workload, and the scheduling."""
 
     trace: str
     factor: float
@@ -99,7 +99,7 @@ class LoadSetting(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What the tables and figures tell of a schedule; the last three: the part of the time each policy was in force."""
+    """Metrics of a schedule; the last three are the shares of time under each policy."""
 
     sldwa: float
     util_pct: float
@@ -114,7 +114,7 @@ class LoadRuns:
     Parameters
     ----------
     runs : ThesisRuns
-        The traces that are at hand.
+        The available traces.
     seeds : int
         Workloads of each set.
     full : bool
@@ -122,8 +122,8 @@ class LoadRuns:
     jobs : int
         Of each workload.
     kept : bool
-        Whether results are kept in the user's cache folder, for this state of gridweave, so that a run that was
-        interrupted goes on from them.
+        Whether to store results in the user's cache folder, for the present sources of gridweave, so that an
+        interrupted run can be resumed.
     progress : callable, optional
     """
 
@@ -149,18 +149,18 @@ class LoadRuns:
         )
 
     def at_hand(self, table: str) -> list[dict[str, str]]:
-        """Return the rows of a printed table whose traces are at hand."""
+        """Return the rows of a printed table whose traces are available."""
         return [line for line in printed(table) if line["set"] in TRACES and self.runs.jobs(line["set"]) is not None]
 
     def prepare(self, trace: str, factors: Iterable[float], ways: Sequence[Way]) -> None:
-        """Make simulations of a trace's sets, many at a time."""
+        """Run the simulations of a trace's sets in parallel."""
         self._models[trace]
         self._results.results(
             self._setting(trace, factor, seed, way) for factor in factors for way in ways for seed in self.seeds
         )
 
     def figures(self, trace: str, factor: float, way: Way) -> Figures:
-        """Return the figures of a set, averaged as in the thesis; the parts of the time are plain averages."""
+        """Return the metrics of a set, averaged as in the thesis; shares of time are plain averages."""
         found = [self._results[self._setting(trace, factor, seed, way)] for seed in self.seeds]
         sldwa, util_pct, *parts_pct = zip(*found, strict=True)
         return Figures(trimmed_mean(sldwa), trimmed_mean(util_pct), *(float(np.mean(part)) for part in parts_pct))
@@ -183,7 +183,7 @@ class LoadRuns:
 
 
 def _in_force(result: SimulationResult, way: Way) -> list[float]:
-    """Return for which part of the run each of `THREE` was in force, in per cent."""
+    """Return the share of the run under each of `THREE`, in per cent."""
     if not isinstance(result.own, TuningUse):
         return [100.0 * (way.name == order) for order in THREE]
     uses = result.own.uses(int(result.workload.submit_ms.min()), int(result.end_ms.max()))
@@ -223,7 +223,7 @@ def report(table: str, study: LoadRuns) -> Findings:
 
 
 def figure_4_2(study: LoadRuns) -> Made:
-    """Recompute Figure 4.2: for which part of the time bounds have each policy in force, as the load grows."""
+    """Recompute Figure 4.2: the share of time under each policy, with bounds, as the load grows."""
     rows: list[Row] = []
     found: _Numbers = {}
     for trace, factors in factors_of(study.at_hand("streit-A.13")).items():
@@ -292,14 +292,14 @@ def _averages(lines: list[dict[str, str]], found: _Numbers) -> Section:
 
 
 def _gain(own: Iterable[tuple[float, float]], base: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Return by how much SLDwA and utilisation are better than others: the means, in per cent and in points."""
+    """Return the mean gains in SLDwA, in per cent, and in utilisation, in points."""
     gains = [(100 * (1 - one[0] / other[0]), one[1] - other[1]) for one, other in zip(own, base, strict=True)]
     sldwa_pct, points = zip(*gains, strict=True)
     return float(np.mean(sldwa_pct)), float(np.mean(points))
 
 
 def _over_fcfs(ours: _Numbers, trace: str, order: str) -> tuple[float, float]:
-    """Return what an order gains over FCFS, averaged over the factors of a set."""
+    """Return the gain of an order over FCFS, averaged over the factors of a set."""
     factors = [str(factor) for factor in _factors_in(ours, trace)]
     own, base = (
         [(ours[trace, factor, one, "sldwa"], ours[trace, factor, one, "util"]) for factor in factors]
@@ -329,7 +329,7 @@ def table_5_12(study: LoadRuns) -> Made:
 
 
 def _gains(study: LoadRuns, lines: list[dict[str, str]]) -> Iterator[PrintedNumber]:
-    """Yield the numbers of Table 5.12 with ours."""
+    """Yield the numbers of Table 5.12, published and ours."""
     for line in study.at_hand("streit-5.12"):
         trace = line["set"]
         factors = factors_of(lines)[trace]
@@ -340,7 +340,7 @@ def _gains(study: LoadRuns, lines: list[dict[str, str]]) -> Iterator[PrintedNumb
 
 
 def _over_sjf(study: LoadRuns, trace: str, factors: Sequence[float], way: Way) -> tuple[float, float]:
-    """Return what a way gains over SJF, averaged over the factors: SLDwA in per cent, utilisation in points."""
+    """Return the gain over SJF, averaged over the factors: SLDwA in per cent, utilisation in points."""
     own, base = ([study.figures(trace, factor, one)[:2] for factor in factors] for one in (way, Way("sjf")))
     return _gain(own, base)
 
@@ -379,7 +379,7 @@ def factors_of(lines: Iterable[dict[str, str]]) -> dict[str, list[float]]:
 
 
 class Drawn(NamedTuple):
-    """What a figure shows of each set: lines by name, which is their column of the printed table."""
+    """The lines of a figure for each set, named after their columns in the printed table."""
 
     source: str
     printed: str
@@ -431,7 +431,7 @@ def _factors_in(ours: _Numbers, trace: str) -> list[float]:
 
 
 def _under_load(what: str, least: Mapping[str, float], form: str, asked: str) -> Callable[[_Numbers], Verdict]:
-    """Check that what is gained over SJF comes near to what the text says."""
+    """Check that the gain over SJF is close to the one in the text."""
 
     def check(ours: _Numbers) -> Verdict:
         gains = {(one, decider): ours[one, decider, what] for one in least for decider in DECIDERS}
@@ -472,7 +472,7 @@ TABLES: dict[str, Callable[[LoadRuns], Made]] = {
     "streit-5.12": table_5_12,
     "streit-5.13": table_5_13,
 }
-"""Id to the function that makes the table."""
+"""Function that makes each table."""
 
 CHECKS: dict[str, tuple[Callable[[_Numbers], Verdict], ...]] = {
     "streit-4.2": (_ljf_use(LONG, 1), _ljf_use(SHORT, -1)),
@@ -485,4 +485,4 @@ CHECKS: dict[str, tuple[Callable[[_Numbers], Verdict], ...]] = {
     ),
     "streit-5.13": (_small_slackness,),
 }
-"""Id to what is concluded from it, in the order of ``data/claims.csv``."""
+"""Checks of the conclusions from each table, in the order of ``data/claims.csv``."""

@@ -1,4 +1,4 @@
-"""The simulations behind a published table: results by setting, each made once, many at a time on all cores."""
+"""Run the simulations behind a published table, each setting once, in parallel on all cores."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _DATA = Path(__file__).parent / "data"
 
 
 def check_all_ran(result: SimulationResult) -> None:
-    """Raise InputError if a job of a study did not run."""
+    """Raise InputError if a job was refused."""
     if result.refused:
         raise InputError(f"{len(result.refused)} jobs did not run; the first: {result.refused[0][1]}")
 
 
 def awrt_s(result: SimulationResult) -> float:
-    """Return the average response time weighted by width, in seconds: no weight depends on the schedule."""
+    """Return the average response time in seconds, weighted by width, which does not depend on the schedule."""
     return result.metrics().awrt_width_ms / MS_PER_S
 
 
 def slowdowns(result: SimulationResult) -> tuple[float, float]:
-    """Return mean and maximum of response by run time alone, both at least 10 s (Zhang, section 2.3; DFRS, 2.2)."""
+    """Return the mean and maximum bounded slowdown, with a bound of 10 s (Zhang, section 2.3; DFRS, 2.2)."""
     jobs, least_ms = result.workload, 10 * MS_PER_S
     response_ms = np.maximum(result.end_ms - jobs.submit_ms, least_ms)
     each = response_ms / np.maximum(np.minimum(jobs.run_ms, jobs.estimate_ms), least_ms)
@@ -51,12 +51,12 @@ def slowdowns(result: SimulationResult) -> tuple[float, float]:
 
 
 class KeptResults:
-    """Results in a file, a line for each, so that a study which was interrupted goes on from them.
+    """Results in a file, one per line, so that an interrupted study can be resumed.
 
     Parameters
     ----------
     path : pathlib.Path
-        The file; it is made with the first result.
+        The file, created with the first result.
     setting, result : type
         Named tuples of plain values, or of such tuples.
     """
@@ -66,7 +66,7 @@ class KeptResults:
         self._lines = msgspec.json.Decoder(tuple[setting, result])  # type: ignore[valid-type]
 
     def load(self) -> dict[Any, Any]:
-        """Return the results that are kept; a line that was not written to its end is passed over."""
+        """Return the stored results; incomplete lines are ignored."""
         found = {}
         with contextlib.suppress(OSError):
             for line in self._path.read_bytes().splitlines():
@@ -76,7 +76,7 @@ class KeptResults:
         return found
 
     def add(self, setting: Any, result: Any) -> None:
-        """Keep a result; where nothing can be written, go without."""
+        """Store a result; a file that cannot be written is ignored."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
@@ -84,17 +84,17 @@ class KeptResults:
 
 
 def kept_file(name: str) -> Path:
-    """Return where the results of a study are kept, for this state of gridweave and of its studies."""
+    """Return the file for the results of a study; its path changes with the sources of gridweave and the studies."""
     studies = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     state = f"{code_stamp()}-{hashlib.sha256(studies).hexdigest()[:16]}"  # the stamp is of what simulates alone
     return platformdirs.user_cache_path("gridweave") / "reproduce" / state / f"{name}.jsonl"
 
 
 class Study(Generic[SettingT, ResultT]):
-    """Results by setting, each made when it is first asked for, and kept.
+    """Results by setting, computed on first use.
 
-    ``run`` makes one, in several threads if many are asked for; ``same`` gives the setting whose result a setting
-    shares; ``kept`` has them outlive the process.
+    ``run`` computes one result, in several threads for many settings; ``same`` maps a setting to an equivalent one
+    whose result it shares; ``kept`` stores results beyond the process.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Study(Generic[SettingT, ResultT]):
         return self._results[one]
 
     def results(self, settings: Iterable[SettingT]) -> dict[SettingT, ResultT]:
-        """Return the results of these settings; those that are not known yet are made on all cores."""
+        """Return the results of these settings, computing the missing ones on all cores."""
         wanted = {setting: self._same(setting) for setting in settings}
         new = [one for one in dict.fromkeys(wanted.values()) if one not in self._results]
         for done, (one, result) in enumerate(in_threads(self._run, new), start=1):
@@ -136,7 +136,7 @@ class Study(Generic[SettingT, ResultT]):
 def judge(
     table: str, checks: Iterable[Callable[[ResultT], Verdict]], readings: Mapping[str, ResultT]
 ) -> tuple[Conclusion, ...]:
-    """Check what a paper concludes from a table (``data/claims.csv``, in this order), for each reading of it."""
+    """Judge the claims about a table under each reading; `checks` has one function per row of ``data/claims.csv``."""
     claims = (row for row in printed("claims") if row["table"] == table)
     return tuple(
         Conclusion(row["source"], row["claim"], {name: check(one) for name, one in readings.items()})
@@ -145,20 +145,20 @@ def judge(
 
 
 def seeds_of(count: int) -> tuple[int, ...]:
-    """Return the seeds 1, 2, ... of so many workloads; at least one."""
+    """Return the seeds 1 to `count`; OptionError if `count` is below 1."""
     if count < 1:
         raise OptionError("seeds", f"is {count}; at least 1")
     return tuple(range(1, count + 1))
 
 
 def printed(table: str) -> list[dict[str, str]]:
-    """Return the rows of a table as they are printed, such as "streit-3.6": column to text."""
+    """Return the transcribed rows of a table, such as "streit-3.6", as column to text."""
     with (_DATA / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def path_of(name: str) -> Path | None:
-    """Return the file of a trace by its full name; None if it is not at hand."""
+    """Return the file of a trace by its full name, or None if it is not on this machine."""
     try:
         return find_trace(name)
     except TraceError:

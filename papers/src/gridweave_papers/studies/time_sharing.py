@@ -26,7 +26,7 @@ from gridweave_papers.studies.streit_grid import CONFIGURATIONS, GridRuns, with_
 from gridweave_papers.studies.study import Study, awrt_s, check_all_ran, slowdowns
 
 SWITCH_MS = 4_000
-"""What resuming a job costs where it costs something: 2% of a slice, one of the paper's."""
+"""Cost of resuming a job, if any: 2% of a slice, as in the paper."""
 
 BF = "BF"
 
@@ -45,13 +45,13 @@ LINES: dict[str, GangPolicy] = {
 EXTRACT, MACHINES, OVERHEAD = "10_20k_org", "m128", 0.3
 GRID_LINES: dict[str, Policy] = {BF: SitePolicy(), "BGS-5": LINES["BGS-5"], "MBGS-5": LINES["MBGS-5"]}
 LEVELS = (("local", "full"), ("sharing", "limited"), ("sharing", "full"), ("adaptive", "full"))
-"""(mode, control) of the grids; under mode ``local`` there is none."""
+"""(mode, control) of the grids; under mode ``local`` there is no grid."""
 
 _SOURCE = "Zhang et al., section 7"
 
 
 def report(table: str, runs: ThesisRuns | GridRuns) -> Findings:
-    """Return either of the two evaluations."""
+    """Compute one of the two evaluations."""
     return _on_traces(runs) if isinstance(runs, ThesisRuns) else _at_sites(_Grids(runs))
 
 
@@ -59,7 +59,7 @@ def report(table: str, runs: ThesisRuns | GridRuns) -> Findings:
 
 
 def _on_traces(runs: ThesisRuns) -> Findings:
-    """Return what the four strategies do on real traces."""
+    """Compare the four strategies on real traces."""
     present = runs.present()
 
     def figures_of(one: tuple[str, str]) -> dict[str, float]:
@@ -133,7 +133,7 @@ class _Grids:
 
 
 def _at_sites(grids: _Grids) -> Findings:
-    """Return what time sharing at the sites does to the gain of a grid."""
+    """Report how time sharing at the sites changes the gain of a grid."""
     rows = []
     for mode, control in LEVELS:
         for line in GRID_LINES:
@@ -155,7 +155,7 @@ def _at_sites(grids: _Grids) -> Findings:
 
 
 def _grid_conclusions(grids: _Grids) -> Iterator[Conclusion]:
-    """Yield what time sharing leaves of the gains of a grid, for each strategy of the sites."""
+    """Yield the remaining gain of a grid for each strategy of the sites."""
     for claim, after, before in (
         ("Job sharing lowers AWRT though the sites share time", ("sharing", "limited"), ("local", "full")),
         ("Adaptive multi-site lowers AWRT below that of job sharing", ("adaptive", "full"), ("sharing", "full")),

@@ -5,11 +5,11 @@ Job Scheduling in Large Scale Parallel Systems* (below: *Zhang*), sections 2 to 
 rest is as in section 2.2: 320 nodes, jobs of up to 256 nodes, 10,000 jobs, a baseline load of 0.55 and eight workloads
 with the same arrivals and run times 1.1 to 1.8 times as long.
 
-CTC-SP2 has far fewer large jobs than the paper's workload. To tell what that does, every figure is also made with the
-large jobs coming so much more often that they are 30% of the jobs, as in the paper.
+CTC-SP2 has far fewer large jobs than the paper's workload. To show the effect, every figure is also computed with 30%
+large jobs, as in the paper.
 
-The paper draws its conclusions from figures, in words. What the words are taken to mean stands here as constants, each
-with a reason. Curves are compared at equal utilisation, as in the figures.
+The paper draws its conclusions from figures, in words. Constants define what these words mean here, each with a
+reason. Curves are compared at equal utilisation, as in the figures.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ READINGS = {
     "EASY (30% large)": Backfilling("queue", LARGE_SHARE),
     "planning (30% large)": Backfilling("planning", LARGE_SHARE),
 }
-"""Name to reading."""
+"""Readings by name."""
 
 
 class Setting(NamedTuple):
-    """One line of a figure: the order of the queue, and the model of the estimates."""
+    """One curve of a figure: the queue order and the model of the estimates."""
 
     order: str
     estimates: str
@@ -81,7 +81,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Curve:
-    """What one setting gives at the nine workloads: means over the seeds, and of each class of estimators."""
+    """Results of one setting at the nine workloads: means over the seeds, also by class of estimators."""
 
     rho: FloatArray
     wait_s: FloatArray
@@ -95,7 +95,7 @@ class Curve:
         return float(self.rho.max())
 
     def at(self, values: FloatArray, utilisation: float) -> float:
-        """Return a quantity on the straight line between two workloads; NaN above the highest utilisation."""
+        """Interpolate a quantity linearly between workloads; NaN above the highest utilisation."""
         if utilisation > self.highest:
             return float("nan")
         after = int(np.argmax(self.rho >= utilisation))
@@ -119,8 +119,8 @@ def estimator_class(workload: Workload, estimates: str) -> IntArray:
     """Return which of ten classes of estimators each job is in, by the model of its estimates (Zhang, section 4).
 
     Omega model: class i has the ratios of estimate to run time from 1 + i X / 10 up to, not including, 1 + (i + 1) X /
-    10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Rounding of
-    estimates to whole milliseconds is not let to make an eleventh class.
+    10. Phi model: class i has those whose run time is more than i and at most i + 1 tenths of the estimate. Estimates
+    rounded to whole milliseconds make no eleventh class.
     """
     name, _, text = estimates.partition(":")
     if name == "omega" and float(text) > 0:
@@ -140,7 +140,7 @@ def learn_model(path: str | Path) -> HyperErlangModel:
 
 
 def with_large_share(model: HyperErlangModel, share: float) -> HyperErlangModel:
-    """Return a model in which jobs beyond 32 nodes come more or less often, so that they are this share of all."""
+    """Return a model in which jobs of more than 32 nodes make up `share` of all jobs."""
     rates = [(group.max_width > NARROW_UP_TO, group.jobs_per_ms(model.nodes)) for group in model.classes]
     large, small = (sum(rate for wide, rate in rates if wide is kind) for kind in (True, False))
     factor = large * (1 - share) / (small * share)
@@ -158,8 +158,8 @@ def _multiplied(law: HyperErlang, factor: float) -> HyperErlang:
 class ZhangRuns:
     """The curves; each point is simulated once, with ``seeds`` baseline workloads.
 
-    The workloads of one seed have the same jobs, arrivals and over-estimation draws, whatever the run time factor, the
-    policy and the parameter of the estimate model: what differs between two curves is not chance.
+    The workloads of one seed have the same jobs, arrivals and over-estimation draws for every run time factor, policy
+    and estimate parameter, so differences between curves are not due to chance.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class ZhangRuns:
         return _simulate(self._jobs_of(share, seed, factor), setting, discipline, seed)
 
     def _workload(self, large_share: float | None, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed: the same but for the run times, whatever the factor."""
+        """Return the workload of a seed; factors change nothing but the run times."""
         model, rng = self._models[large_share], np.random.default_rng(seed)
         return generate_hyper_erlang(model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
@@ -260,7 +260,7 @@ LOW_GRID, HIGH_GRID = tuple(rho for rho in GRID if rho <= LOW), tuple(rho for rh
 """Section 3 speaks of "lower utilization (up to 75%)", and of "higher utilizations": the rest of the grid."""
 
 COMPARABLE_RATIO = 1.5
-""""Comparable": no policy lets jobs wait half as long again as another. A user would notice more."""
+""""Comparable": no policy makes jobs wait 1.5 times as long as another. Users would notice more."""
 
 SATURATION, SUSTAINED = 0.85, 0.90
 SATURATION_MARGIN = (RUN_FACTORS[-1] - RUN_FACTORS[0]) / (len(RUN_FACTORS) - 1) * BASELINE_LOAD / 2
@@ -277,7 +277,7 @@ NEGLIGIBLE_PCT = 10.0
 
 
 def waits_at(curves: Curves, settings: Sequence[Setting], utilisation: float) -> dict[str, float]:
-    """Return the average waits at a utilisation in seconds, by policy, of those that reach it."""
+    """Return the average wait at a utilisation, in seconds, of each policy that reaches it."""
     waits = {NAMES[one.order]: curves[one].at(curves[one].wait_s, utilisation) for one in settings}
     return {name: wait for name, wait in waits.items() if not np.isnan(wait)}
 
@@ -370,7 +370,7 @@ def changes_pct(curves: Curves, settings: Sequence[Setting], quantity: str, up_t
 
 
 def _impact(settings: Sequence[Setting]) -> Check:
-    """Return the check that over-estimation changes neither slowdown nor wait much."""
+    """Return the check that over-estimation hardly changes slowdown and wait."""
 
     def check(curves: Curves) -> Verdict:
         found = []
@@ -444,7 +444,7 @@ def _good_estimators(setting: Setting, best: int, worst: int) -> Check:
 
 
 def _largest(changes: FloatArray) -> float:
-    """Return the largest change in either direction; NaN, with which nothing holds, if there is none."""
+    """Return the largest absolute change, or NaN, with which no claim holds, if there is none."""
     known = changes[~np.isnan(changes)]
     return float(np.abs(known).max()) if known.size else float("nan")
 
@@ -478,11 +478,11 @@ CHECKS: Mapping[str, Sequence[Check]] = {
     "zhang-7": (_impact(PHIS), _phi_accuracy_pays_little),
     "zhang-8": (_good_estimators(OMEGA_3, 0, CLASSES - 1), _good_estimators(PHI_02, CLASSES - 1, 0)),
 }
-"""Figure to the checks of what the paper concludes from it."""
+"""Checks of the paper's conclusions, by figure."""
 
 
 class PanelLine(NamedTuple):
-    """One line of a panel: of all jobs, or of those of one class of estimators."""
+    """One curve of a panel: of all jobs, or of one class of estimators."""
 
     label: str
     setting: Setting
@@ -490,7 +490,7 @@ class PanelLine(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A quantity over utilisation; one from which the paper draws no conclusion is made for the first reading alone."""
+    """A quantity against utilisation; without a conclusion in the paper, it is computed for the first reading only."""
 
     title: str
     quantity: str
@@ -503,7 +503,7 @@ QUANTITIES = {
     "slowdown": ("Average slowdown, bounded by 10 s", 1),
     "loss": ("Loss of capacity", 3),
 }
-"""What a panel shows: its name and the digits behind the point."""
+"""Name and decimals of each quantity."""
 
 _PERFECT, _PHI = (tuple(PanelLine(NAMES[one.order], one) for one in group) for group in (POLICIES, POLICIES_PHI))
 _OMEGA_LINES = (
@@ -517,7 +517,7 @@ _PHI_LINES = (
 
 
 def _estimators(setting: Setting, first: str, last: str) -> tuple[PanelLine, ...]:
-    """Return the lines of all jobs, and of the best and worst estimators."""
+    """Return the curves of all jobs, and of the best and worst estimators."""
     end = CLASSES - 1
     return (
         PanelLine("all jobs", setting),
@@ -540,11 +540,11 @@ FIGURES: Mapping[str, tuple[Panel, ...]] = {
         Panel("(b) Φ = 0.2", "wait_s", _estimators(PHI_02, "worst", "best")),
     ),
 }
-"""Figure to its panels."""
+"""Panels of each figure."""
 
 
 def values_of(line: PanelLine, quantity: str, curve: Curve) -> FloatArray:
-    """Return what a line shows of the curve of its setting, at the nine workloads."""
+    """Return the values of a curve at the nine workloads."""
     if line.estimators is not None:
         return curve.class_wait_s[:, line.estimators]
     values: FloatArray = getattr(curve, quantity)
@@ -552,7 +552,7 @@ def values_of(line: PanelLine, quantity: str, curve: Curve) -> FloatArray:
 
 
 def panels_of(figure: str, reading: str) -> list[Panel]:
-    """Return the panels of a figure that are made for a reading."""
+    """Return the panels of a figure that are computed for a reading."""
     first = reading == next(iter(READINGS))
     return [panel for panel in FIGURES[figure] if first or panel.judged]
 
@@ -578,7 +578,7 @@ def report(table: str, runs: ZhangRuns) -> Findings:
 
 
 def _notes(runs: ZhangRuns) -> tuple[str, ...]:
-    """Say what the workloads are."""
+    """Describe the workloads."""
     fitted, changed = (runs.large_jobs(share) for share in (None, LARGE_SHARE))
     count = len(runs.seeds)
     baselines = f"mean of {count} baseline workload{'s' if count > 1 else ''}"
@@ -591,7 +591,7 @@ def _notes(runs: ZhangRuns) -> tuple[str, ...]:
 
 
 def _section(figure: str, panel: Panel, curves: Mapping[str, Curves]) -> Section:
-    """Return a panel as a table: lines down, utilisations across."""
+    """Return a panel as a table with a row per curve and a column per utilisation."""
     name, decimals = QUANTITIES[panel.quantity]
     rows = []
     for reading, settings in curves.items():
@@ -607,7 +607,7 @@ def _section(figure: str, panel: Panel, curves: Mapping[str, Curves]) -> Section
 
 
 def _records(reading: str, curves: Curves) -> list[Record]:
-    """Return all points of all curves, for a file."""
+    """Return one record per point of every curve."""
     records: list[Record] = []
     for setting, curve in curves.items():
         for place, factor in enumerate(RUN_FACTORS):

@@ -1,8 +1,7 @@
-"""Figures 11 to 25 and Table 1 of Zhang et al., recomputed: what is printed of the curves, and beside them.
+"""Recompute Figures 11 to 25 and Table 1 of Zhang et al., and check the claims about them.
 
-What the text says of them in words is taken to mean what stands here as constants, each with a reason. Curves are
-compared at equal utilisation, at those of `GRID` that both reach; a curve that goes on where another ends is the better
-of the two there.
+Constants define what the words of the text mean, each with a reason. Curves are compared at equal utilisation, at the
+points of `GRID` that both reach; beyond the end of one curve, the other counts as better.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ INSIGNIFICANT_PCT = 10.0
 """"Insignificant", "no significant impact", "minimal": as "negligible" is read for Figures 5 to 8."""
 
 ALIKE_PCT = 1.0
-"""How far a curve may lie above another that is never to be above it: at low load all jobs start at once, and what is
-left of a difference is chance."""
+"""Allowed excess of a curve that should never be above another: at low load all jobs start at once, and
+remaining differences are chance."""
 
 SATURATION_PCT = 2.75
-"""How near to a utilisation a highest one counts as that: half the distance of two workloads, as for Figure 5."""
+"""Tolerance for a highest utilisation: half the distance between two workloads, as for Figure 5."""
 
 DOUBLE = (1.5, 2.5)
 """"Roughly double": nearer to 2 than to 1 or 3."""
 
 ACCEPTABLE = 20.0
-"""The highest slowdown that the text accepts."""
+"""Highest slowdown that the text accepts."""
 
 MOST = 0.5
 """"Most of": more than half."""
@@ -70,7 +69,7 @@ MOST = 0.5
 def _compared(
     better: GangCurve, worse: GangCurve, quantity: str, low: float, high: float
 ) -> tuple[int, int, list[float]]:
-    """Return at how many utilisations one curve is below another, of how many, and the ratios where both are known."""
+    """Return at how many utilisations one curve is below another, the number compared, and the ratios."""
     held = judged = 0
     ratios = []
     for rho in (rho for rho in GRID if low <= rho <= high):
@@ -137,7 +136,7 @@ def _changes(
     low: float,
     high: float,
 ) -> list[float]:
-    """Return by how many per cent lines differ from a first one, wherever both are known."""
+    """Return the differences of lines from a first one in per cent, where both are known."""
     reference = curves[lines[first]]
     return [
         100 * (curves[lines[other]].at(quantity, rho) / reference.at(quantity, rho) - 1)
@@ -161,7 +160,7 @@ def saturates(line: str, lines: Mapping[str, Line], published_pct: float) -> Che
 
 
 def both(*checks: Check) -> Check:
-    """Return the check that all of several hold."""
+    """Return the check that all of `checks` hold."""
 
     def check(curves: GangCurves) -> Verdict:
         return all_hold((verdict.holds, verdict.figures) for verdict in (one(curves) for one in checks))
@@ -207,7 +206,7 @@ def crossing(line: GangCurve, other: GangCurve) -> float:
 def _ratio(
     lines: Mapping[str, Line], pair: tuple[str, str], quantity: str, range_: tuple[float, float], high: float = 1.0
 ) -> Check:
-    """Return the check that one line is so many times another, on average over a range of utilisations."""
+    """Return the check of the mean ratio between two lines over a range of utilisations."""
     line, other = pair
 
     def check(curves: GangCurves) -> Verdict:
@@ -277,7 +276,7 @@ def _fill_has_most(curves: GangCurves) -> Verdict:
 
 
 _MIGRATIONS = (("BGS", "MBGS"), ("GS", "MGS"))
-"""What is compared in Table 1: without migration, and with it."""
+"""The pairs compared in Table 1: without and with migration."""
 
 
 def gains_pct(curves: GangCurves, before: str, after: str) -> list[float]:
@@ -427,7 +426,7 @@ CHECKS: Mapping[str, Sequence[Check]] = {
         both(saturates("BGS", _L1, 95), saturates("MBGS", _L1, 97)),
     ),
 }
-"""Figure to the checks of its claims, in the order of ``data/claims.csv``."""
+"""Checks of the claims about each figure, in the order of ``data/claims.csv``."""
 
 
 def check_24(lines: Mapping[tuple[str, int, int | None], Line], what: str) -> Check:
@@ -480,7 +479,7 @@ def report(table: str, runs: GangRuns) -> Findings:
 
 
 def _notes(runs: GangRuns) -> tuple[str, ...]:
-    """Say what the workloads are."""
+    """Describe the workloads."""
     count = len(runs.seeds)
     return (
         f"{NODES} nodes, {runs.jobs:,} jobs of a model fitted to CTC-SP2 with {LARGE_SHARE:.0%} large jobs",
@@ -490,7 +489,7 @@ def _notes(runs: GangRuns) -> tuple[str, ...]:
 
 
 def _section(table: str, quantity: str, curves: Mapping[str, GangCurves]) -> Section:
-    """Return a quantity as a table: lines down, utilisations across."""
+    """Return a quantity as a table with a row per line and a column per utilisation."""
     name, decimals = QUANTITIES[quantity]
     rows = []
     for reading, found in curves.items():
@@ -503,7 +502,7 @@ def _section(table: str, quantity: str, curves: Mapping[str, GangCurves]) -> Sec
 
 
 def _records(table: str, reading: str, curves: GangCurves) -> list[Record]:
-    """Return all points of all curves, with the half widths of their 95% intervals, for a file."""
+    """Return one record per point of every curve, with the half width of its 95% interval."""
     records: list[Record] = []
     for label, line in LINES[table].items():
         for place, factor in enumerate(RUN_FACTORS):
@@ -517,7 +516,7 @@ def _records(table: str, reading: str, curves: GangCurves) -> list[Record]:
 
 
 def _published_sections(table: str, curves: Mapping[str, GangCurves]) -> tuple[Section, ...]:
-    """Return the numbers that stand in the text or in Table 1, beside ours."""
+    """Return the numbers of the text or of Table 1, published and ours."""
     if table == "zhang-table1":
         return tuple(_table_1(reading, one) for reading, one in curves.items())
     if table == "zhang-15":
@@ -545,7 +544,7 @@ def _table_1(reading: str, curves: GangCurves) -> Section:
 
 
 def _acceptable(curves: Mapping[str, GangCurves]) -> Section:
-    """Return up to which utilisation a slowdown of 20 is kept (section 6.3)."""
+    """Return the highest utilisation with a slowdown of at most 20 (section 6.3)."""
     rows = []
     for reading, found in curves.items():
         for row in printed("zhang-slowdown-20"):

@@ -5,8 +5,8 @@ of the trace that is not public. Slices take 200 s; estimates are of the Φ mode
 them.
 
 Backfilling in each row is read in two ways: EASY, or conservative ("each waiting job is assigned a maximum starting
-time"). Space sharing with backfilling (BF) is the same with one row. The paper's figures are not at hand as numbers:
-what it says of them in words is checked in zhang_gang.py, at equal utilisation.
+time"). Space sharing with backfilling (BF) is the same with one row. The paper's figures are
+not available as numbers; zhang_gang.py checks what the text says about them, at equal utilisation.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from gridweave.scenarios.results.schedule import SimulationResult
 
 READINGS = {"EASY": "easy", "conservative": "conservative"}
-"""Name to the backfilling in each row."""
+"""Backfilling in each row, by name."""
 
 SLICE_MS = 200_000
 SWITCHES = (0.0, 0.01, 0.02, 0.05)
-"""What a switch costs, as a part of a slice (Figures 15 to 20)."""
+"""Cost of a switch as a fraction of a slice (Figures 15 to 20)."""
 
 LEVELS = (2, 3, 5)
 TASKS = (0, 8, 16, 32, 64, 128, None)
 """Tasks that may be moved in one decision (Figure 24); None for all."""
 
 MOVE_COSTS_S = (0, 10, 20, 30)
-"""What moving a job costs (Figure 24)."""
+"""Cost of moving a job (Figure 24)."""
 
 QUANTITIES = {
     "slowdown": ("average slowdown, bounded by 10 s", 1),
@@ -58,18 +58,18 @@ QUANTITIES = {
     "short_slowdown": ("average slowdown of jobs shorter than the median", 1),
     "long_slowdown": ("average slowdown of the other jobs", 1),
 }
-"""What is kept of a simulation besides its utilisation ``rho``: name and digits behind the point."""
+"""Name and decimals of the quantities kept of a simulation, in addition to its utilisation ``rho``."""
 
 
 class Line(NamedTuple):
-    """One line of a figure: a policy, whose backfilling is that of the reading if it has any, and the estimates."""
+    """One line of a figure: a policy, which takes its backfilling from the reading, and the estimates."""
 
     policy: GangPolicy
     estimates: str = "phi:0.2"
 
 
 class GangCurve:
-    """What one line gives at the nine workloads.
+    """The results of one line at the nine workloads.
 
     Attributes
     ----------
@@ -94,13 +94,13 @@ class GangCurve:
         return mean
 
     def at(self, quantity: str, utilisation: float) -> float:
-        """Return a quantity at a utilisation, on the straight line between two workloads; NaN beyond the highest."""
+        """Interpolate a quantity linearly between workloads; NaN beyond the highest utilisation."""
         if utilisation > self.highest:
             return float("nan")
         return float(np.interp(utilisation, np.maximum.accumulate(self.rho), self.mean(quantity)))
 
     def reached(self, quantity: str, limit: float) -> float:
-        """Return the highest utilisation up to which a quantity is at most a limit; NaN if it is above at once."""
+        """Return the highest utilisation up to which a quantity is at most a limit; NaN if it starts above."""
         values = self.mean(quantity)
         above = np.flatnonzero(values > limit)
         if not len(above):
@@ -128,10 +128,10 @@ def gs(mpl: int, switch: float = 0.0, **options: Any) -> Line:
 
 BF = gang(1)
 COSTLY_MOVES: dict[str, Any] = {"migration": "all", "migration_ms": 10_000}
-"""Any number of tasks, at the cost of Figure 25; Figure 23 names no cost, but has one that offsets what moves bring."""
+"""Any number of tasks at the cost of Figure 25; Figure 23 names no cost, but has one that offsets the gain."""
 
 MOVES: dict[str, Any] = COSTLY_MOVES | {"max_tasks": 64}
-"""What Figure 25 has: 10 s, and 64 tasks, "and we choose that value for further comparisons" (section 6.6)."""
+"""Cost and tasks of Figure 25: 10 s and 64, "and we choose that value for further comparisons" (section 6.6)."""
 
 FREE_MOVES: dict[str, Any] = {"migration": "all"}
 """The best case, of Table 1: no cost, any number of tasks."""
@@ -156,7 +156,7 @@ class GangRuns:
     jobs : int
         Jobs of each workload.
     progress : callable, optional
-        Called with the number of simulations done, the number of all, and what is going on.
+        Called with the number of finished simulations, their total, and a text.
 
     Raises
     ------
@@ -197,7 +197,7 @@ class GangRuns:
         return _quantities(simulate(workload, NODES, line.policy))
 
     def _workload(self, seed: int, factor: float) -> Workload:
-        """Return the workload of a seed: the same but for the run times, whatever the factor."""
+        """Return the workload of a seed; factors change nothing but the run times."""
         rng = np.random.default_rng(seed)
         return generate_hyper_erlang(self._model, self.jobs, rng, load=BASELINE_LOAD, run_factor=factor)
 
@@ -274,7 +274,7 @@ LINES: Mapping[str, Mapping[str, Line]] = {
     "zhang-25": {"GS": gs(5), "BGS": gang(5), "MGS": gs(5, **MOVES), "MBGS": gang(5, **MOVES)},
     "zhang-table1": {"BGS": gang(5), "MBGS": gang(5, **FREE_MOVES), "GS": gs(5), "MGS": gs(5, **FREE_MOVES)},
 }
-"""Figure to its lines by name; Figure 24 has axes of its own."""
+"""Lines of each figure by name; Figure 24 has other axes."""
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("zhang-11", "zhang-12", "zhang-13", "zhang-14"), ("slowdown", "wait_s")),
@@ -289,11 +289,11 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "zhang-25": ("loss", "slowdown", "wait_s"),
     "zhang-table1": ("slowdown",),
 }
-"""Figure to the quantities that it shows."""
+"""Quantities of each figure."""
 
 
 class GangPanel(NamedTuple):
-    """One panel of a drawn figure: a quantity of some lines over utilisation."""
+    """One panel of a drawn figure: a quantity of some lines against utilisation."""
 
     title: str
     quantity: str
