@@ -27,13 +27,13 @@ import msgspec
 from measuring import write_results
 
 from gridweave.site import messages as site_messages
-from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.job import Job, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.replay import replay
 from gridweave.site.messages import ORDERS, Answer, Enqueued, JobSubmitted, RunEnded, RunStarted, StartRun
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import SiteDriver
 from gridweave.site.users.owner import OwnerPolicy

@@ -10,7 +10,7 @@ from gridweave.grid.service.cluster import FIRST_PORT, plan_of
 from gridweave.grid.service.driver import warm_up as warm_up_grid
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.site_driver import warm_up as warm_up_site
 
 SITES = (("alpha", 8), ("beta", 6), ("gamma", 4))

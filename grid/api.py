@@ -30,11 +30,11 @@ from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
 from gridweave.site.desk_messages import SiteExperience as SiteExperience  # noqa: PLC0414
 from gridweave.site.desk_messages import SiteInfo as SiteInfo  # noqa: PLC0414
-from gridweave.site.disciplines.known_times import KnownTimes as KnownTimes  # noqa: PLC0414
 from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRequest, SignalName
+from gridweave.site.known_times import KnownTimes as KnownTimes  # noqa: PLC0414
 from gridweave.site.launch import UsageCurve
 from gridweave.site.needs.known import NeedsExperience as NeedsExperience  # noqa: PLC0414
 

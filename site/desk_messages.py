@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.lifecycle import JobState
 
 MOST_LISTED = 1_000

@@ -16,7 +16,6 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.settings import SettingsChanged
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.elements import Element
 from gridweave.site.eligibility import Past
 from gridweave.site.job import (
@@ -37,6 +36,7 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.launch import ANYONE, Launch, NodeSharing, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 

@@ -21,7 +21,7 @@ from gridweave.site.batch.system import AllocationRequest, BatchPlan
 from gridweave.site.job import Accepted, JobRecord, JobRequest, Program, Resources
 from gridweave.site.lifecycle import OVER
 from gridweave.site.messages import Machine
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import GRID
 from slurm_cluster import SlurmCluster

@@ -19,7 +19,7 @@ from gridweave.grid.client.transport import Patience
 from gridweave.grid.config.reading import read_service
 from gridweave.grid.service.serve import grid_service, site_service
 from gridweave.site.job import JobRecord, Program
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from live_history import WRITES_ITS_OWN_STORY, check_journals, check_stories
 from waiting import PATIENCE_S
 

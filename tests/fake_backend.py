@@ -47,9 +47,9 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.grid.backend import Backend
-from gridweave.site.disciplines.known_times import TimesKey, in_order
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
+from gridweave.site.known_times import TimesKey, in_order
 from gridweave.site.lifecycle import OPEN
 from gridweave.site.needs.known import NeedsExperience
 

@@ -20,7 +20,7 @@ from gridweave.site.batch.system import Allocation, AllocationEnd, AllocationReq
 from gridweave.site.job import Accepted, JobRecord, JobRequest, Program
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.messages import Machine, RunStarted
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 
 NODES = 4

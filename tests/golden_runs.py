@@ -46,12 +46,10 @@ from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.scenarios.workload.table import IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.sharing.entry import SharedUse
 from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 from gridweave.site.job import Accepted, JobRequest, Program, WishKind
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
@@ -72,7 +70,9 @@ from gridweave.site.messages import (
     Wish,
 )
 from gridweave.site.policy import Limit, SitePolicy, Window
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.core import SiteCore
+from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.users.owner import OwnerPolicy
 from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
 from virtual_time import VirtualLoop

@@ -61,7 +61,7 @@ CAPABILITIES = {
     "forms": re.compile(r"JobForm|ChoosesForms|has_forms|form_of|in_form$|^forms(_problem)?$"),
     "learned times": re.compile(r"experience|KnownTimes|known_times|LearnsTimes", re.IGNORECASE),
 }
-KNOWING = ("site/disciplines/", "site/batch/", PAPERS)
+KNOWING = ("site/disciplines/", "site/batch/", "site/known_times.py", PAPERS)
 
 # Words to avoid (CONTRIBUTING.md, "Plain English"): as parts of names, as whole names, and in docstrings.
 NAME_PARTS = (
@@ -99,7 +99,7 @@ _FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 class Function:
     """A function or method of the product, those within others included."""
 
-    name: str  # as site/core.py:SiteCore.submit
+    name: str  # as site/scheduler/core.py:SiteCore.submit
     lines: int  # from def to its end
     code_lines: int  # without the docstring
     has_return: bool  # says what it returns

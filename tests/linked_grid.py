@@ -22,7 +22,7 @@ from gridweave.grid.service.serve import GridService, SiteService
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service import calls as ray_names
 from gridweave.site.service.actor import SiteActor
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door

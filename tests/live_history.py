@@ -16,7 +16,6 @@ from gridweave.grid.service.cluster import GridPlan
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.site.job import NodeIntervals
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     CommitNodes,
     EnqueueJob,
@@ -31,7 +30,8 @@ from gridweave.site.messages import (
     StartJob,
     ToGrid,
 )
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 
 # What is told first of an instant: who leaves, who was accepted, what was held, committed, started, reported.
 _LEFT, _ACCEPTED, _HELD, _COMMITTED, _STARTED, _REPORTED = range(6)

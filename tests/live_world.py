@@ -24,7 +24,6 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service import driver as grid_driver
 from gridweave.grid.service.driver import GridDriver
 from gridweave.scenarios.world.history import History, ViolationError
-from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
@@ -47,7 +46,8 @@ from gridweave.site.messages import (
 )
 from gridweave.site.messages import Machine as SiteMachine
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service import site_driver
 from gridweave.site.service.driver import as_begun

@@ -19,7 +19,7 @@ from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.desk import SiteDesk

@@ -23,7 +23,7 @@ from gridweave.site.job import After, DescribeJob, JobRequest, Program
 from gridweave.site.launch import Used
 from gridweave.site.messages import Ended, Machine, ReserveNodes, RunEnded, RunStarted, SiteChanged, Started
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.site_driver import GRID, SiteDriver
 from gridweave.version import __version__
 

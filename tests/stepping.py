@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridweave.site.core import SiteCore
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AcceptReservation,
@@ -20,6 +19,7 @@ from gridweave.site.messages import (
     StartJob,
 )
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.scheduler.core import SiteCore
 from reference.model import Job as PlainJob
 from reference.model import Limit as PlainLimit
 from reference.model import Reservation

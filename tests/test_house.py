@@ -51,6 +51,16 @@ def test_imports_point_down() -> None:
                 assert LAYERS[parts[1]] < LAYERS[own[0]], f"{file} imports {name}"
 
 
+def test_the_picture_of_the_house_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONTRIBUTING.md shows the rooms and imports of today; `python docs/draw_house.py` renews the picture."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import draw_house
+
+    page = draw_house.PAGE.read_text(encoding="utf-8")
+    assert draw_house.renewed(page) == page
+    assert page.count("-->") + page.count("==>") <= 40  # more could not be read
+
+
 def test_papers_use_only_public_documented_names() -> None:
     """gridweave-papers needs no name with a leading underscore, none of kernels, and none without a docstring."""
     files = [file for file in house.product_files() if file.startswith(house.PAPERS)]

@@ -18,7 +18,6 @@ from gridweave.cli.options import own_options
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.base import Decisions, Start, Traits
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
@@ -26,6 +25,7 @@ from gridweave.site.disciplines.entry import Entry, Played
 from gridweave.site.job import Running
 from gridweave.site.messages import JobFinished, JobSubmitted
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from reference.model import Job
 from stepping import site_job, step

@@ -22,10 +22,10 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.channel import Packet
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Accepted, Declined, JobRecord
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import GridMessage, LiveSiteCommand, LiveSiteEvent, Machine, Order, Report, SiteMessage
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import ArrayState
 from net_builders import drawn_model
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from gridweave.grid.config.toml import convert_table, parse_toml, text_of_file
-from gridweave.site.disciplines.known_times import KnownTimes
+from gridweave.site.known_times import KnownTimes
 
 
 class _Tables(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,8 +12,8 @@ from gridweave.grid.meta.traffic import KnownTraffic
 from gridweave.grid.policy import MAPPINGS, SELECTIONS, GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.settings import Changeable
-from gridweave.site.contract import ALONE_MS
 from gridweave.site.needs.known import UsualNeeds
+from gridweave.site.scheduler.contract import ALONE_MS
 
 
 def changeable_of(policy: GridPolicy) -> Changeable:

@@ -26,12 +26,11 @@ from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.batch.entry import SlurmTable
 from gridweave.site.batch.policy import NAME
 from gridweave.site.batch.service.actor import BatchSiteActor
 from gridweave.site.batch.service.site import check_plan
+from gridweave.site.batch.slurm.entry import SlurmTable
 from gridweave.site.batch.system import BatchPlan
-from gridweave.site.contract import ALONE_MS
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
@@ -40,7 +39,8 @@ from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.service.actor import SiteActor
 from gridweave.site.service.agent_actor import AgentActor
 from gridweave.site.service.calls import (

@@ -18,7 +18,6 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.jit import one_at_a_time
 from gridweave.settings import Changeable
-from gridweave.site.contract import ALONE_MS
 from gridweave.site.job import Accepted, Declined, JobRequest, Program, Resources
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
@@ -42,6 +41,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.needs.known import UsualNeeds
+from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send, as_begun
 

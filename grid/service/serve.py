@@ -46,7 +46,7 @@ from gridweave.grid.service.ray import (
 from gridweave.grid.service.signals import ended_in_order, signals_held
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.maxima import NO_MAXIMA, Maxima
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.calls import (
     GATEWAY_ACTOR,
     GRID_ACTOR,

@@ -22,7 +22,6 @@ from gridweave.scenarios.workload.columns import RESOURCE_COLUMNS
 from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.site_events import Request, ReservationAnswer
 from gridweave.scenarios.workload.table import IntArray, Workload
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import traits_of
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
@@ -42,6 +41,7 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+from gridweave.site.scheduler.core import SiteCore
 
 _Struct = TypeVar("_Struct")
 

@@ -19,10 +19,10 @@ from gridweave.scenarios.live.submissions import REAL_TIME
 from gridweave.scenarios.scenario.build import Built
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Network
-from gridweave.site.contract import ALONE_MS, RENDEZVOUS_MS
 from gridweave.site.disciplines.dictionary import deciding, traits_of
 from gridweave.site.job import JobRecord
 from gridweave.site.launch import MachineRules
+from gridweave.site.scheduler.contract import ALONE_MS, RENDEZVOUS_MS
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.users.owner import policy_label
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gridweave.errors import GridweaveError, OptionError
 from gridweave.scenarios.workload.estimates import number_of
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
-from gridweave.site.disciplines.known_times import KnownTimes
+from gridweave.site.known_times import KnownTimes
 
 FORMS = "keep, lognormal:X (0 < X <= 10: standard deviation / mean) or experience:FILE.toml"
 

@@ -25,12 +25,12 @@ from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, Ro
 from gridweave.scenarios.world.traffic import LinkTraffic, WorldLinks
 from gridweave.scenarios.world.works import Ran, WorldJob, WorldLengths
 from gridweave.scenarios.world.world import World
-from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.dictionary import traits_of
 from gridweave.site.disciplines.dynp.figures import TuningUse
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.users.owner import OwnerPolicy
 
 

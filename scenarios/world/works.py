@@ -12,7 +12,6 @@ from gridweave.grid.sends import Sends
 from gridweave.scenarios.batch.stepped import RunningWork
 from gridweave.scenarios.world.history import History
 from gridweave.scenarios.world.traffic import JobRate, LinkTraffic
-from gridweave.site.contract import OWN, ContractCore, ContractEvent
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
@@ -29,6 +28,7 @@ from gridweave.site.messages import (
     ReserveNodes,
     StartJob,
 )
+from gridweave.site.scheduler.contract import OWN, ContractCore, ContractEvent
 
 _NEVER = int(NEVER_MS)
 

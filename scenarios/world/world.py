@@ -29,7 +29,6 @@ from gridweave.scenarios.world.connections import GRID, GRID_END, PACKET, RESEND
 from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.traffic import WorldLinks
 from gridweave.scenarios.world.works import Works, WorldJob, WorldLengths
-from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import (
@@ -55,6 +54,7 @@ from gridweave.site.messages import (
     StartJob,
     ToGrid,
 )
+from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 
 LOOK_EVERY = 4096
 """Instants between two checks for progress."""

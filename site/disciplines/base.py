@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.known_times import KnownTimes
 
 MOST_PASSES = 10_000
 """Passes of a copy after which `Discipline.expected_run` gives up on a job that never starts."""

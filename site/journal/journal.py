@@ -94,7 +94,7 @@ class Journal(JournalReader):
     Examples
     --------
     >>> from gridweave.site.messages import Event, Job, JobSubmitted
-    >>> from gridweave.site.core import SiteCore
+    >>> from gridweave.site.scheduler.core import SiteCore
     >>> from gridweave.site.policy import SitePolicy
     >>> import tempfile, pathlib
     >>> folder = tempfile.TemporaryDirectory()

@@ -31,7 +31,7 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
     from gridweave.site.desk_messages import LinkStatus
-    from gridweave.site.runs import SiteSettings
+    from gridweave.site.run.runs import SiteSettings
     from gridweave.site.service.desk import Desk, SiteDesk
     from gridweave.site.service.link import Link, LinkEnd
     from gridweave.site.service.site_driver import SiteDriver

@@ -37,11 +37,11 @@ from gridweave.site.desk_messages import (
     matches,
     page_of,
 )
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import ExperienceEdited, Quoted

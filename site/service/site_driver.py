@@ -13,7 +13,6 @@ from gridweave.errors import InputError
 from gridweave.jit import one_at_a_time
 from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest, Program, Resources
 from gridweave.site.journal.journal import Journal
-from gridweave.site.live import LiveSite
 from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import (
     ENCODER,
@@ -39,7 +38,8 @@ from gridweave.site.messages import (
     TellGrid,
     UserSubmitted,
 )
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send, as_begun
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from gridweave.scenarios.sweep.api import SweepResult, sweep
     from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.workload.table import Workload
-    from gridweave.site.core import SiteCore
     from gridweave.site.job import After, JobRequest, Program
     from gridweave.site.launch import Call
     from gridweave.site.policy import Limit, SitePolicy, Window
+    from gridweave.site.scheduler.core import SiteCore
 
 _HOMES = {
     "After": "gridweave.site.job",
@@ -51,7 +51,7 @@ _HOMES = {
     "Program": "gridweave.site.job",
     "RefusedError": "gridweave.errors",
     "SimulationResult": "gridweave.scenarios.results.schedule",
-    "SiteCore": "gridweave.site.core",
+    "SiteCore": "gridweave.site.scheduler.core",
     "SitePolicy": "gridweave.site.policy",
     "SweepResult": "gridweave.scenarios.sweep.api",
     "SyncClient": "gridweave.grid.client.sync",

@@ -9,7 +9,6 @@ import numpy as np
 
 from gridweave.errors import OptionError
 from gridweave.site.allocation import bits_of
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.base import Discipline, Traits
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.disciplines.entry import Entry, Policy
@@ -27,6 +26,7 @@ from gridweave.site.messages import (
     MoveJob,
     StartJob,
 )
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 
 STEPS = 60

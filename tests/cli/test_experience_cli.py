@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.site.contract import ContractEvent
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import JobUsage
+from gridweave.site.scheduler.contract import ContractEvent
 from gridweave.values import parse_bytes
 
 Shell = Callable[..., tuple[int, str, str]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_helpers import Elsewhere
-from gridweave.site.disciplines.known_times import KnownTimes, experience_text
+from gridweave.site.known_times import KnownTimes, experience_text
 
 Shell = Callable[..., tuple[int, str, str]]
 

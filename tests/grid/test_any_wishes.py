@@ -24,7 +24,6 @@ from gridweave.grid.messages import (
 )
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract import ContractCore
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     CommitNodes,
@@ -40,6 +39,7 @@ from gridweave.site.messages import (
     ToGrid,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.state import dump_state, read_state
 
 RETRY_MS, LEASE_MS, MARGIN_MS = 1_000, 5_000, 100

@@ -14,7 +14,6 @@ from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.contract import ALONE_MS
 from gridweave.site.job import (
     Accepted,
     Declined,
@@ -53,6 +52,7 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
+from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.state import dump_state, read_state
 from stepping import do
 

@@ -18,7 +18,6 @@ from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import JobRequest, Noted, Program
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_left, work_of
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     Machine,
     MachineJoined,
@@ -30,7 +29,8 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from shared_jobs import random_workload, workload_of
 
 MINUTE = 60_000

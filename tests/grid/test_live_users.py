@@ -13,7 +13,6 @@ from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Noted, Program
 from gridweave.site.launch import TakenUsers
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     Ended,
     Enqueued,
@@ -36,7 +35,8 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
 
 NORTH, SOUTH = 0, 1

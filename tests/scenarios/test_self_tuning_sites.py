@@ -9,9 +9,9 @@ from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_scenario
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.live import OWN_IDS, LiveSite
 from gridweave.site.messages import Machine, UserSubmitted
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import OWN_IDS, LiveSite
 
 MINUTE_MS = 60_000
 

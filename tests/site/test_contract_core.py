@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.contract import OWN, ContractCore
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
@@ -51,6 +50,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.contract import OWN, ContractCore
 from gridweave.site.users.owner import OwnerPolicy
 
 RENDEZVOUS_MS = 500

@@ -6,7 +6,6 @@ import pytest
 
 from builders import week_beginning
 from gridweave.errors import InputError
-from gridweave.site.core import SiteCore
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AcceptReservation,
@@ -23,6 +22,7 @@ from gridweave.site.messages import (
     StartJob,
 )
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.scheduler.core import SiteCore
 
 HOUR_MS = 3_600_000
 

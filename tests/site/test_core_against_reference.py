@@ -18,7 +18,7 @@ from builders import (
     reservation_lists,
     week_beginning,
 )
-from gridweave.site.core import SiteCore
+from gridweave.site.scheduler.core import SiteCore
 from reference.simulation import simulate as simulate_reference
 from stepping import is_expressible, site_limit, site_policy, step
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE, work_of
@@ -24,6 +23,7 @@ from gridweave.site.messages import (
     ToGrid,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.contract import ContractCore
 
 HALF = RATE_ONE // 2
 

@@ -13,7 +13,6 @@ from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import DescribeJob, JobForm, JobRequest, Noted, Program, SignalName, WishKind
 from gridweave.site.launch import Outcome
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     CancelJob,
     CommitNodes,
@@ -30,7 +29,8 @@ from gridweave.site.messages import (
     UserSubmitted,
     Wish,
 )
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
 
 OWN = 1_000_000_000_001

@@ -9,10 +9,10 @@ import pytest
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
-from gridweave.site.live import OWN_IDS, LiveSite
 from gridweave.site.messages import EnqueueJob, Machine, ReserveNodes, UserSubmitted, Wish
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import OWN_IDS, LiveSite
 from gridweave.site.state import dump_state
 from gridweave.site.users.owner import OwnerPolicy
 

@@ -9,10 +9,9 @@ import pytest
 
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Program, RecordUsage
-from gridweave.site.live import LiveSite
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.messages import (
     ExperienceEdited,
     Machine,
@@ -27,7 +26,8 @@ from gridweave.site.messages import (
     Wish,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
 
 NEVER = "none of its forms fits a machine or a cluster in service here"

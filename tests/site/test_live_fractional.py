@@ -21,7 +21,6 @@ from gridweave.site.job import (
     request_problem,
 )
 from gridweave.site.launch import NodePart
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     EndRun,
     Machine,
@@ -31,7 +30,8 @@ from gridweave.site.messages import (
     StartRun,
     UserSubmitted,
 )
-from gridweave.site.runs import PACE_MARGIN_MS, SiteSettings
+from gridweave.site.run.runs import PACE_MARGIN_MS, SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from stepping import do
 
 OWN = 1_000_000_000_001

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.job import (
     Declined,
@@ -19,7 +18,6 @@ from gridweave.site.job import (
     WishKind,
 )
 from gridweave.site.launch import Outcome
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     EndRun,
     EnqueueJob,
@@ -36,7 +34,9 @@ from gridweave.site.messages import (
     UserSubmitted,
     Wish,
 )
-from gridweave.site.runs import PACE_MARGIN_MS, SiteSettings
+from gridweave.site.run.runs import PACE_MARGIN_MS, SiteSettings
+from gridweave.site.scheduler.contract import ContractCore
+from gridweave.site.scheduler.live import LiveSite
 
 OWN = 1_000_000_000_001
 TWO = (Machine(name="a", nodes=2, ports=(2000, 2002)), Machine(name="b", nodes=2, ports=(3000, 3001)))

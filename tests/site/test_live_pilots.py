@@ -8,7 +8,6 @@ from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.job import JobRequest, Program
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     AskSeen,
     BatchSeen,
@@ -22,7 +21,8 @@ from gridweave.site.messages import (
 )
 from gridweave.site.nodes.source import PILOT
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 
 MINUTE = 60_000
 FIRST = 1_000_000_000_001

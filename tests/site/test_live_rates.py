@@ -11,7 +11,6 @@ from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.sharing.policy import VARIANTS, SharedNodes
 from gridweave.site.job import DescribeJob, JobRequest, Program, Resources
 from gridweave.site.kernels.work import RATE_ONE
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     CommitNodes,
     Machine,
@@ -23,7 +22,8 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from stepping import do
 
 OWN = 1_000_000_000_001

@@ -9,9 +9,9 @@ import pytest
 from gridweave.site.job import DescribeJob, JobRequest, NodeIntervals, Program
 from gridweave.site.launch import RankReport, Used
 from gridweave.site.messages import ConfirmRun, EndRun, Machine, RunEnded, StartJob, StartRun
-from gridweave.site.needs.make_run import make_run
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import MOST_CODES, Run, SiteSettings, repeated_orders
+from gridweave.site.run.make_run import make_run
+from gridweave.site.run.runs import MOST_CODES, Run, SiteSettings, repeated_orders
 
 SETTINGS = SiteSettings(
     name="north",

@@ -10,11 +10,11 @@ import pytest
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import DescribeJob, JobRequest, Noted, Program, RecordEnded, Resources
 from gridweave.site.launch import NodeSharing
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import Machine, PaceRun, ReserveNodes, RunEnded, RunStarted, StartRun
 from gridweave.site.messages import UserSubmitted as Submitted
 from gridweave.site.needs.known import UsualNeeds
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from stepping import do
 
 OWN = 1_000_000_000_001

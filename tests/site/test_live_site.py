@@ -25,7 +25,6 @@ from gridweave.site.job import (
 )
 from gridweave.site.journal.records import Codec, digest
 from gridweave.site.launch import RankReport, Used
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     CancelJob,
     CommitNodes,
@@ -65,7 +64,8 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
 from stepping import do
 

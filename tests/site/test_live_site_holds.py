@@ -6,7 +6,6 @@ from typing import Any
 
 from gridweave.site.eligibility import Past
 from gridweave.site.job import OWN_IDS, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import (
     Machine,
     RunEnded,
@@ -16,7 +15,8 @@ from gridweave.site.messages import (
     Wish,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 from stepping import do
 
 FIRST = OWN_IDS + 1

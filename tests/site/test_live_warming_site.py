@@ -8,7 +8,7 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.site_driver import warm_up
 
 POLICIES = [SitePolicy(), SitePolicy(discipline="planning"), SitePolicy(backfill="conservative"), SharedNodes()]

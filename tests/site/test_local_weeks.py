@@ -13,9 +13,9 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.job import Job
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import Command, JobFinished, JobSubmitted, StartJob
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.scheduler.live import LiveSite
 
 HOUR_MS = 3_600_000
 WORKDAYS = Limit(wider_than=1, window=Window(days=(0, 1, 2, 3, 4), from_ms=8 * HOUR_MS, to_ms=18 * HOUR_MS))

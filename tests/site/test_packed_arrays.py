@@ -9,10 +9,10 @@ import pytest
 
 from gridweave.site.elements import Element, Ranges
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program, request_problem
-from gridweave.site.live import LiveSite
 from gridweave.site.messages import Machine, MachineForgotten, RunEnded, RunStarted, StartRun, UserSubmitted
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import LiveSite
 
 OWN = 1_000_000_000_001
 

@@ -40,13 +40,13 @@ from gridweave.site.disciplines.heterogeneous.running import (
     those_that_may_stay,
     work_limit_ms,
 )
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import level_of, why_not_allowed
 from gridweave.site.explain import SiteReason, ahead_text, evicted_text, with_evictions
 from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.state import CoreState
 from gridweave.site.times import when_text
 

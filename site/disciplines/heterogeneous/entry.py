@@ -17,8 +17,8 @@ from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
 from gridweave.site.disciplines.heterogeneous.policy import NAME, PREDICTIONS, HeterogeneousPolicy
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import EVERYBODY, EVICTED, PAUSE, Level, times_by_level
+from gridweave.site.known_times import KnownTimes
 
 
 class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

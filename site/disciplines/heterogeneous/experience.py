@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from gridweave.site.disciplines.heterogeneous.machines import MOST_KINDS, Inventory, Speeds, Team, class_of
 from gridweave.site.disciplines.heterogeneous.running import WaitingJob, work_limit_ms
-from gridweave.site.disciplines.known_times import KnownTimes, Name, TimesKey, experience_text, in_order, name_text
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.known_times import KnownTimes, Name, TimesKey, experience_text, in_order, name_text
 
 IntArray = npt.NDArray[np.int64]
 

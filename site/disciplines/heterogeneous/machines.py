@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import MachineArrays
 from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays
-from gridweave.site.disciplines.known_times import name_text
 from gridweave.site.job import MOST_SPEED, Job, JobForm
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.known_times import name_text
 
 MOST_KINDS = 10_000
 """Of so many kinds of jobs a site keeps at most how fast they run where."""

@@ -9,8 +9,8 @@ import msgspec
 from gridweave.errors import OptionError, not_known
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import EVERYBODY, PAUSE, Level, level_problems, option_problems
+from gridweave.site.known_times import KnownTimes
 
 NAME = "heterogeneous"
 """Of the discipline."""

@@ -21,10 +21,10 @@ from gridweave.values import parse_bytes
 if TYPE_CHECKING:
     from gridweave.grid.api import LearntSplit, SiteExperience
     from gridweave.grid.client.client import Client
-    from gridweave.site.disciplines.known_times import KnownTimes, TimesKey
     from gridweave.site.journal.experience import Learnt
     from gridweave.site.journal.records import Quantiles
     from gridweave.site.journal.suggest import Rule, Trial
+    from gridweave.site.known_times import KnownTimes, TimesKey
     from gridweave.site.needs.known import NeedsExperience
 
 Journals = Annotated[
@@ -109,7 +109,7 @@ class _Edit(NamedTuple):
 
     def wanted(self, known: Sequence[KnownTimes]) -> list[KnownTimes]:
         """Return what is shown."""
-        from gridweave.site.disciplines.known_times import name_text
+        from gridweave.site.known_times import name_text
 
         return [
             one
@@ -357,7 +357,7 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
 def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
     """Show the tables of a file; it is written anew if they are edited."""
     from gridweave.grid.config.known_times import read_known_times
-    from gridweave.site.disciplines.known_times import in_order
+    from gridweave.site.known_times import in_order
 
     known, others = read_known_times(Path(file))
     changes = edit.changes(known)
@@ -369,7 +369,7 @@ def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
 
 
 def _show_times(reach: Reach, known: Sequence[KnownTimes], edit: _Edit, out: str | None) -> None:
-    from gridweave.site.disciplines.known_times import experience_text
+    from gridweave.site.known_times import experience_text
 
     shown = edit.wanted(known)
     if out is not None:
@@ -426,7 +426,7 @@ def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
 
 def _whose(option: str, text: str) -> KnownTimes:
     """Return times of 0 runs of what ``CLASS@RESOURCE``, ``CLASS`` or ``user:NAME`` names."""
-    from gridweave.site.disciplines.known_times import KnownTimes
+    from gridweave.site.known_times import KnownTimes
 
     text = text.strip()
     name, _, resource = (part.strip() for part in text.removeprefix(_USER).partition("@"))

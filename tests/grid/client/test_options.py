@@ -56,7 +56,7 @@ def test_every_option_can_be_written_somewhere_and_has_help() -> None:
         assert option.help.endswith((".", ")")), key
 
 
-@pytest.mark.parametrize("file", ["site/live.py", "site/launch.py", "grid/control/placing.py"])
+@pytest.mark.parametrize("file", ["site/scheduler/live.py", "site/launch.py", "grid/control/placing.py"])
 def test_a_flag_that_a_site_or_the_grid_names_is_there(file: str) -> None:
     """Sites know nothing of the command, but tell its users what to write instead."""
     text = (Path(__file__).parents[3] / file).read_text(encoding="utf-8")

@@ -10,10 +10,10 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.batch.outlook import free_steps
 from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.batch.system import BatchView
-from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.job import Job
 from gridweave.site.messages import AskSeen, BatchSeen, EnqueueJob, JobFinished, RequestQuote, StartJob, ToGrid
 from gridweave.site.nodes.source import NodeRequest
+from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 
 RETRY_MS = 60_000
 HOUR_MS = 3_600_000

@@ -20,11 +20,11 @@ from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.contract import ContractCore
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import JobFinished, Quoted, Refused, RequestQuote, ReserveNodes, RunsLate, Started, ToGrid
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.state import dump_state, read_state
 from gridweave.site.users.owner import OwnerPolicy
 from reference.full_sharing import Running, Waiting, taken

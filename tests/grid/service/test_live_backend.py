@@ -21,9 +21,9 @@ from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid

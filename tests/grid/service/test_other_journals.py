@@ -17,7 +17,7 @@ from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.driver import Driver
 from gridweave.site.service.site_driver import GRID, SiteDriver

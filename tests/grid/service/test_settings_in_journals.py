@@ -20,7 +20,7 @@ from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.tables import head
 from gridweave.site.messages import Machine, RunEnded, RunStarted, StartRun
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import Runs, SiteSettings
+from gridweave.site.run.runs import Runs, SiteSettings
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.driver import Driver

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from builders import Case, cases, planning_options, queue_options, reservation_lists, to_workload
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
-from gridweave.site.core import SiteCore
 from gridweave.site.messages import CloseReservation, JobFinished, JobSubmitted, OpenReservation, StartJob
+from gridweave.site.scheduler.core import SiteCore
 from reference.model import Job
 from reference.ordering import ORDERS
 from stepping import site_job, site_policy, step

@@ -26,8 +26,8 @@ from gridweave.scenarios.world.history import History, ViolationError
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.world import LOOK_EVERY, PATIENCE_INSTANTS, PATIENCE_MS, Watchdog
 from gridweave.site.allocation import NodePool
-from gridweave.site.contract import ContractCore
 from gridweave.site.messages import CommitNodes, Ended, LeaseEnded, ToGrid
+from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.users.owner import GridShare
 
 GOOD = Network(latency_ms=20)

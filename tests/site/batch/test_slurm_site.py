@@ -26,7 +26,7 @@ from gridweave.site.launch import MachineRules
 from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import Machine
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.calls import answer_of, encode, question
 from gridweave.site.service.clock import Clock
 from slurm_cluster import SlurmCluster, running_cluster

@@ -6,8 +6,6 @@ import msgspec
 
 from gridweave.site.batch.per_job import FIRST_PAUSE_MS, MOST_LOST
 from gridweave.site.batch.policy import BatchPolicy
-from gridweave.site.contract import ContractCore
-from gridweave.site.core import SiteCore
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AskSeen,
@@ -30,6 +28,8 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
+from gridweave.site.scheduler.contract import ContractCore
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.times import LONGEST_PAUSE_MS
 from gridweave.site.users.owner import OwnerPolicy
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import read_policy
 from gridweave.site.disciplines.dynp.kernels.deciding import CASES, case_of, decide
 from gridweave.site.disciplines.dynp.policy import THREE, CalendarEntry, DynPPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import JobFinished, JobSubmitted, StartJob
 from gridweave.site.policy import Window
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 
 HOUR_MS = 3_600_000

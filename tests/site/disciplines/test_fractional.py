@@ -15,7 +15,6 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.bound import stretch_bound
 from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.fractional.averages import average_yields
 from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups
@@ -28,6 +27,7 @@ from gridweave.site.job import Job, Resources, TaskGroup, needs_of_groups
 from gridweave.site.kernels.parts import GROUP_COLUMNS, UNIT, parts_of_node
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import ChangeRate, JobSubmitted, MoveJob, RefuseJob, StartJob
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state
 from reference import fractional as reference
 

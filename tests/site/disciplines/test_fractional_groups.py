@@ -14,12 +14,12 @@ from gridweave.scenarios.results.bound import stretch_bound
 from gridweave.scenarios.workload.needs import NEED_COLUMNS, check_needs, cpu_needs, needs_of, with_groups, with_needs
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.allocation import nodes_of_groups
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.job import Job, TaskGroup, needs_of_groups
 from gridweave.site.kernels.parts import NeedsOfTasks
 from gridweave.site.messages import JobSubmitted
+from gridweave.site.scheduler.core import SiteCore
 
 
 def random_jobs(rng: np.random.Generator, count: int) -> Workload:

@@ -9,7 +9,6 @@ from gridweave import simulate
 from gridweave.errors import GridweaveError
 from gridweave.scenarios.batch.one_site import SiteRun
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.kernels.phases import (
     PROMISED,
@@ -26,6 +25,7 @@ from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.state import UNPLACED_MS
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import ChangeRate, JobCancelled, JobFinished, JobSubmitted, MoveJob, StartJob
+from gridweave.site.scheduler.core import SiteCore
 from reference.gang import GangReference
 
 

@@ -15,18 +15,16 @@ from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.contract import ContractCore
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import entry_named, read_policy
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous, IntArray, LevelJobs
 from gridweave.site.disciplines.heterogeneous.entry import HeterogeneousTable
 from gridweave.site.disciplines.heterogeneous.experience import ExperienceDatabase
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.messages import (
     ChangeRate,
     CommitNodes,
@@ -41,6 +39,8 @@ from gridweave.site.messages import (
     SiteRestarted,
     StartJob,
 )
+from gridweave.site.scheduler.contract import ContractCore
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 
 S_MS = 1000

@@ -11,7 +11,6 @@ import pytest
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
@@ -19,6 +18,7 @@ from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, JobForm
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.messages import ChangeRate, Command, EvictJob, JobFinished, JobSubmitted, StartJob
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from reference.pauses import PausedJob, play_pauses
 

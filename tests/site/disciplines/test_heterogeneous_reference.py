@@ -9,13 +9,13 @@ import pytest
 
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.stepped import RunningWork
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, JobForm
 from gridweave.site.messages import ChangeRate, Command, EvictJob, JobFinished, JobSubmitted, StartJob
+from gridweave.site.scheduler.core import SiteCore
 from reference.different_machines import Story, play
 
 Arrival = tuple[int, Job, int]

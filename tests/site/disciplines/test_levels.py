@@ -12,7 +12,6 @@ from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.workload.table import Workload
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dictionary import read_policy
 from gridweave.site.disciplines.levels.entry import LevelsTable
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
@@ -20,6 +19,7 @@ from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job
 from gridweave.site.messages import EvictJob, JobFinished, JobSubmitted, RefuseJob, StartJob
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from reference import levels as reference
 from reference import model

@@ -17,10 +17,10 @@ from gridweave.site.disciplines.optimal.discipline import Optimal
 from gridweave.site.disciplines.optimal.instance import Instance
 from gridweave.site.disciplines.optimal.policy import OptimalPolicy
 from gridweave.site.job import Job, JobRequest, Program
-from gridweave.site.live import OWN_IDS, LiveSite
 from gridweave.site.messages import Machine, UserSubmitted
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
+from gridweave.site.scheduler.live import OWN_IDS, LiveSite
 
 NODES = 8
 S_MS = 1000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.sharing.discipline import SharedDiscipline
 from gridweave.site.disciplines.sharing.policy import NodeKind, SharedNodes, SharingPolicy
 from gridweave.site.job import Job, Resources
@@ -22,6 +21,7 @@ from gridweave.site.messages import (
     ReservationRequested,
     StartJob,
 )
+from gridweave.site.scheduler.core import SiteCore
 
 HOUR_MS = 3_600_000
 ON_CPU = Resources(cpu=0.9, network=0.1, disk=0.0, memory=0.5)

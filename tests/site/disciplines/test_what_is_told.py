@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gridweave.site.allocation import bits_of
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
@@ -30,6 +29,7 @@ from gridweave.site.messages import (
     StartJob,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state
 
 NODES = 6

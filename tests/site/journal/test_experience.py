@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError, OptionError
-from gridweave.site.contract import ContractEvent
 from gridweave.site.journal.experience import learn, read_usage
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import Group, JobUsage
 from gridweave.site.journal.suggest import Rule, suggest
+from gridweave.site.scheduler.contract import ContractEvent
 
 
 def used(number: int, user: str | int | None, job_class: str | None = None, at_ms: int | None = None) -> JobUsage:

@@ -14,13 +14,13 @@ import pytest
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.messages import GridJobCancelled
-from gridweave.site.contract import ContractEvent
 from gridweave.site.job import Job
 from gridweave.site.journal import journal as journal_module
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import ChannelState, Experience, JobUsage, Note, quantiles
 from gridweave.site.messages import Answer, JobCancelled, JobFinished, JobSubmitted, Reserved, Started
+from gridweave.site.scheduler.contract import ContractEvent
 
 Open = Callable[..., Journal]
 

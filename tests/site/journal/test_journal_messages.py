@@ -15,7 +15,6 @@ from gridweave.grid.sends import JobData, Sends
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import PairMeasured
 from gridweave.site.channel import Channel, Packet
-from gridweave.site.contract import ContractEvent
 from gridweave.site.job import Job, Resources
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import ChannelState, Codec
@@ -37,6 +36,7 @@ from gridweave.site.messages import (
     SiteRestarted,
     Started,
 )
+from gridweave.site.scheduler.contract import ContractEvent
 
 
 @pytest.mark.parametrize("union", [ContractEvent, GridEvent, Request, Answer])

@@ -22,8 +22,6 @@ from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.contract import ContractCore, ContractEvent
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Job
 from gridweave.site.journal.journal import Journal
@@ -41,6 +39,8 @@ from gridweave.site.messages import (
     StartJob,
 )
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.contract import ContractCore, ContractEvent
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from gridweave.site.users.owner import OwnerPolicy
 from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns

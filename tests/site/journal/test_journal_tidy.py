@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import func, select
 
 from alike import differences
-from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.journal import tables
 from gridweave.site.journal.journal import Journal
@@ -23,6 +22,7 @@ from gridweave.site.journal.records import JobUsage
 from gridweave.site.journal.replay import replay
 from gridweave.site.messages import Job, JobFinished, JobSubmitted
 from gridweave.site.policy import SitePolicy
+from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 from postgresql import running_server
 
 JOBS, EVERY = 60, 10

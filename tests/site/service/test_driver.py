@@ -29,7 +29,7 @@ from gridweave.site.messages import (
     StartRun,
 )
 from gridweave.site.policy import SitePolicy
-from gridweave.site.runs import SiteSettings
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service import driver as driver_module
 from gridweave.site.service.site_driver import GRID, SiteDriver
 

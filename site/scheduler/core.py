@@ -18,10 +18,10 @@ from gridweave.errors import InputError
 from gridweave.site.allocation import bits_of, intervals_of
 from gridweave.site.disciplines.base import Decisions, Eviction, ExpectedRun, SharedOffer
 from gridweave.site.disciplines.entry import Policy
-from gridweave.site.disciplines.known_times import KnownTimes
 from gridweave.site.explain import SiteReason, free_text, nodes_text, offer_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,

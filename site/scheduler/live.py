@@ -14,7 +14,6 @@ import msgspec
 
 from gridweave.settings import SettingsChanged, settings_as
 from gridweave.site.allocation import NO_PORT, Port
-from gridweave.site.contract import ContractCore, ContractEvent
 from gridweave.site.elements import count_of, of_attempt
 from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
@@ -71,8 +70,9 @@ from gridweave.site.messages import (
     Wish,
     Withdrawn,
 )
-from gridweave.site.needs.make_run import make_run
-from gridweave.site.runs import Run, Runs, RunsState, SiteSettings
+from gridweave.site.run.make_run import make_run
+from gridweave.site.run.runs import Run, Runs, RunsState, SiteSettings
+from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 from gridweave.site.state import CoreState, hand_over, with_parts
 from gridweave.site.times import end_of_processes_ms
 from gridweave.site.users.book import BookState, JobBook

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.base import SharedOffer
 from gridweave.site.job import Job, why_impossible
 from gridweave.site.messages import Quoted, RequestQuote, RunsLate, ToGrid
+from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.users.owner import GridJob
 
 

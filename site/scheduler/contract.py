@@ -11,7 +11,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from gridweave.site.core import SiteCore
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.explain import Forecast, SiteReason, forecast_at
 from gridweave.site.job import Job, why_impossible
@@ -66,7 +65,8 @@ from gridweave.site.messages import (
     WithdrawJob,
     Withdrawn,
 )
-from gridweave.site.needs.offers import new_rate, untold_job, why_not_placed, with_offer
+from gridweave.site.scheduler.core import SiteCore
+from gridweave.site.scheduler.offers import new_rate, untold_job, why_not_placed, with_offer
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import span_text
 from gridweave.site.users.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment

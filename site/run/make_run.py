@@ -10,7 +10,7 @@ from gridweave.site.job import DescribeJob, NodeIntervals, part_of_nodes, task_g
 from gridweave.site.launch import Launch, NodePart, Rank
 from gridweave.site.messages import StartJob
 from gridweave.site.needs.beside import SharedTime
-from gridweave.site.runs import Piece, Run, SiteSettings
+from gridweave.site.run.runs import Piece, Run, SiteSettings
 
 
 def make_run(

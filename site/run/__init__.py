@@ -1,0 +1,1 @@
+"""From a job that starts to orders for machines."""
