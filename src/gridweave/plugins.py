@@ -24,7 +24,7 @@ def own_entry_points(group: str) -> dict[str, str]:
     except FileNotFoundError:
         project = {}
     if project.get("name") == OWN:
-        return dict(project["entry-points"][group])
+        return dict(project["entry-points"].get(group, {}))
     return {point.name: point.value for point in metadata.distribution(OWN).entry_points.select(group=group)}
 
 

@@ -7,41 +7,39 @@ The commands of gridweave itself cannot be replaced.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any
 
 from gridweave.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 GROUP = "gridweave.commands"
 
 OFFERED = {"reproduce": "gridweave-papers (in a checkout: pip install ./papers)"}
-"""Command to the package that has it, for packages of ours."""
+"""Package of each command that this repository offers in a package of its own."""
 
 
-def installed() -> dict[str, EntryPoint]:
-    """Return the entry point of each added command, sorted by name."""
-    from importlib.metadata import entry_points  # commands that always exist start 10 ms sooner without it
+def installed() -> dict[str, str]:
+    """Return the added commands as ``module:attribute``, by name in alphabetical order."""
+    from gridweave.plugins import all_entry_points  # commands that always exist start 10 ms sooner without it
 
-    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
+    return all_entry_points(GROUP)
 
 
-def find(name: str) -> EntryPoint | None:
-    """Return the entry point of a command, or None if there is no such command.
+def find(name: str) -> str | None:
+    """Return an added command as ``module:attribute``, or None if there is no such command.
 
     Raises
     ------
     UnavailableError
-        If a package of ours has the command and is not installed.
+        If a package of this repository has the command and is not installed.
     """
-    entry = installed().get(name)
-    if entry is None and name in OFFERED:
+    place = installed().get(name)
+    if place is None and name in OFFERED:
         raise UnavailableError(f"{name} is not installed; install {OFFERED[name]}")
-    return entry
+    return place
 
 
-def load(entry: EntryPoint) -> Any:
+def load(name: str, place: str) -> Any:
     """Import an added command.
 
     Raises
@@ -49,8 +47,8 @@ def load(entry: EntryPoint) -> Any:
     UnavailableError
         If the import fails, whatever it raises.
     """
+    module, _, attribute = place.partition(":")
     try:
-        return entry.load()
+        return getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        package = entry.dist.name if entry.dist else entry.module
-        raise UnavailableError(f"{entry.name}: cannot import {entry.value} from {package}: {error}") from error
+        raise UnavailableError(f"{name}: cannot import {place}: {error}") from error

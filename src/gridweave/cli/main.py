@@ -79,8 +79,8 @@ def make_app(only: str | None = None) -> typer.Typer:
         (heading, file, name) for heading, files in _FILES.items() for file, names in files for name in names.split()
     ]
     is_built_in = only in {name for _, _, name in places}
-    entry = None if only is None or is_built_in or only.startswith("-") else extensions.find(only)
-    is_one = is_built_in or entry is not None
+    added = None if only is None or is_built_in or only.startswith("-") else extensions.find(only)
+    is_one = is_built_in or added is not None
     app = typer.Typer(
         name="gridweave",
         help="Schedules parallel jobs over several sites as if they were one machine.",
@@ -95,8 +95,8 @@ def make_app(only: str | None = None) -> typer.Typer:
     for heading, file, name in places:
         if name == only or not is_one:
             _add(app, heading, name, importlib.import_module(f"gridweave.cli.{file}"))
-    if entry is not None:
-        _add_loaded(app, entry.name, extensions.load(entry))
+    if only is not None and added is not None:
+        _add_loaded(app, only, extensions.load(only, added))
     elif not is_one:
         _add_extensions(app, {name for _, _, name in places})
     return app
@@ -121,11 +121,11 @@ def _add(app: typer.Typer, heading: str, name: str, module: ModuleType) -> None:
 
 def _add_extensions(app: typer.Typer, taken: set[str]) -> None:
     """Add the commands of other packages; say in the help of one that cannot be imported why."""
-    for name, entry in extensions.installed().items():
+    for name, place in extensions.installed().items():
         if name in taken:
             continue
         try:
-            _add_loaded(app, name, extensions.load(entry))
+            _add_loaded(app, name, extensions.load(name, place))
         except UnavailableError as error:
             _add_loaded(app, name, _failing(error), help=f"Not available: {error}")
 
