@@ -355,7 +355,7 @@ class LimitedControl(DelegatingControl):
             return []
         if delegation.unanswered.get(site) == quote.quote_id:
             del delegation.unanswered[site]
-        if number and (delegation.state not in (ASKING, BACKLOG) or number != delegation.number):
+        if number and (delegation.state not in UNPLACED or number != delegation.number):
             return []
         self._note_quote(now_ms, site, delegation, quote)
         if delegation.hopeless and delegation.state in UNPLACED:

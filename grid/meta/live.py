@@ -97,7 +97,6 @@ from gridweave.site.users.book import BookState, JobBook
 MEASURED_JOBS = 31
 """The number of ended jobs from which the usual delays of starts and ends are measured."""
 
-
 _WISHES: dict[str, Callable[[int], GridEvent]] = {
     "cancel": GridJobCancelled,
     "kill": GridJobCancelled,
@@ -106,8 +105,10 @@ _WISHES: dict[str, Callable[[int], GridEvent]] = {
 }
 """The event for the core, by the user's action on a job in the queue or beyond."""
 
+C = TypeVar("C")
 
-Offers = Mapping[str, Quoted]  # what sites have quoted for a job, by their names
+Offers = Mapping[str, Quoted]
+"""The quotes of sites for a job, by site."""
 
 
 class Gate(msgspec.Struct):
@@ -119,9 +120,6 @@ class Gate(msgspec.Struct):
     has_ended: bool = False  # whether a part is over, so that the gate must stay closed
     start_ms: int = 0  # the agreed start
     has_failed: bool = False  # whether a part failed by itself while the gate was closed
-
-
-C = TypeVar("C")
 
 
 class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveGrid 1"):

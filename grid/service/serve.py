@@ -21,7 +21,7 @@ from gridweave.grid.config.gateway import GatewaySettings, is_loopback
 from gridweave.grid.config.journals import JournalSpec, check_journals, forget_jobs, grid_place, site_place
 from gridweave.grid.config.local_state import HEAD, LOGS, RAY_TOKEN, end_jobs, locked, make_private
 from gridweave.grid.config.reading import ReadGrid
-from gridweave.grid.config.tables import EndTable, GatewayTable, ServedGrid, ServedSite
+from gridweave.grid.config.tables import EndTable, FarSiteTable, GatewayTable, ServedGrid, ServedSite
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.service.actor import GatewayActor, MetaActor
 from gridweave.grid.service.actor_status import ActorStatus, look_at_actors
@@ -117,14 +117,7 @@ def grid_service(read: ReadGrid) -> GridService:
     return GridService(
         folder=read.folder,
         settings=plan.settings(),
-        sites=tuple(
-            FarSite(
-                end=_link_end(site, site.name, read),
-                accepts_file=read.placed(site.accepts_file),
-                machines=tuple(machine.name for machine in machines_of(each, FIRST_PORT)),
-            )
-            for site, each in zip(file.sites, plan.sites, strict=True)
-        ),
+        sites=tuple(_far_site(table, site, read) for table, site in zip(file.sites, plan.sites, strict=True)),
         gateway=read.gateway,
         journal=grid_place(read.folder, plan.journal),
         password_file=_password_file(file.grid.journal_password_file, read),
@@ -134,6 +127,14 @@ def grid_service(read: ReadGrid) -> GridService:
         address=file.ray.address,
         ray_port=file.ray.port,
         store_bytes=file.ray.store_bytes,
+    )
+
+
+def _far_site(table: FarSiteTable, site: SitePlan, read: ReadGrid) -> FarSite:
+    return FarSite(
+        end=_link_end(table, table.name, read),
+        accepts_file=read.placed(table.accepts_file),
+        machines=tuple(machine.name for machine in machines_of(site, FIRST_PORT)),
     )
 
 

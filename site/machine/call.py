@@ -130,9 +130,9 @@ def _called(
         defect = str(error)
     if defect:
         problem = f"returned what JSON cannot say ({defect})"
+    elif len(data) <= limit_bytes:
+        return ItemEnd(msgspec.Raw(data))
     else:
-        if len(data) <= limit_bytes:
-            return ItemEnd(msgspec.Raw(data))
         problem = f"returned {len(data)} bytes of JSON; {max(limit_bytes, 0)} more are kept by output_limit_bytes"
     problem = f"callable {call.function!r}: {problem}"
     return ItemEnd(error=problem, trace=problem)

@@ -80,7 +80,7 @@ def test_built_in_commands_cannot_be_replaced(hello: None, shell: Shell) -> None
 def test_a_missing_package_of_ours_is_named_in_one_line(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gridweave.plugins.entry_points", lambda group: {})
+    monkeypatch.setattr("gridweave.plugins.all_entry_points", lambda group: {})
     line = "gridweave: reproduce is not installed; install gridweave-papers (in a checkout: pip install ./papers)\n"
     assert shell("reproduce", "streit-5.1", "--json") == (3, "", line)
 
