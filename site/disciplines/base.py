@@ -205,9 +205,8 @@ class Discipline(ABC):
 
     Time never goes backwards. At one instant the calls come in this order: ``ended`` and ``withdraw``, then ``submit``
     and ``reserve``, then one ``run_pass``. Only the abstract methods have to be written; all others have a default,
-    and `Traits` says which of them a discipline overrides. A question (a method that is not a verb in the past tense or
-    one of ``submit``, ``withdraw``, ``run_pass``, ``reserve``, ``unreserve``, ``learn``, ``edit_times``, ``serve``,
-    ``resize``, ``protect`` and ``restore``) is asked of a copy where it could leave a trace.
+    and `Traits` says which of them a discipline overrides. Questions, such as ``explain`` and ``expected_run``, may use
+    space in the discipline but never change what it decides; a live site asks them of a copy.
 
     Decisions must be pure: no clock, no I/O, no randomness but from a seeded generator.
 
