@@ -146,8 +146,7 @@ class EventHub:
         self._begun = asyncio.Event()
         self._watched = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self.is_stopping = False
-        self.last = 0
+        self.is_stopping, self.last = False, 0
         # Called with all events before the watchers get them.
         self.listeners: list[Callable[[list[JobEvent]], None]] = []
         # Called once the number of the first polled event is known, before any listener.
