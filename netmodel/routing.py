@@ -88,10 +88,9 @@ def find_paths(topology: Topology, routes: str = "latency", *, k: int = 4, segme
         Links that are down are ignored.
     routes : str
         ``latency``: the shortest route. ``bandwidth``: the route with the widest bottleneck; ties go to the shorter
-        route. ``k-shortest``: among the k shortest routes, the one with the widest bottleneck; this searches pair by
-        pair and suits a few dozen sites.
+        one. ``k-shortest``: the widest of the k shortest; searches pair by pair, which suits a few dozen sites.
     k : int
-        Number of routes to compare under ``k-shortest``.
+        Number of routes that ``k-shortest`` compares.
     segment_bytes : int
         Size of a packet, for the cost of lost packets.
 

@@ -240,7 +240,7 @@ def write_resources(workload: Workload, path: str | Path) -> None:
     Parameters
     ----------
     workload : Workload
-        Must have the four fractions. A sum that deviates from 1 by more than a billionth is normalized on reading.
+        Must have the four fractions. Reading normalizes sums that deviate from 1 by more than a billionth.
     path : str or pathlib.Path
         An existing file is replaced. The suffixes ``.gz`` and ``.xz`` compress it.
 

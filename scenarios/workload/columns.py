@@ -515,7 +515,7 @@ def classes_by_month(submit_ms: npt.ArrayLike, start_unix_s: int | None, timezon
     submit = np.asarray(submit_ms, np.int64)
     if start_unix_s is None:
         raise InputError(
-            "months need a date for time zero, but the workload has none (SWF: ; UnixStartTime: 843480031)"
+            "months need a date for time zero, and the workload has none (SWF: ; UnixStartTime: 843480031)"
         )
     zone = load_zone(timezone)
     if not len(submit):
