@@ -75,14 +75,14 @@ def play_site(
                 saving.after_piece()
         if saving is not None:
             saving.done()
-        told, options = run.outcome(), run.site.options
+        outcome, options = run.outcome(), run.site.options
     else:
         for name in inputs:
             raise OptionError(name, "needs the compiled loop; leave it out, or leave out driver and reservations")
         cancellations(workload, np.arange(len(workload)))
         week, options = week_for(workload, policy), None
-        told = run_core(workload, nodes, policy, week, reservations, report=progress, check=check)
-    return _result_of(workload, nodes, policy, told, options or {"nodes": nodes, **_options_of(policy)})
+        outcome = run_core(workload, nodes, policy, week, reservations, report=progress, check=check)
+    return _result_of(workload, nodes, policy, outcome, options or {"nodes": nodes, **_options_of(policy)})
 
 
 def _identity(workload: Workload, nodes: int, policy: Policy, node_events: Sequence[NodeEvent]) -> str:
@@ -94,48 +94,54 @@ def _identity(workload: Workload, nodes: int, policy: Policy, node_events: Seque
 
 
 def _result_of(
-    workload: Workload, nodes: int, policy: Policy, told: Stepped, options: Mapping[str, Any]
+    workload: Workload, nodes: int, policy: Policy, outcome: Stepped, options: Mapping[str, Any]
 ) -> SimulationResult:
     """Convert the outcome of the jobs to a result."""
     entry = entry_of(policy)
     return SimulationResult(
         workload=workload,
         nodes=nodes,
-        start_ms=told.start_ms,
-        end_ms=told.end_ms,
-        killed=workload.overran & (told.start_ms != NEVER),
-        cancelled=cancelled_in(workload, told.start_ms, told.refused),
-        refused=tuple(sorted(told.refused.items())),
-        reservations=told.answers,
+        start_ms=outcome.start_ms,
+        end_ms=outcome.end_ms,
+        killed=workload.overran & (outcome.start_ms != NEVER),
+        cancelled=cancelled_in(workload, outcome.start_ms, outcome.refused),
+        refused=tuple(sorted(outcome.refused.items())),
+        reservations=outcome.answers,
         label=policy.label,
         options={"trace": workload.name, **options},
         shared=entry.traits_of(policy).overlaps,
         shares_time=entry.traits.shares_time,
-        columns=told.columns,
+        columns=outcome.columns,
         labels={} if entry.labels is None else entry.labels(policy),
-        own_metrics=_own_metrics(entry, workload, nodes, told) | _by_needs(workload, nodes, told),
-        own=told.own,
+        own_metrics=_own_metrics(entry, workload, nodes, outcome) | _by_needs(workload, nodes, outcome),
+        own=outcome.own,
     )
 
 
-def _own_metrics(entry: Entry, workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+def _own_metrics(entry: Entry, workload: Workload, nodes: int, outcome: Stepped) -> dict[str, float]:
     """Return the discipline's own metrics by name, if any job ran, and the number of restarts."""
-    restarts = {name: value for name, value in told.totals.items() if name == "restarts"}
-    ran = told.start_ms != NEVER
+    restarts = {name: value for name, value in outcome.totals.items() if name == "restarts"}
+    ran = outcome.start_ms != NEVER
     if entry.metrics is None or not ran.any():
         return restarts
-    columns = {name: values[ran] for name, values in told.columns.items()}
-    times = workload.submit_ms[ran], told.start_ms[ran], told.end_ms[ran], workload.width[ran], workload.run_ms[ran]
-    return restarts | dict(entry.metrics(Played(nodes, *times, columns, told.totals)))
+    columns = {name: values[ran] for name, values in outcome.columns.items()}
+    times = (
+        workload.submit_ms[ran],
+        outcome.start_ms[ran],
+        outcome.end_ms[ran],
+        workload.width[ran],
+        workload.run_ms[ran],
+    )
+    return restarts | dict(entry.metrics(Played(nodes, *times, columns, outcome.totals)))
 
 
-def _by_needs(workload: Workload, nodes: int, told: Stepped) -> dict[str, float]:
+def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, float]:
     """Return the metrics based on CPU needs, for any discipline; empty if there are no needs or no job ran."""
-    if "cpu_need" not in workload.columns or not (told.start_ms != NEVER).any():
+    if "cpu_need" not in workload.columns or not (outcome.start_ms != NEVER).any():
         return {}
     from gridweave.scenarios.results.bound import need_metrics
 
-    return dict(need_metrics(workload, nodes, told.start_ms, told.end_ms))
+    return dict(need_metrics(workload, nodes, outcome.start_ms, outcome.end_ms))
 
 
 def _pieces(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
@@ -194,8 +200,8 @@ def check_driver(
     if not node_events:
         return
     if entry.compiled is None or not entry.compiled.nodes_may_fail or driver != "batch":
-        known = [name for name, entry in DISCIPLINES.items() if entry.compiled and entry.compiled.nodes_may_fail]
-        raise OptionError("node_events", f"are for the disciplines {' and '.join(known)} in the compiled loop")
+        names = [name for name, entry in DISCIPLINES.items() if entry.compiled and entry.compiled.nodes_may_fail]
+        raise OptionError("node_events", f"are for the disciplines {' and '.join(names)} in the compiled loop")
     if reservations or getattr(policy, "limits", ()):
         raise OptionError("node_events", "cannot be combined with reservations or limits, which could not be kept")
 
