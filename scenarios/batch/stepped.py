@@ -246,7 +246,7 @@ class _SteppedSite:
             self._switches += self.core.switches_after(len(self._switches))
 
     def outcome(self) -> Stepped:
-        """Return what became of the jobs and of the requests."""
+        """Return the outcome of the jobs and the answers to requests."""
         answers = tuple(self._answers[reservation_id] for reservation_id in self._asked)
         own = self.core.report(self._switches, self._columns, self._start_ms != NEVER)
         totals = dict(self.core.totals())
