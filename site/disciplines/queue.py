@@ -71,7 +71,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         super().__init__(nodes)
         self._in_service = nodes
         self._policy = policy
-        self._limits = policy.limit_arrays(week=week)
+        self._limits, self._has_limits = policy.limit_arrays(week=week), bool(policy.limits)
         self._plan = self._empty_plan()
         self._rules = self._made_rules()
         self._scratch: Plan | None = None
@@ -115,7 +115,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     @override
     def why_never(self, job: Job) -> str | None:
-        about = job.width, self._mask(job)
+        about = job.width, self._mask(job) if self._has_limits else 0
         if about not in self._whys:
             self._whys[about] = self._policy.why_never(self.nodes, width=job.width, limits=about[1])
         return self._whys[about]
@@ -130,7 +130,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
             key = float(self._order(now_ms, width, estimate_ms, job.weight, job.priority, self._policy.aging_ms))
             if math.isnan(key):
                 check_keys(self._policy.order, np.array([key]))
-        arrive, mask = self._arrive, self._mask(job)
+        arrive, mask = self._arrive, self._mask(job) if self._has_limits else 0
         arrive(self._state, self._rules, slot, key, now_ms, job_id, width, estimate_ms, mask)
 
     @override

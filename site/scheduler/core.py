@@ -16,7 +16,7 @@ import msgspec
 
 from gridweave.errors import InputError
 from gridweave.site.allocation import bits_of, intervals_of
-from gridweave.site.disciplines.base import Decisions, Eviction, ExpectedRun, SharedOffer
+from gridweave.site.disciplines.base import NOTHING, Decisions, Eviction, ExpectedRun, SharedOffer
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.explain import SiteReason, free_text, nodes_text, offer_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
@@ -222,9 +222,8 @@ class SiteCore:
         decided = self._run_pass(commands)
         if or_never and self._waiting:
             decided = self._refuse_what_waits(or_never, commands, decided)
-        if decided.moves:
+        if decided is not NOTHING:
             commands += [MoveJob(*move) for move in decided.moves]
-        if decided.rates:
             commands += [ChangeRate(*rate) for rate in decided.rates]
         if not self.source.is_own:
             commands += self._leave_overdue(self.source.overdue(now_ms))
@@ -285,14 +284,14 @@ class SiteCore:
         if not source.is_own:
             source.before_pass(self._now_ms)
         decided = self._discipline.run_pass(self._now_ms)
-        if decided.evictions:
+        if decided is not NOTHING:
             commands += [self._evicted(eviction) for eviction in decided.evictions]
-        for start in decided.starts:
-            job_id = start.job.job_id
-            self._waiting.discard(job_id)
-            commands.append(StartJob(job_id, source.start(start), start.threads))
-        for move in decided.moves:
-            source.move(move.job_id, move.nodes)
+            for start in decided.starts:
+                job_id = start.job.job_id
+                self._waiting.discard(job_id)
+                commands.append(StartJob(job_id, source.start(start), start.threads))
+            for move in decided.moves:
+                source.move(move.job_id, move.nodes)
         if not source.is_own:
             source.after_pass(self._now_ms)
         return decided
