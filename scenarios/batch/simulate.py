@@ -23,8 +23,6 @@ from gridweave.site.policy import Limit, SitePolicy
 if TYPE_CHECKING:
     from gridweave.grid.policy import GridPolicy
     from gridweave.scenarios.batch.grid_network import GridNet
-    from gridweave.site.disciplines.sharing.policy import NodeKind
-    from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -46,7 +44,7 @@ class SiteInputs(TypedDict, total=False):
     node_events: Sequence[NodeEvent]
     driver: str
     check: bool
-    model: SlowdownModel | None
+    model: Any
     cores: npt.ArrayLike | None
     rows: npt.ArrayLike | None
     progress: Progress | None
@@ -68,7 +66,7 @@ class SimulationInputs(SiteInputs, GridInputs, PolicyOptions, total=False):
 
 def simulate(
     workload: Workload | str | Path,
-    nodes: int | Sequence[int] | Sequence[NodeKind] | None = None,
+    nodes: int | Sequence[int] | Sequence[Any] | None = None,
     policy: Policy | GridPolicy | TakesKinds | str | None = None,
     **inputs: Unpack[SimulationInputs],
 ) -> SimulationResult:
@@ -120,14 +118,14 @@ def simulate(
 
 def simulate_site(
     workload: Workload | str | Path,
-    nodes: int | Sequence[int] | Sequence[NodeKind] | None = None,
+    nodes: int | Sequence[int] | Sequence[Any] | None = None,
     policy: Policy | TakesKinds | str | None = None,
     *,
     reservations: Sequence[Request] = (),
     node_events: Sequence[NodeEvent] = (),
     driver: str = "batch",
     check: bool = False,
-    model: SlowdownModel | None = None,
+    model: Any = None,
     cores: npt.ArrayLike | None = None,
     rows: npt.ArrayLike | None = None,
     progress: Progress | None = None,

@@ -222,8 +222,7 @@ class Keeper:
         """Return the control group of the task: with limits in all hierarchies, otherwise in those where it exists."""
         parents = self.settings.groups if self.group else {}
         folders = {controller: f"{parent}/{self.group}" for controller, parent in parents.items()}
-        present = {name: folder for name, folder in folders.items() if self.is_limited or os.path.isdir(folder)}
-        return ControlGroup(present)
+        return ControlGroup({name: path for name, path in folders.items() if self.is_limited or os.path.isdir(path)})
 
     def give(self, handle: int) -> None:
         """Transfer a file or folder of the service to the user; refuse files of others and files with several links."""
@@ -231,7 +230,7 @@ class Keeper:
         status = os.fstat(handle)
         is_folder = stat.S_ISDIR(status.st_mode)
         is_single_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        owners = (self.settings.service.pw_uid, self.account.pw_uid)
+        owners = self.settings.service.pw_uid, self.account.pw_uid
         if not (is_folder or is_single_file) or status.st_uid not in owners:
             raise DeniedError("only files and folders of the service are given to users")
         os.fchown(handle, self.account.pw_uid, self.settings.service.pw_gid)
@@ -349,9 +348,8 @@ def _collect(keepers: set[int]) -> None:
     killed = False
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            pid, status = ended
-            killed |= pid not in keepers or status != 0
-            keepers.discard(pid)
+            killed |= ended[0] not in keepers or ended[1] != 0
+            keepers.discard(ended[0])
     if killed:
         signal_descendants(signal.SIGKILL, spare=keepers)
 

@@ -96,6 +96,6 @@ def test_two_real_clusters_are_joined_as_the_page_says(
             r"then it is placed|is being asked for its nodes|not (been )?looked at|north +4 +4 +now",
         )
     assert "rank 3 at north is on north" in shown["gridweave logs 1 --rank 3"]
-    assert "south could start it first" in shown["gridweave quote -n 2 -t 10m"]
+    assert "it would start at once on south" in shown["gridweave quote -n 2 -t 10m"]
     assert shown["gridweave logs 2"] == "at south\n"
     assert "Slurm has no nodes free for it now (Resources)" in shown["gridweave explain 3"]

@@ -42,8 +42,7 @@ def test_a_pair_runs_on_one_node_and_explain_and_record_say_so(ray_cluster: None
 
     def job(needs: str) -> JobRequest:
         program = Program(argv=(sys.executable, "-c", SAY, str(tmp_path)), grace_ms=200)
-        limit_ms = int(PATIENCE_S * 1000)
-        return JobRequest(program=program, limit_ms=limit_ms, resources=parse_resources("resources", needs))
+        return JobRequest(program=program, limit_ms=120_000, resources=parse_resources("resources", needs))
 
     def record(job_id: int) -> JobRecord:
         return grid.records([job_id])[0]

@@ -13,11 +13,9 @@ from gridweave import OptionError, SitePolicy, Workload, simulate, simulate_grid
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import GridInputs, PolicyOptions, SiteInputs
-from gridweave.site.disciplines.sharing.policy import NodeKind
-from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
 
 # Names that are imported for types alone.
-TYPES = {each.__name__: each for each in (GridNet, GridPolicy, NodeKind, SlowdownModel)}
+TYPES = {each.__name__: each for each in (GridNet, GridPolicy)}
 
 
 def jobs() -> Workload:

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from aiohttp import web
 
 import gridweave
 from client_helpers import Elsewhere
 from gridweave.errors import OptionError, ScenarioError, UnavailableError
 from gridweave.grid.api import FragmentLimit, Scheduling, SiteInfo
-from gridweave.grid.gateway import routes
+from gridweave.grid.gateway.call import GatewayCall, Router
+from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.live import play
 from gridweave.scenarios.live.plan import (
@@ -351,8 +353,15 @@ def test_an_interrupted_run_cancels_its_jobs(
 
 def test_a_gateway_without_scheduling_is_refused(elsewhere: Elsewhere, tmp_path: Path) -> None:
     """Gateways of earlier releases and of sites are recognized."""
+    answer = Router.answer
+
+    async def answer_without_it(self: Router, call: GatewayCall) -> web.StreamResponse:
+        if call.request.path == "/v1/scheduling":
+            raise RefusalError("unknown-route", "there is nothing at '/v1/scheduling'")
+        return await answer(self, call)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.delitem(routes._BY_PATH, ("", "v1", "scheduling"))
+        patch.setattr(Router, "answer", answer_without_it)
         with pytest.raises(UnavailableError, match="does not report how it schedules"):
             run_on_gateway(scenario_file(tmp_path), elsewhere.url, speed=100.0)
     assert elsewhere.grid.records_by_id == {}
