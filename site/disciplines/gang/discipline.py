@@ -1,7 +1,7 @@
-"""The discipline of a site that shares its nodes in time, stepped event by event (docs/gang.md).
+"""The gang scheduling discipline, stepped event by event (docs/gang.md).
 
-This owns the arrays, and gives every job a slot in them; kernels decide. A job that has been placed in the matrix waits
-until its first slice: for the site it starts then.
+It owns the arrays and gives each job a slot in them; the kernels decide. A job in the matrix starts when its first
+slice begins. Until then the site counts it as waiting.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NEVER = int(NEVER_MS)
 
 
 class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipline 1"):
-    """The jobs and the matrix of a site in arrays, and the rate of each running job as the driver knows it."""
+    """The saved state of a gang site: its arrays, and the rate last reported for each running job."""
 
     slots: SlotsState
     arrays: Arrays
@@ -64,14 +64,15 @@ class GangDisciplineState(CoreState, frozen=True, kw_only=True, tag="GangDiscipl
 
 
 class GangDiscipline(PacedDiscipline[GangSite]):
-    """A site's jobs and matrix in arrays, and the kernels that decide on them.
+    """Keeps the jobs and the matrix of a gang site in arrays and calls the kernels that decide.
 
     Parameters
     ----------
     nodes : int
         Nodes of the site.
+    policy : GangPolicy
     week : WeekClock
-        Of no concern here.
+        Ignored.
     """
 
     state_type = GangDisciplineState
@@ -79,7 +80,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def __init__(self, nodes: int, policy: GangPolicy, week: WeekClock = FROM_MONDAY) -> None:
         self._policy, self._codes = policy, policy.codes()
         super().__init__(nodes)
-        # When the next rate changes or the next job starts.
+        # The next instant at which a rate changes or a job starts.
         self._next_change_ms = _NEVER
 
     @override
@@ -89,7 +90,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     @property
     @override
     def free(self) -> int:
-        """Nodes without a running job in any slice."""
+        """Nodes that no running job uses in any slice."""
         taken = 0
         for job_id in self._rate:
             taken |= self._bits_of(job_id)
@@ -98,23 +99,23 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     @property
     @override
     def in_use(self) -> int:
-        """Nodes that placed jobs have in any slice."""
+        """Nodes that a placed job uses in at least one slice."""
         columns = (self._state.columns[bits] for bits in self._state.jobs["bits"][self._placed()])
         return _number(functools.reduce(np.bitwise_or, columns, np.zeros_like(self._state.closed)))
 
     @override
     def serve(self, now_ms: int, nodes: int) -> None:
-        """Use these nodes and no others; jobs on nodes that leave stay in their rows."""
+        """Set the nodes in service, as a bit mask; jobs on nodes that go out of service stay in their rows."""
         closed, words = (1 << self.nodes) - 1 & ~nodes, range(len(self._state.closed))
         columns = np.array([closed >> number * WORD_BITS & (1 << WORD_BITS) - 1 for number in words])
         close_columns(self._state, self._codes, columns, np.int64(now_ms))
 
     def _bits_of(self, job_id: int) -> int:
-        """Return the nodes of a placed job as the bits of a number."""
+        """Return the nodes of a placed job as a bit mask."""
         return _number(self._state.columns[self._state.jobs["bits"][self._slots.of[job_id]]])
 
     def nodes_of(self, job_id: int) -> NodeIntervals:
-        """Return the nodes of a placed job; while it works it has all their hardware threads."""
+        """Return the nodes of a placed job. In its slices the job has all their hardware threads."""
         return ranges_of(columns_of(self._state, self._slots.of[job_id]))
 
     @override
@@ -138,21 +139,21 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def withdraw(self, now_ms: int, job_id: int) -> None:
         slot = np.int64(self._slots.of[job_id])
         if not gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms)):
-            # Its first slice has begun by the matrix, and it was not told to start: nobody has asked in time.
+            # By the matrix its first slice has begun, but no pass has run since then to start it.
             assert job_id not in self._rate, f"job {job_id} does not wait"
             gang_job_ended(self._state, self._codes, slot, np.int64(now_ms))
         self._slots.leave(job_id)
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Move the limit of a running job by the work that it does until then."""
+        """Raise the estimate of a running job by the delay of its end, at least 1 ms."""
         row = self._state.jobs[self._slots.of[job_id]]
         row["estimate_ms"] += max(1, end_ms - int(row["end_ms"]))
         row["end_ms"] = end_ms
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Start the jobs whose first slice begins now, in the order in which they were placed."""
+        """Take a decision if one is due, and start the jobs whose first slice begins now, in the order of placement."""
         decided = gang_pass(self._state, self._codes, np.int64(now_ms))
         moved = self._moved() if decided and self._policy.migration != "none" else ()
         placed = self._placed()
@@ -166,7 +167,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
                     continue
                 self._rate[job.job_id] = RATE_ONE
                 starts.append(Start(job, self.nodes_of(job.job_id)))
-            # A job that has begun at this very instant pauses if an event of this instant has taken its slice.
+            # A job that an earlier pass of this instant started pauses if a later event has taken its slice.
             rate_now = max(0, rate)
             if self._rate[job.job_id] != rate_now:
                 self._rate[job.job_id] = changes[job.job_id] = rate_now
@@ -174,7 +175,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return Decisions(starts, moves=moves, rates=[Rate(*change) for change in sorted(changes.items())])
 
     def _moved(self) -> list[int]:
-        """Return the running jobs that the last decision has moved, by job id."""
+        """Return the ids of the running jobs that the last decision moved, ascending."""
         placed, table = self._placed(), self._state.jobs
         ids = table["job_id"][placed[table["moved"][placed] == self._state.counters["decisions"][0]]].tolist()
         return sorted(job_id for job_id in ids if job_id in self._rate)
@@ -195,7 +196,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when the next slice begins, a job has paid for its switch, or a decision is due."""
+        """Return when a rate next changes, a job starts, or a decision is due."""
         next_ms = min(self._next_change_ms, int(self._state.counters["due_ms"][0]))
         return None if next_ms == _NEVER else next_ms
 
@@ -211,7 +212,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs, placed ones first, each with its promised start, if any."""
+        """Yield the placed jobs that have not started, with their starts, then the queue with its promised starts."""
         for slot in self._placed().tolist():
             job = self._slots.jobs[slot]
             if job.job_id not in self._rate:
@@ -237,14 +238,14 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         if width > self.nodes:
             return None
-        # Behind all that wait, where this site promises nothing to any but the first, or to nobody.
+        # Only conservative backfilling promises a start to every job, so use it where the own policy promises none.
         start_ms = self._start_ms(now_ms, width, length_ms, self._codes)
         if start_ms is None:
             start_ms = self._start_ms(now_ms, width, length_ms, self._codes._replace(backfill=CONSERVATIVE))
         return start_ms
 
     def _start_ms(self, now_ms: int, width: int, length_ms: int, codes: GangCodes) -> int | None:
-        """Return when a job behind all others would start, if it were submitted now; None if it is promised nothing."""
+        """Return when a job submitted now behind all others would start; None if it would get no promise."""
         twin = self.copy()
         twin._codes = codes
         twin.submit(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
@@ -285,12 +286,12 @@ class GangDiscipline(PacedDiscipline[GangSite]):
         return gang_totals(self._state)
 
     def matrix(self) -> list[list[int | None]]:
-        """Return which job has each node in each row in use: rows by nodes, ids, None where nobody has it."""
+        """Return the job id on each node in each row (rows by nodes); None where the node is free."""
         return matrix_of(self._state)
 
     @override
     def _grow(self) -> None:
-        """Make space for twice as many jobs; the list of vacant entries is filled from its end."""
+        """Double the slots; the new entries of ``vacant`` go before the old ones, so they are taken last."""
         old = self._state
         self._state = self._empty(self._slots.double())
         vacant = self._state.vacant[: len(self._state.vacant) - len(old.vacant)].copy()
@@ -322,5 +323,5 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
 
 def _number(columns: npt.NDArray[np.int64]) -> int:
-    """Return columns as the bits of one number."""
+    """Return a set of columns as one bit mask."""
     return sum(word << (number * WORD_BITS) for number, word in enumerate(columns.tolist()))

@@ -1,4 +1,4 @@
-"""Sharing nodes in time as an entry of the dictionary: its options, its metrics, and how simulations play it."""
+"""The entry of gang scheduling in the dictionary: its options, its metrics and its compiled simulation."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from gridweave.site.kernels.parts import parts_of_node
 from gridweave.site.kernels.state import NEVER_MS
 
 SHORTEST_MS = 10_000
-"""A job that ran less is taken to have run this long, in the slowdown (Zhang, section 2.3)."""
+"""Response and run times below this count as this long in the slowdown (Zhang, section 2.3)."""
 
 
 class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a site shares its nodes in time: ``gang`` of one of ``[[sites]]``.
+    """The options of a gang site: the key ``gang`` of an entry of ``[[sites]]``.
 
     Attributes
     ----------
@@ -54,7 +54,10 @@ class GangTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> GangPolicy:
-    """Return the policy of a site that shares its nodes in time; ``gang``, ``order`` and ``backfill`` are options."""
+    """Return the policy of a gang site; its options are ``gang``, ``order`` and ``backfill``.
+
+    If ``order`` or ``backfill`` is not given, it comes from ``usual``.
+    """
     refuse_unknown(given, ("gang", "order", "backfill"), f"is not for a {NAME} site")
     table: GangTable = given.get("gang") or GangTable()
     chosen = {name: given.get(name) or usual.get(name) for name in ("order", "backfill")}
@@ -63,17 +66,17 @@ def read_policy(nodes: int, given: Options, usual: Options) -> GangPolicy:
 
 
 def gang_metrics(played: Played) -> dict[str, float]:
-    """Return the paper's metrics of a schedule in which run times are not spans from start to end.
+    """Return the paper's metrics of a schedule; jobs pause, so a run time is less than the time from start to end.
 
     Returns
     -------
     dict from str to float
-        ``slowdown_10s``: the mean of response by dedicated run time, both at least 10 s (section 2.3);
-        ``wait_ms`` and their standard deviations; ``utilisation`` (equation 1); ``loss_of_capacity``: equation 3 while
-        jobs wait, as equation 2 has it; ``loss_as_printed``: equation 3 as it is printed, at all times;
-        ``migrations``, ``tasks_migrated``, and ``migration_loss``: the part of the capacity that they took;
-        ``switch_loss``: the part that switches took; ``changes_to_space``: how often the adaptive switch turned to
-        sharing space.
+        ``slowdown_10s``: mean slowdown, response time by run time alone, both at least 10 s (section 2.3);
+        ``wait_ms``: mean wait; ``slowdown_10s_sd`` and ``wait_ms_sd``: their standard deviations over the jobs;
+        ``utilisation``: equation 1; ``loss_of_capacity``: equation 3 while jobs wait, as in equation 2;
+        ``loss_as_printed``: equation 3 as printed, at all times; ``migrations`` and ``tasks_migrated``: jobs and tasks
+        moved; ``migration_loss`` and ``switch_loss``: the fraction of the capacity lost to moves and to switches;
+        ``changes_to_space``: how often the adaptive switch changed to space sharing.
     """
     response_ms = np.maximum(played.end_ms - played.submit_ms, SHORTEST_MS)
     slowdown = response_ms / np.maximum(played.run_ms, SHORTEST_MS)
@@ -97,7 +100,7 @@ def gang_metrics(played: Played) -> dict[str, float]:
 
 
 def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
-    """Say so if the widest job can never be moved."""
+    """Return a warning if ``max_tasks`` is too small to ever move the widest job once it runs."""
     most = policy.max_tasks
     if policy.migration == "none" or most is None or most >= widest:
         return []
@@ -109,7 +112,10 @@ def gang_remarks(policy: GangPolicy, widest: int) -> list[str]:
 def compiled_site(nodes: int, policy: GangPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
     """Return an idle site with its table of jobs filled in.
 
-    InputError if estimates, times the rows of the matrix, leave the range of times.
+    Raises
+    ------
+    InputError
+        If the sum of the estimates times the rows of the matrix is out of the range of times.
     """
     longest_ms = float(jobs.estimate_ms.sum(dtype=np.float64)) * policy.mpl
     if longest_ms > NEVER_MS:
@@ -139,7 +145,7 @@ TRAITS = Traits(
 
 
 def _traits(policy: GangPolicy) -> Traits:
-    """Return the traits: only a policy with migration moves jobs, and only moved jobs save their work."""
+    """Return the traits of a policy: jobs move, and so save their work, only with migration."""
     return replace(TRAITS, moves=policy.moves_jobs, saves_work=policy.moves_jobs)
 
 

@@ -1,4 +1,4 @@
-"""The matrix to be looked at, and checked."""
+"""Convert a matrix to lists and to text, check it, and read its totals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gridweave.site.disciplines.gang.kernels.state import GangSite, turns_until
 from gridweave.site.kernels.parts import UNIT
 
 ACROSS_AT_MOST = 12
-"""Columns of a printed matrix."""
+"""Most columns of a printed matrix, without the headings; a matrix with more is transposed."""
 
 
 def columns_of(state: GangSite, slot: int) -> list[int]:
@@ -19,10 +19,10 @@ def columns_of(state: GangSite, slot: int) -> list[int]:
 
 
 def matrix_rows(matrix: list[list[int | None]], row_now: int | None) -> tuple[list[str], list[list[str]]]:
-    """Return a matrix as text, as Zhang's Figure 9 has it: headings and rows, with a column for nodes that are alike.
+    """Return a matrix as text, like Zhang's Figure 9: headings and rows.
 
-    With more than `ACROSS_AT_MOST` such columns, slices stand across and nodes down. The row whose slice goes on is
-    marked.
+    Neighbouring nodes that have the same jobs share a column. If that gives more than `ACROSS_AT_MOST` columns, the
+    slices become columns and the nodes rows. A ``*`` marks ``row_now``, the row whose slice is in progress.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def matrix_of(state: GangSite) -> list[list[int | None]]:
     Returns
     -------
     list of list of int or None, shape (rows, nodes)
-        None where nobody has a node in a row.
+        None where a node is free in a row.
     """
     rows, nodes = int(state.counters["rows"][0]), len(state.memory)
     matrix: list[list[int | None]] = [[None] * nodes for _ in range(rows)]
@@ -69,7 +69,7 @@ def matrix_of(state: GangSite) -> list[list[int | None]]:
 
 
 def check_matrix(state: GangSite) -> None:
-    """Raise AssertionError if the state contradicts itself; it is as after the decisions of an instant."""
+    """Raise AssertionError if the state contradicts itself; the cycle is checked only if no decision is due."""
     matrix = matrix_of(state)
     counters = state.counters[0]
     closed = {node for node in range(len(state.memory)) if int(state.closed[node // WORD_BITS]) >> node % WORD_BITS & 1}
@@ -100,7 +100,10 @@ def check_matrix(state: GangSite) -> None:
 
 
 def gang_totals(state: GangSite) -> dict[str, float]:
-    """Return what a site has counted so far, for the metrics of `gridweave.site.disciplines.gang.entry`."""
+    """Return the totals so far, for `gridweave.site.disciplines.gang.entry.gang_metrics`.
+
+    ``lost``, ``lost_any``, ``migrated`` and ``switched`` are in node milliseconds, the others are counts.
+    """
     counters = state.counters[0]
     names = ("lost", "lost_any", "migrated", "migrations", "tasks_migrated", "switched", "changes")
     return {name: float(counters[name]) for name in names}

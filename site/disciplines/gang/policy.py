@@ -1,4 +1,4 @@
-"""How a site shares its nodes in time, as its operator writes it down (docs/gang.md)."""
+"""The policy of a gang site: the options that its operator sets (docs/gang.md)."""
 
 from __future__ import annotations
 
@@ -10,54 +10,55 @@ from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
 
 NAME = "gang"
-"""Of the discipline."""
+"""The name of the discipline."""
 
 BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
 
 SCHEDULINGS = ("continuous", "discrete")
 
 PHASES = ("fill", "clean", "compact")
-"""What a decision consists of besides Schedule: up to and with this phase, in the order in which Zhang's Figures 11 and
-12 add them."""
+"""The phases of a decision: Schedule and FillMatrix; these and CleanMatrix; all. Zhang's Figures 11 and 12 add them in
+this order."""
 
 MIGRATIONS = ("none", "fill", "all")
-"""Whether jobs are moved to other nodes: not at all, to let others run in more rows, or also to empty rows."""
+"""When jobs move to other nodes: never; to let other jobs run in more rows; also to empty rows."""
 
 
 class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site shares its nodes in time (Zhang, sections 5 and 6).
+    """The policy of a gang site (Zhang, sections 5 and 6).
 
     Attributes
     ----------
     mpl : int
-        The multiprogramming level: rows of the matrix, at most as many jobs on a node. With 1 space is shared.
+        The multiprogramming level: the number of rows of the matrix, and the most jobs on one node. 1 means space
+        sharing.
     slice_ms : int
         Length of a time slice.
     switch_ms : int
-        What a job loses of its slice when it is resumed, less than a slice.
+        Time that a job loses at the beginning of its slice when it is resumed; less than ``slice_ms``.
     order : str
         A name in `gridweave.site.kernels.order.ORDERS`.
     backfill : str
-        ``easy``, ``conservative`` or ``none``: in each row of the matrix.
+        ``easy``, ``conservative`` or ``none``; applied in each row of the matrix.
     scheduling : str
-        ``continuous``: decisions are taken when a job comes or ends, and cut the slice short. ``discrete``: at the end
-        of a slice.
+        ``continuous``: each submission or end is followed by a decision, which cuts the slice short. ``discrete``:
+        decisions wait for the end of the slice.
     phases : str
         One of `PHASES`; ``compact`` for all.
     migration : str
         One of `MIGRATIONS`.
     migration_ms : int
-        What a job loses that is moved: half to save it, half to start it anew.
+        Time that a moved job loses: half to save it, half to restart it.
     max_tasks : int or None
-        Tasks that may be moved in one decision; None for any number.
+        Most tasks moved in one decision; None: no limit.
     window_ms : int or None
-        Share time below a critical utilisation, and space above it; the utilisation is measured over this window. None:
-        always share time.
+        Window over which the adaptive switch measures utilisation: the site shares time below a critical utilisation
+        and space above it. None: always share time.
 
     Raises
     ------
     OptionError
-        If a value is impossible; it says what would be right.
+        If a value is out of range or unknown; the message names the option and what is allowed.
 
     Examples
     --------
@@ -103,7 +104,7 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call it, with the paper's names; it tells apart any two that schedule differently."""
+        """The name in tables and plots, after the paper; policies that schedule differently have different names."""
         name = ("M" if self.migration != "none" else "") + ("GS" if self.backfill == "none" else "BGS")
         words = [f"{name}-{self.mpl}"]
         usual = {field.name: field.default for field in msgspec.structs.fields(GangPolicy)}
@@ -117,16 +118,16 @@ class GangPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moves_jobs(self) -> bool:
-        """Whether running jobs are moved to other nodes: on a live site they must be able to."""
+        """Whether running jobs move to other nodes; on a live site the jobs must then support it."""
         return self.migration != "none"
 
     def longest_stay_ms(self, estimate_ms: int) -> int:
-        """Return how long a job of this estimate may have its nodes: in one row of a full matrix, not moved."""
+        """Return the longest time that a job may hold its nodes: it has one row of a full matrix and never moves."""
         turns = -(-estimate_ms // (self.slice_ms - self.switch_ms))
         return turns * self.slice_ms * self.mpl
 
     def codes(self) -> GangCodes:
-        """Return the policy as compiled code reads it."""
+        """Return the policy in the form that the kernels read."""
         return GangCodes(
             slice_ms=self.slice_ms,
             switch_ms=self.switch_ms,

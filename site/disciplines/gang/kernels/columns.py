@@ -1,4 +1,4 @@
-"""Sets of nodes as bits in words: the columns of a job in the matrix, and those that are taken in a row."""
+"""Sets of nodes as bits in words: the columns of a job in the matrix, or the columns taken in a row."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import numpy as np
 from gridweave.jit import Int, Ints, kernel, kernel_part
 
 WORD_BITS = 62
-"""Columns in a word: what is left of 64 bits so that no word is negative."""
+"""Columns per 64-bit word; the upper bits stay 0, so no word is negative."""
 
 _FULL = np.int64((1 << WORD_BITS) - 1)
 
 
 def words_for(nodes: int) -> int:
-    """Return how many words hold the columns of so many nodes."""
+    """Return the number of words that hold the columns of ``nodes`` nodes."""
     return -(-nodes // WORD_BITS)
 
 
 @kernel_part
 def overlap(a: Ints, b: Ints) -> bool:
-    """Whether two sets have a column in common."""
+    """Whether two sets share a column."""
     common = 0
     for word in range(len(a)):
         common |= a[word] & b[word]
@@ -28,28 +28,28 @@ def overlap(a: Ints, b: Ints) -> bool:
 
 @kernel_part
 def add(target: Ints, other: Ints) -> None:
-    """Put the columns of another set into one."""
+    """Add the columns of ``other`` to ``target``."""
     for word in range(len(target)):
         target[word] |= other[word]
 
 
 @kernel_part
 def remove(target: Ints, other: Ints) -> None:
-    """Take the columns of another set out of one."""
+    """Remove the columns of ``other`` from ``target``."""
     for word in range(len(target)):
         target[word] &= ~other[word]
 
 
 @kernel_part
 def copy(target: Ints, other: Ints) -> None:
-    """Make one set the same as another."""
+    """Overwrite ``target`` with ``other``."""
     for word in range(len(target)):
         target[word] = other[word]
 
 
 @kernel_part
 def count(columns: Ints) -> Int:
-    """Return how many columns a set has."""
+    """Return the number of columns in a set."""
     number = 0
     for word in range(len(columns)):
         bits = columns[word]
@@ -61,15 +61,15 @@ def count(columns: Ints) -> Int:
 
 @kernel
 def take_lowest(taken: Ints, width: Int, target: Ints) -> None:
-    """Add the lowest columns that are not taken to a set; they are not marked as taken.
+    """Add the ``width`` lowest columns that are not taken to ``target``; ``taken`` does not change.
 
     Parameters
     ----------
     taken : numpy.ndarray of int64, shape (words,)
-        With at least ``width`` columns left, of all that the words have room for.
+        At least ``width`` columns must be free. Columns beyond the last node must be marked as taken.
     width : int
     target : numpy.ndarray of int64, shape (words,)
-        Shares no column with those left.
+        Must not contain a free column.
     """
     for word in range(len(taken)):
         free = _FULL & ~taken[word]

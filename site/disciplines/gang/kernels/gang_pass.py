@@ -1,12 +1,12 @@
-"""A decision: the matrix is made anew, phase by phase, and its slices go round from now on (Zhang, section 5.2).
+"""A decision: rebuild the matrix phase by phase, then start a new cycle of slices (Zhang, section 5.2).
 
-How they are played is told to the compiled loop by `GangRules`, and to those who step a site by `rates_at`.
+`GangRules` connects this to the compiled loop; a site that is stepped reads its rates from `rates_at`.
 
-The adaptive switch: time is shared below a critical utilisation, and space above it (Zhang, sections 6.3 and 7). The
-paper leaves it to future work. The site measures its utilisation, and which part of its work switches cost while it
-shares time, both over a window. From that part it works out the critical utilisation itself: where a site that shares
-time, and can be used to ``1 - part`` at most, has as high a slowdown as one that shares space. Slowdowns are taken to
-grow as ``1 / (1 - utilisation / most)``, and that of shared time to be `GAIN` times lower at low utilisation.
+The adaptive switch shares time below a critical utilisation and space above it (Zhang, sections 6.3 and 7, which leave
+it to future work). The site measures two figures over a window: its utilisation, and the part of its work that switches
+cost while it shares time. From this part it computes the critical utilisation, at which time sharing and space sharing
+have the same slowdown. The model: a slowdown grows as ``1 / (1 - utilisation / most)``, where ``most`` is ``1 - part``
+for time sharing and 1 for space sharing, and at low utilisation time sharing has a slowdown `GAIN` times lower.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gridweave.site.kernels.work import NOT_RUNNING, RATE_ONE, RunArrays, WorkTa
 
 @kernel
 def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
-    """Decide, if anything has happened that asks for a decision now; return whether one was taken.
+    """Take a decision if one is due; return whether one was taken.
 
     Parameters
     ----------
     state : GangSite
-        Changed in place: where jobs are, which slices go round from now on, and when each job begins and ends.
+        Changed in place: the rows of the jobs, the cycle of slices from now on, and the begin and end of each job.
     codes : GangCodes
     now_ms : int
     """
@@ -73,7 +73,7 @@ def gang_pass(state: GangSite, codes: GangCodes, now_ms: Int) -> bool:
 
 @kernel_part
 def _bring_up(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Note what each job has done since the last decision, and which row had the last slice."""
+    """Update the progress of each job since the last decision, and the row of the last slice."""
     counters = state.counters[0]
     cycle = cycle_of(state, codes)
     elapsed_ms = now_ms - counters.since_ms
@@ -98,7 +98,7 @@ def _bring_up(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Let the rows in use have their slices, one after the other, from the row behind the last slice's."""
+    """Start a new cycle: each row in use gets one slice, in turn, beginning after the row of the last slice."""
     counters = state.counters[0]
     turns = 0
     for step in range(counters.rows):
@@ -118,7 +118,7 @@ def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _take_turns(state: GangSite, job: Record, cycle: Cycle, now_ms: Int) -> None:
-    """Give a job the slices of its rows; note on how many nodes jobs are resumed in each."""
+    """Give a job the slices of its rows, set its begin and end, and count the nodes that each slice resumes."""
     job.turns = 0
     for turn in range(cycle.n_turns):
         job.turns |= ((job.rows >> state.turn_row[turn]) & 1) << turn
@@ -140,36 +140,36 @@ def _take_turns(state: GangSite, job: Record, cycle: Cycle, now_ms: Int) -> None
 
 
 GAIN = 1.3
-"""How many times higher the slowdown of shared space is where switches do not count. A guess: with it the critical
-utilisations are about the paper's, 0.92 and 0.83 at switches of 2% and 5%."""
+"""Slowdown of space sharing relative to time sharing if switches cost nothing. A guess: with it the critical
+utilisations are about those of the paper, 0.92 and 0.83 if switches cost 2% and 5%."""
 
 HYSTERESIS = 0.03
-"""How far the utilisation must fall below the critical one before time is shared again. A guess: the distance of two of
-the paper's nine workloads is 0.055."""
+"""How far the utilisation must fall below the critical one before the site shares time again. A guess: the utilisations
+of neighbouring workloads in the paper, which has nine, differ by 0.055."""
 
 
 @kernel_part
 def critical_utilisation(part: float) -> float:
-    """Return the utilisation from which space is to be shared, if switches cost this part of the work."""
+    """Return the utilisation above which to share space, given the part of the work that switches cost (0 to 1)."""
     return (GAIN - 1.0) * (1.0 - part) / (GAIN - 1.0 + part)
 
 
 @kernel
 def adapt(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Measure since the last decision, and choose whether time or space is shared from now on.
+    """Update the measurements since the last decision, and choose between sharing time and sharing space.
 
     Parameters
     ----------
     state : GangSite
-        After `count_loss`. Its ``open_rows`` are set: all if time is shared; otherwise those in use but the least
-        populated (ties: the last), so that they empty one after the other until one is left.
+        After `count_loss`. Sets ``open_rows``: all rows for time sharing; for space sharing, the rows in use except the
+        least populated (ties: the last), so that rows become empty one by one until one is left.
     codes : GangCodes
         With ``window_ms`` above 0.
     now_ms : int
 
     Notes
     -----
-    A mean over the window forgets with time: what was measured in a time dt counts for ``dt / (window + dt)``.
+    The measurements are moving averages: a new value over a time dt has the weight ``dt / (window + dt)``.
     """
     counters = state.counters[0]
     span_ms = now_ms - counters.measured_ms
@@ -194,7 +194,7 @@ def adapt(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _rows_of_space(state: GangSite) -> Int:
-    """Return the rows that jobs may be put into while space is shared, as bits."""
+    """Return the rows that may get jobs while space is shared, as bits; row 0 if no row is in use."""
     open_rows, least, n_used = 0, NO_ROW, 0
     for row in range(state.counters[0].rows):
         if state.used[row] > 0:
@@ -208,7 +208,7 @@ def _rows_of_space(state: GangSite) -> Int:
 
 
 class GangRules(NamedTuple):
-    """The `RateRules` of a `GangSite`."""
+    """The `RateRules` of a gang site."""
 
     codes: GangCodes
 
@@ -244,7 +244,7 @@ class GangRules(NamedTuple):
 
 @kernel
 def _follow_turns(state: GangSite, codes: GangCodes, work: WorkTable, run: RunArrays, now_ms: Int) -> None:
-    """Let the jobs go on in the slices that they have been given: each ends when it has worked long enough in them."""
+    """Schedule the end of each placed job: when it has worked for the rest of its run time in its slices."""
     cycle = cycle_of(state, codes)
     for i in range(state.counters[0].n_placed):
         row = state.placed[i]
@@ -256,7 +256,7 @@ def _follow_turns(state: GangSite, codes: GangCodes, work: WorkTable, run: RunAr
 
 @kernel
 def rates_at(state: GangSite, codes: GangCodes, now_ms: Int, rates: Ints) -> Int:
-    """Write the rates of all placed jobs from an instant on, and return when the first of them changes.
+    """Write the current rates of all placed jobs, and return when the first of them changes.
 
     Parameters
     ----------
@@ -265,13 +265,13 @@ def rates_at(state: GangSite, codes: GangCodes, now_ms: Int, rates: Ints) -> Int
     codes : GangCodes
     now_ms : int
     rates : numpy.ndarray of int64, shape (room,)
-        Filled in, in the order of ``placed``: `RATE_ONE` for a job that works, 0 for one that stands still or pays for
-        a switch or a move, `NOT_RUNNING` for one that has not begun.
+        Output, in the order of ``placed``: `RATE_ONE` if the job works, 0 if it is paused or pays for a switch or a
+        move, `NOT_RUNNING` if it has not begun.
 
     Returns
     -------
     int
-        `NEVER_MS` if none changes until something happens.
+        `NEVER_MS` if no rate changes before the next decision.
     """
     counters = state.counters[0]
     next_ms = NEVER_MS

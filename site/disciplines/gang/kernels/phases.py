@@ -1,16 +1,16 @@
-"""The phases of a decision: who goes into which row of the matrix (Zhang, sections 5.2, 6.1 and 6.2).
+"""The phases of a decision: which job gets which rows of the matrix (Zhang, sections 5.2, 6.1 and 6.2).
 
-Schedule puts jobs that wait into the row that they fit best. CompactMatrix, CollapseMatrix-1 and CollapseMatrix-2 have
-jobs leave the less populated rows for the more populated. CleanMatrix, FillMatrix-1 and FillMatrix-2 put replicas of
-jobs into the holes of other rows.
+Schedule puts each waiting job into the row that it fits best. CompactMatrix, CollapseMatrix-1 and CollapseMatrix-2 move
+jobs from less populated rows to more populated ones. CleanMatrix removes the replicas of jobs, and FillMatrix-1 and
+FillMatrix-2 put new ones into the holes of other rows.
 
-What is free in a row from when on is known by estimates: of running jobs, and of waiting jobs that are promised a
-start. A job may work in a single slice of each cycle, so it is thought to take as many times what is left of its
-estimate, from now on, as the matrix has rows.
+Each row has a profile of its free nodes over time, made from the estimates of the running jobs and of the waiting jobs
+that have a promised start. A job may work in only one slice of each cycle, so the profile counts the rest of its
+estimate, from now on, times the number of rows.
 
-A job is moved to other nodes by saving it and starting it anew; either takes half of the cost (section 6.4, equations 4
-and 5). A job that has not begun has nothing to save: it costs nothing, and does not count among the tasks that may be
-moved. No job is moved twice in one decision.
+To move a job to other nodes means to save it and restart it; each takes half of the cost (section 6.4, equations 4 and
+5). A job that has not begun has nothing to save: its move costs nothing and does not count towards the limit on moved
+tasks. No job is moved twice in one decision.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from gridweave.site.kernels.state import GONE, NEVER_MS, UNPLACED_MS
 
 @kernel
 def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Put those of the waiting jobs into the matrix that may be.
+    """Put waiting jobs into the matrix, in the order of the queue.
 
     Notes
     -----
-    Without backfilling the first that fits nowhere ends the phase. With backfilling it is promised a start: in the row
-    in which that is earliest by estimates, of several the first. Under EASY it is the only one. A job may be put into
-    a row if it delays none of the promises there. Of the rows that may take a job it gets that with the fewest free
-    nodes, of several that whose turn is next. The first job that lacks nothing but memory is promised nothing, and ends
-    the phase with any backfilling, as nobody knows whose memory is free when.
+    A job may go into a row if it delays no promised start there. It gets the row with the fewest free nodes (ties: the
+    row whose turn is next). Without backfilling, the first job that fits nowhere ends the phase. With backfilling, it
+    is promised its earliest start by estimates over all rows (ties: the first row). EASY promises a start only to this
+    job, conservative backfilling to every job that fits nowhere. The first job that lacks only memory gets no promise
+    and ends the phase, because profiles do not show when memory becomes free.
     """
     counters = state.counters[0]
     if counters.n_waiting == 0:
@@ -88,14 +88,14 @@ def schedule(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _promise_nothing_from(state: GangSite, first: Int) -> None:
-    """Promise nothing to the jobs from a place of the queue on."""
+    """Clear the promises of all jobs from this index of the queue on."""
     for place in range(first, state.counters[0].n_waiting):
         state.jobs[state.waiting[place]].promised_ms = UNPLACED_MS
 
 
 @kernel_part
 def _most_free(state: GangSite) -> Int:
-    """Return the free nodes of the row that has most."""
+    """Return the most free nodes of any row that may get jobs."""
     counters = state.counters[0]
     most = 0
     for row in range(counters.rows):
@@ -106,13 +106,13 @@ def _most_free(state: GangSite) -> Int:
 
 @kernel_part
 def _is_open(state: GangSite, row: Int) -> bool:
-    """Whether jobs may be put into a row."""
+    """Whether a row may get jobs."""
     return (state.counters[0].open_rows >> row) & 1 == 1
 
 
 @kernel_part
 def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int:
-    """Return the row that a job may be put into and fits best; `NO_ROW` or `NO_MEMORY` if there is none."""
+    """Return the row with the fewest free nodes that a job may go into (`schedule`), or `NO_ROW` or `NO_MEMORY`."""
     counters = state.counters[0]
     best = none = NO_ROW
     for row in range(counters.rows):
@@ -135,7 +135,7 @@ def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int
 
 @kernel_part
 def _promise(state: GangSite, job: Record, now_ms: Int) -> None:
-    """Promise a job the earliest start that a row has for it."""
+    """Promise a job its earliest start in any row that may get jobs, and reserve it in the profile."""
     length_ms = longest_ms(state, job)
     job.promised_ms = NEVER_MS
     for row in range(state.counters[0].rows):
@@ -150,7 +150,7 @@ def _promise(state: GangSite, job: Record, now_ms: Int) -> None:
 
 @kernel_part
 def _close_gaps(state: GangSite) -> None:
-    """Close the gaps that placed jobs have left in the queue."""
+    """Remove the placed jobs from the queue."""
     counters = state.counters[0]
     kept = 0
     for place in range(counters.n_waiting):
@@ -160,12 +160,12 @@ def _close_gaps(state: GangSite) -> None:
 
 
 PROMISED, RUNNING_ALONE = 1, 2
-"""What stands in the profiles: running jobs with the promises of the last decision, or running jobs alone."""
+"""Contents of the profiles: placed jobs and the promises of the last decision, or placed jobs only."""
 
 
 @kernel_part
 def longest_ms(state: GangSite, job: Record) -> Int:
-    """Return how long a job may take from now on, by its estimate."""
+    """Return the longest time (ms) that a job may still take by its estimate, with one slice per cycle."""
     left_ms = job.estimate_ms
     if job.rows:
         left_ms += job.owed_ms - job.worked_ms
@@ -174,7 +174,7 @@ def longest_ms(state: GangSite, job: Record) -> Int:
 
 @kernel
 def fill_profiles(state: GangSite, now_ms: Int, what: Int) -> None:
-    """Make the profiles of all rows anew; ``what`` is `PROMISED` or `RUNNING_ALONE`."""
+    """Rebuild the profiles of all rows; ``what`` is `PROMISED` or `RUNNING_ALONE`."""
     counters = state.counters[0]
     for row in range(counters.rows):
         state.n_steps[row] = clear(state.step_ms[row], state.step_free[row], now_ms, counters.nodes)
@@ -193,35 +193,35 @@ def fill_profiles(state: GangSite, now_ms: Int, what: Int) -> None:
 
 @kernel_part
 def occupy_row(state: GangSite, row: Int, from_ms: Int, length_ms: Int, width: Int) -> None:
-    """Enter nodes of a row into its profile; a negative width gives them back."""
+    """Mark nodes of a row as taken in its profile; a negative width marks them as free again."""
     steps = state.n_steps[row]
     state.n_steps[row] = occupy(state.step_ms[row], state.step_free[row], steps, from_ms, from_ms + length_ms, width)
 
 
 @kernel_part
 def row_start_ms(state: GangSite, row: Int, now_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return when so many nodes of a row are free for so long, by the profile."""
+    """Return the earliest instant from which ``width`` nodes of a row are free for ``length_ms``, by its profile."""
     return earliest_fit(state.step_ms[row], state.step_free[row], state.n_steps[row], now_ms, width, length_ms)
 
 
 @kernel
 def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> bool:
-    """Empty the less populated rows as far as that goes; return whether any job was moved.
+    """Move jobs from less to more populated rows; return whether any job was moved.
 
     Parameters
     ----------
     state : GangSite
-        Without replicas.
+        Must be without replicas.
     codes : GangCodes
     now_ms : int
     migrates : bool
-        Whether jobs may be moved to other nodes.
+        Whether jobs may also move to other nodes.
 
     Notes
     -----
-    The rows are taken as they are populated before (ties: the first row): from each, beginning with the least
-    populated, the jobs that may are moved to the most populated first; within a row the narrowest first (ties: by job
-    id). A job is not moved to a row that is less populated than its own.
+    The rows are sorted by their nodes in use at the beginning of the phase (ties: the first row). Each row, the least
+    populated first, gives its jobs to the rows after it, the most populated first. Within a row the narrowest job goes
+    first (ties: by job id). So no job moves to a row that was less populated than its own.
     """
     counters = state.counters[0]
     counters.has_profiles = 0
@@ -244,7 +244,7 @@ def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> b
 
 @kernel_part
 def _order_rows(state: GangSite) -> None:
-    """Order the rows from the least to the most populated."""
+    """Write the rows into ``order``, from the least to the most populated (ties: the first row)."""
     for row in range(state.counters[0].rows):
         place = row
         while place > 0 and state.used[state.order[place - 1]] > state.used[row]:
@@ -255,7 +255,7 @@ def _order_rows(state: GangSite) -> None:
 
 @kernel_part
 def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, migrates: bool) -> bool:
-    """Make another row, which has the nodes for it, the home of a job, if that may be; return whether it was done."""
+    """Make another row, with enough free nodes, the home of a job if allowed; return whether it was done."""
     home = job.home
     own = not overlap(state.columns[job.bits], state.taken[target])
     if not (own or migrates) or not is_ahead(state, job, target):
@@ -271,7 +271,7 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
     elif not _migrate(state, codes, job, target, now_ms):
         return False
     else:
-        # What it costs lets jobs of both rows take longer.
+        # The cost of the move makes jobs of both rows take longer.
         state.counters[0].has_profiles = 0
     job.home = target
     return True
@@ -279,7 +279,7 @@ def _move(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: I
 
 @kernel_part
 def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> bool:
-    """Whether a job may run on in a row, by its estimate, without delaying what has been promised there."""
+    """Whether a job can continue in a row from now on without delaying a promised start there, by estimates."""
     if state.counters[0].has_profiles != PROMISED:
         fill_profiles(state, now_ms, PROMISED)
     return row_start_ms(state, target, now_ms, job.width, longest_ms(state, job)) == now_ms
@@ -287,9 +287,9 @@ def _spares_promises(state: GangSite, job: Record, target: Int, now_ms: Int) -> 
 
 @kernel
 def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int) -> bool:
-    """Move a job to a row in which others have its nodes, the cheaper way; return whether it was done.
+    """Move a job to a row in which other jobs have its nodes, the cheaper way; return whether it was done.
 
-    Either those others are moved to free nodes of the row (option 1) or the job is (option 2, and if both cost alike).
+    Option 1 moves the other jobs to free nodes of the row, option 2 the job itself (ties: option 2).
     """
     counters = state.counters[0]
     found = find_overlapping(state, job, target)
@@ -314,7 +314,11 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
 def _may_cost(
     state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, found: Int, job_ms: Int, other_ms: Int
 ) -> bool:
-    """Whether a job, and those in ``overlapping``, may take so much longer without delaying what has been promised."""
+    """Whether a move to a row delays no promised start there.
+
+    The move costs the job ``job_ms``, and each of the first ``found`` jobs in ``overlapping`` that has begun
+    ``other_ms``.
+    """
     if codes.backfill == NO_BACKFILL or codes.migration_ms == 0:
         return True
     counters = state.counters[0]
@@ -336,7 +340,7 @@ def _may_cost(
 
 @kernel
 def clean(state: GangSite) -> None:
-    """Take every job out of all rows but its home."""
+    """Remove every job from all rows but its home."""
     counters = state.counters[0]
     for i in range(counters.n_placed):
         job = state.jobs[state.placed[i]]
@@ -348,19 +352,19 @@ def clean(state: GangSite) -> None:
 
 @kernel
 def fill(state: GangSite, codes: GangCodes, migrates: bool) -> None:
-    """Replicate jobs in the rows in which their nodes are free, or can be made free.
+    """Put replicas of jobs into the rows in which their nodes are free or can be freed.
 
     Parameters
     ----------
     state : GangSite
     codes : GangCodes
     migrates : bool
-        Whether jobs that are in one row alone may be moved to other nodes of it, so that others can be replicated.
+        Whether jobs that have only one row may move to other nodes of it to make space for replicas.
 
     Notes
     -----
-    In each round every job, in the order in which they were placed, gets one more row if there is any: the first. The
-    rounds end when nobody got one. An empty row is none: it has no time slice.
+    In each round every job, in the order of placement, gets the first further row that it can have. The rounds end
+    when no job gets a row. Empty rows get no replicas, because they have no slice.
     """
     counters = state.counters[0]
     changed = _has_holes(state)
@@ -386,7 +390,7 @@ def _has_holes(state: GangSite) -> bool:
 
 @kernel_part
 def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrates: bool) -> bool:
-    """Put a job into one more row if that may be; return whether it was done."""
+    """Put a replica of a job into a row if possible; return whether it was done."""
     if state.used[row] == 0 or open_width(state, job) > free_in(state, row) or (job.rows >> row) & 1:
         return False
     if not overlap(state.columns[job.bits], state.taken[row]):
@@ -404,21 +408,21 @@ def _replicate(state: GangSite, codes: GangCodes, job: Record, row: int, migrate
 
 @kernel_part
 def tasks_of(job: Record) -> Int:
-    """Return how many tasks a job has that moving it would have to save."""
+    """Return how many tasks a move of the job has to save: its width, or 0 if it has not begun."""
     return 0 if job.is_fresh else job.width
 
 
 @kernel_part
 def may_move(state: GangSite, job: Record) -> bool:
-    """Whether a job has not been moved in this decision."""
+    """Whether this decision has not moved the job yet."""
     return job.moved != state.counters[0].decisions
 
 
 @kernel
 def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
-    """List the jobs of a row that have nodes of a job; return how many there are.
+    """Write the jobs of a row that share nodes with a job into ``overlapping``; return how many there are.
 
-    They stand in ``overlapping``, in the order in which they were placed.
+    They are in the order of placement.
     """
     found = 0
     for i in range(state.counters[0].n_placed):
@@ -431,10 +435,10 @@ def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
 
 @kernel
 def tasks_in_the_way(state: GangSite, row: Int, found: Int) -> Int:
-    """Return how many tasks the jobs in ``overlapping`` have; -1 if one of them cannot be moved.
+    """Return how many tasks the first ``found`` jobs in ``overlapping`` have to save; -1 if one of them cannot move.
 
-    None can that is in another row too, where it would have to leave its nodes as well; nor one whose memory is known:
-    where it would come to lie is not known before all are moved.
+    A job cannot move if this decision has moved it already, if it is in another row too, as it would lose its nodes
+    there, or if its memory is known, as its new nodes are not known in advance.
     """
     tasks = 0
     for i in range(found):
@@ -447,9 +451,9 @@ def tasks_in_the_way(state: GangSite, row: Int, found: Int) -> Int:
 
 @kernel
 def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, found: Int) -> None:
-    """Move the jobs in ``overlapping`` to other nodes of their row, and put a job there on its own (option 1).
+    """Move the jobs in ``overlapping`` to other nodes of a row, and put a job there on its own nodes (option 1).
 
-    Each of them loses the whole cost; the job loses half of it, until they are saved (equation 4).
+    Each moved job pays the whole cost. The job itself pays half, as it waits until they are saved (equation 4).
     """
     counters = state.counters[0]
     waits = False
@@ -471,7 +475,7 @@ def move_others(state: GangSite, codes: GangCodes, job: Record, row: Int, found:
 def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, found: Int) -> None:
     """Put a job, which is in no row, on free nodes of a row (option 2).
 
-    It loses the whole cost; those in ``overlapping`` lose half of it, until it is saved (equation 5).
+    The job pays the whole cost. The jobs in ``overlapping`` pay half, as they wait until it is saved (equation 5).
     """
     give_columns(state, job, row)
     job.moved = state.counters[0].decisions
@@ -484,7 +488,7 @@ def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, found: In
 
 @kernel_part
 def _pay(state: GangSite, job: Record, cost_ms: Int) -> None:
-    """Let a job that has begun lose this much time before it works on."""
+    """Charge a job that has begun this much time, which it loses before it continues."""
     if tasks_of(job) > 0:
         job.owed_ms += cost_ms
         state.counters[0].migrated += 1.0 * cost_ms * job.width

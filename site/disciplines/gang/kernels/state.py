@@ -1,8 +1,8 @@
-"""The arrays of a site that shares its nodes in time: the Ousterhout matrix, and how jobs enter and leave it.
+"""The arrays of a gang site: the Ousterhout matrix, and how jobs enter and leave it.
 
-The matrix has a row for each of its time slices and a column for each node. A job that is *placed* in it has the same
-columns in all its rows, one of which is its *home*; the others are replicas, made anew at every decision. A placed job
-*begins* in the first slice of its home.
+The matrix has a row for each time slice and a column for each node. A *placed* job has the same columns in all its
+rows. One of these rows is its *home*; the others hold replicas, which every decision computes again. A placed job
+*begins* in the first slice of any of its rows.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from gridweave.site.kernels.turns import Cycle, time_of_turn_ms, times_of_turn
 # mypy: disable-error-code="no-any-return"
 
 MAX_ROWS = 62
-"""Rows of a matrix: one bit of an int64 each."""
+"""Most rows of a matrix: sets of rows are the bits of an int64."""
 
 NO_ROW = np.int64(-1)
-"""The home of a job that is not placed, and the row that ran last before any has."""
+"""No row: the home of a job that is not placed, and the row of the last slice before there was a slice."""
 
 NO_MEMORY = np.int64(-2)
-"""In place of a row: there are some with the nodes for a job, and none of them has its memory."""
+"""Returned instead of a row: some rows have enough free nodes for the job, but none has enough memory."""
 
 GANG_JOB = np.dtype(
     [
         ("key", np.float64),
         *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms", "memory")),
-        # What it has been promised while it waits.
+        # Its promised start while it waits.
         *((name, np.int64) for name in ("promised_ms", "promised_row")),
-        # Where it is in the matrix: rows are bits.
+        # Its position in the matrix; ``rows`` are bits.
         *((name, np.int64) for name in ("home", "rows", "bits", "last_row", "moved")),
-        # How it works in turns (gridweave.site.kernels.turns), as of the last decision.
+        # Its progress (gridweave.site.kernels.turns), as of the last decision.
         *((name, np.int64) for name in ("turns", "works", "switch_left_ms", "is_fresh")),
         *((name, np.int64) for name in ("owed_ms", "worked_ms", "begin_ms", "end_ms")),
     ],
     align=True,
 )
-"""A job. ``memory`` is what it needs of each of its nodes (parts.py), 0 if that is not known; ``bits`` is the row of
-the table of columns; ``moved`` the number of the decision that moved it last; ``owed_ms`` what it is still to pay for
-having been moved; ``begin_ms`` when it began, or will; ``end_ms`` when it will have worked for its estimate, if nothing
-is decided before."""
+"""A job. ``memory`` is its need on each of its nodes in millionths (`gridweave.site.kernels.parts`), 0 if unknown;
+``bits`` its row in ``GangSite.columns``; ``moved`` the number of the last decision that moved it; ``owed_ms`` the time
+that it has still to pay for moves; ``begin_ms`` when it began or will begin; ``end_ms`` when it will have worked for
+its estimate, unless a decision comes first."""
 
 GANG_COUNTERS = np.dtype(
     [
@@ -55,14 +55,14 @@ GANG_COUNTERS = np.dtype(
         *((name, np.int64) for name in ("n_placed", "n_vacant")),
         # The row of the last slice, the instant of the last decision, and the slices since then.
         *((name, np.int64) for name in ("last_row", "since_ms", "n_turns")),
-        # Whether something has happened since the last decision, when the next is due, and how many there were.
+        # Whether there were events since the last decision, when the next one is due, and the number of decisions.
         *((name, np.int64) for name in ("is_stirred", "due_ms", "decisions", "has_profiles")),
-        # Tasks that may still be moved in this decision; what was moved in all.
+        # Tasks that this decision may still move; the totals of moved jobs and tasks.
         *((name, np.int64) for name in ("tasks_left", "migrations", "tasks_migrated")),
-        # The rows into which jobs may be put, as bits; whether space is shared, and how often that began (`adapt`).
+        # The rows that may get jobs, as bits; whether space is shared, and how often that began (`adapt`).
         *((name, np.int64) for name in ("open_rows", "shares_space", "changes", "measured_ms")),
         *((name, np.float64) for name in ("utilisation", "switch_part", "lost_measured", "switched_measured")),
-        # Node milliseconds: up to ``counted_ms``; while jobs waited, and in all.
+        # Node milliseconds up to ``counted_ms``: ``lost`` while jobs waited, ``lost_any`` at all times.
         ("counted_ms", np.int64),
         *(
             (name, np.float64)
@@ -71,7 +71,7 @@ GANG_COUNTERS = np.dtype(
     ],
     align=True,
 )
-"""The numbers of a site."""
+"""The counters of a site."""
 
 
 class GangSite(NamedTuple):
@@ -88,26 +88,28 @@ class GangSite(NamedTuple):
     columns : numpy.ndarray of int64, shape (room, words)
         The columns of each placed job.
     vacant : numpy.ndarray of int64, shape (room,)
-        Rows of ``columns`` that nobody has; the last is taken first.
+        Unused rows of ``columns``; the last is used first.
     taken : numpy.ndarray of int64, shape (rows, words)
-        The columns that are taken in each row of the matrix; what lies beyond the nodes is always taken.
+        The columns that are taken in each row of the matrix; those beyond the last node are always taken.
     used : numpy.ndarray of int64, shape (rows,)
         Nodes in use in each row.
     closed : numpy.ndarray of int64, shape (words,)
-        The columns that are out of service: jobs stay on them, and none is put there.
+        The columns out of service: jobs already there stay, and no new job gets them.
     shut : numpy.ndarray of int64, shape (rows,)
-        How many of the nodes in use in each row are out of service.
+        Nodes in each row that are in use and out of service.
     memory : numpy.ndarray of int64, shape (nodes,)
-        How much of each node's the placed jobs there need, in whatever rows: they stay in core.
+        Memory of each node, in millionths, that its placed jobs need in all rows together: paused jobs stay in memory.
     turn_row : numpy.ndarray of int64, shape (rows,)
         The row of the matrix in each slice of the cycle.
     empty, first_switched, switched : numpy.ndarray of int64, shape (rows,)
-        For each slice of the cycle the nodes left empty, and those on which a job is resumed: the first time, and then.
+        For each slice of the cycle: the number of empty nodes, and of nodes on which a job is resumed in the first
+        cycle and in each later one.
     step_ms, step_free : numpy.ndarray of int64, shape (rows, steps)
-        What is free in each row from when on, by estimates (profile.py).
+        The profile of each row: instants, and the nodes free from each of them on, by estimates
+        (`gridweave.site.kernels.profile`).
     n_steps : numpy.ndarray of int64, shape (rows,)
     order, overlapping, scratch : numpy.ndarray of int64, shapes (rows,), (room,) and (words,)
-        Room to work in.
+        Scratch space.
     """
 
     counters: npt.NDArray[np.void]
@@ -135,7 +137,7 @@ class GangSite(NamedTuple):
 
 
 class GangCodes(NamedTuple):
-    """The policy of a site, as compiled code reads it.
+    """The policy of a site in the form that the kernels read.
 
     Attributes
     ----------
@@ -143,17 +145,17 @@ class GangCodes(NamedTuple):
     backfill : int
         `NO_BACKFILL`, `EASY` or `CONSERVATIVE`.
     is_discrete : bool
-        Whether decisions are taken at the end of a slice alone.
+        Whether decisions are taken only at the end of a slice.
     cleans, compacts : bool
-        Which of the phases there are besides Schedule and FillMatrix-1.
+        Whether decisions have the phases CleanMatrix and CompactMatrix.
     migrates_to_compact, migrates_to_fill : bool
-        Whether jobs are moved to other columns to empty rows, and to let others run in more rows.
+        Whether jobs move to other columns to empty rows, and to let other jobs run in more rows.
     migration_ms : int
-        What moving a job costs it: half to save it, half to start it anew.
+        Time that a move costs the job: half to save it, half to restart it.
     max_tasks : int
-        Tasks that may be moved in one decision.
+        Most tasks moved in one decision.
     window_ms : int
-        Over which utilisation is measured, for the adaptive switch; 0 if time is always shared.
+        Window over which the adaptive switch measures utilisation; 0 if time is always shared.
     """
 
     slice_ms: Int
@@ -170,7 +172,7 @@ class GangCodes(NamedTuple):
 
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
-"""Nobody is overtaken; the first that waits is not delayed; no job that waits is delayed by one behind it."""
+"""How a job may overtake waiting jobs: never; if it does not delay the first; if it delays none of those before it."""
 
 
 def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
@@ -182,7 +184,7 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
     rows : int
         The multiprogramming level.
     slots : int
-        Jobs that may wait or run at one time.
+        Most jobs that wait or run at one time.
     """
     room, words, steps = min(slots, nodes * rows), words_for(nodes), 2 * slots + 2
     state = GangSite(
@@ -219,7 +221,7 @@ def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
 
 
 def _beyond(nodes: int) -> npt.NDArray[np.int64]:
-    """Return the columns that the words have room for and the site has no nodes for."""
+    """Return the columns of the last word that lie beyond the last node."""
     beyond = np.zeros(words_for(nodes), np.int64)
     spare = len(beyond) * WORD_BITS - nodes
     beyond[-1] = ((1 << spare) - 1) << (WORD_BITS - spare)
@@ -234,13 +236,13 @@ def all_rows(state: GangSite) -> Int:
 
 @kernel_part
 def cycle_of(state: GangSite, codes: GangCodes) -> Cycle:
-    """Return the slices that go round since the last decision."""
+    """Return the cycle of slices since the last decision."""
     return Cycle(state.counters[0].n_turns, codes.slice_ms, codes.switch_ms)
 
 
 @kernel_part
 def stir(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Have a decision at this instant, or at the end of the slice."""
+    """Request a decision: at this instant, or at the end of the slice under discrete scheduling."""
     counters = state.counters[0]
     counters.is_stirred = 1
     counters.due_ms = now_ms
@@ -250,7 +252,7 @@ def stir(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel
 def gang_job_submitted(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
-    """Put the job of a slot, which is filled in, into the queue."""
+    """Add a job to the queue; its slot is filled in."""
     job = state.jobs[slot]
     job.home = job.promised_row = NO_ROW
     job.rows = 0
@@ -262,7 +264,7 @@ def gang_job_submitted(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int
 
 @kernel
 def gang_job_withdrawn(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> bool:
-    """Take the job of a slot out if it waits, or has been placed and not yet begun; return whether it did."""
+    """Remove a job that has not begun before now, whether placed or not; return whether it was removed."""
     job = state.jobs[slot]
     if job.home != NO_ROW:
         if job.begin_ms < now_ms:
@@ -280,13 +282,13 @@ def gang_job_withdrawn(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int
 
 @kernel
 def gang_job_ended(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
-    """Take a placed job out of the matrix."""
+    """Remove a placed job from the matrix."""
     counters = state.counters[0]
     job = state.jobs[slot]
     count_loss(state, codes, now_ms)
     stir(state, codes, now_ms)
     if job.begin_ms < now_ms:
-        # The rest of a slice that runs to its end (equation 3, the jobs H).
+        # Under discrete scheduling its nodes stay idle until the slice ends (equation 3, the jobs H).
         rest = 1.0 * job.width * (counters.due_ms - now_ms)
         counters.lost_any += rest
         if counters.n_waiting > 0:
@@ -305,7 +307,7 @@ def gang_job_ended(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) ->
 
 @kernel_part
 def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
-    """Take a slot out of a list."""
+    """Remove a slot from a list that contains it."""
     place = 0
     while slots[place] != slot:
         place += 1
@@ -315,7 +317,7 @@ def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
 
 @kernel
 def place_job(state: GangSite, slot: Int, row: Int) -> None:
-    """Put a job that waits into a row that has the columns for it: the lowest it may have; the row becomes its home."""
+    """Give a waiting job the lowest free columns of a row that has enough; the row becomes its home."""
     counters = state.counters[0]
     job = state.jobs[slot]
     counters.n_vacant -= 1
@@ -371,14 +373,14 @@ def open_width(state: GangSite, job: Record) -> Int:
 
 @kernel
 def close_columns(state: GangSite, codes: GangCodes, closed: Ints, now_ms: Int) -> None:
-    """Have these columns out of service, and all others in it; what is on them stays until it ends.
+    """Set which columns are out of service; jobs that are on them stay there until they end.
 
     Parameters
     ----------
     state : GangSite
     codes : GangCodes
     closed : numpy.ndarray of int64, shape (words,)
-        None beyond the nodes.
+        Contains no column beyond the last node.
     now_ms : int
     """
     counters = state.counters[0]
@@ -397,7 +399,7 @@ def close_columns(state: GangSite, codes: GangCodes, closed: Ints, now_ms: Int) 
 
 @kernel_part
 def join_row(state: GangSite, job: Record, row: Int) -> None:
-    """Put a job into a row of the matrix, in its columns, which are free there."""
+    """Add a job to a row of the matrix in which its columns are free."""
     add(state.taken[row], state.columns[job.bits])
     state.used[row] += job.width
     state.shut[row] += job.width - open_width(state, job)
@@ -406,7 +408,7 @@ def join_row(state: GangSite, job: Record, row: Int) -> None:
 
 @kernel_part
 def leave_row(state: GangSite, job: Record, row: Int) -> None:
-    """Take a job out of a row of the matrix."""
+    """Remove a job from a row of the matrix."""
     remove(state.taken[row], state.columns[job.bits])
     state.used[row] -= job.width
     state.shut[row] -= job.width - open_width(state, job)
@@ -415,20 +417,20 @@ def leave_row(state: GangSite, job: Record, row: Int) -> None:
 
 @kernel_part
 def turns_until(state: GangSite, row: Int) -> Int:
-    """Return how far a row is from now on, in rows: 0 for that behind the last slice's, the most for that itself."""
+    """Return how many rows have a turn before this one; the row of the last slice comes last."""
     rows = state.counters[0].rows
     return (row - state.counters[0].last_row - 1) % rows
 
 
 @kernel_part
 def is_ahead(state: GangSite, job: Record, row: Int) -> bool:
-    """Whether a job in this row works before a cycle has passed since it last did (the clock algorithm)."""
+    """Whether a job in this row works again within one cycle of its last slice (the clock algorithm)."""
     return turns_until(state, row) <= turns_until(state, job.last_row)
 
 
 @kernel
 def occupy_memory(state: GangSite, job: Record, part: Int) -> None:
-    """Let the nodes of a placed job hold so much more of their memory; a negative part gives it back."""
+    """Add ``part`` (millionths, may be negative) to the memory in use on each node of a placed job."""
     if part == 0:
         return
     columns = state.columns[job.bits]
@@ -438,7 +440,7 @@ def occupy_memory(state: GangSite, job: Record, part: Int) -> None:
 
 @kernel
 def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
-    """Add the nodes to a set that have not the memory for a job beside what they hold."""
+    """Add the nodes without enough free memory for a job to a set of columns."""
     if job.memory == 0:
         return
     for node in range(len(state.memory)):
@@ -448,9 +450,10 @@ def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
 
 @kernel
 def has_room(state: GangSite, job: Record, row: Int) -> bool:
-    """Whether so many nodes of a row are free, and have the memory for a job; a placed job has that of its own nodes.
+    """Whether enough free nodes of a row also have the memory for a job.
 
-    The nodes alone are enough for it.
+    The row must have enough free nodes; only the memory is checked. The memory that a placed job uses now counts as
+    free.
     """
     if job.memory == 0:
         return True
@@ -467,9 +470,9 @@ def has_room(state: GangSite, job: Record, row: Int) -> bool:
 
 @kernel
 def give_columns(state: GangSite, job: Record, row: Int) -> None:
-    """Give a job that is in no row of the matrix columns of a row: of its own those that are free, then the lowest.
+    """Give columns of a row to a job that is in no row: first those of its own that are free, then the lowest.
 
-    They have its memory, as `has_room` says.
+    The free columns must have enough memory (`has_room`).
     """
     columns, scratch = state.columns[job.bits], state.scratch
     occupy_memory(state, job, -job.memory)
@@ -485,18 +488,18 @@ def give_columns(state: GangSite, job: Record, row: Int) -> None:
 
 @kernel
 def count_loss(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
-    """Count the loss of capacity since the last instant (Zhang, equation 3).
+    """Add the loss of capacity since the last call (Zhang, equation 3).
 
     Parameters
     ----------
     state : GangSite
-        As it was since then.
+        Not yet changed by the events of this instant.
     codes : GangCodes
     now_ms : int
     """
     counters = state.counters[0]
     if counters.counted_ms == NEVER_MS:
-        # Nothing was ever here: the time begins.
+        # This is the first event of the site.
         counters.since_ms = counters.counted_ms = counters.measured_ms = now_ms
     if now_ms == counters.counted_ms:
         return
