@@ -1,4 +1,4 @@
-"""The largest average yield, or the least average stretch, as a linear program with HiGHS (OPT=AVG).
+"""Maximise the average yield, or minimise the average stretch, by a linear program solved with HiGHS (OPT=AVG).
 
 Source: Stillwell, sections 4.6 and 4.7.
 """
@@ -21,21 +21,21 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 _TANGENTS = 9
-"""Lines that stand in for the curve of a stretch over the yield; between them it is at most 0.8% too low."""
+"""Tangents that approximate the stretch as a function of the yield from below, at most 0.8% too low."""
 
 
 def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -> None:
-    """Give the running jobs the yields of the largest average, none less than it has.
+    """Raise the yields of the running jobs to the best average; no job gets less than it has.
 
-    They have the largest least yield, or the least largest expected stretch, that their nodes allow. With a horizon,
-    the time until the next rescheduling, the average expected stretch is made as small as can be; without one the
-    average yield as large as can be.
+    Before the call the jobs have the largest least yield, or the least largest expected stretch. With a horizon (the
+    time until the next rescheduling) this minimises the average expected stretch, without one it maximises the average
+    yield.
 
     Notes
     -----
-    What HiGHS returns, which is right to 10^-7, is rounded down to a rate with one unit to spare for its errors; no job
-    is given less than it had. The expected stretch is a convex function of the yield, so it is the largest of its
-    tangents, of which some are taken.
+    HiGHS is exact to about 10^-7, so its yields are rounded down to rates and then lowered where they overfill a node.
+    The expected stretch is a convex function of the yield, so the largest of some of its tangents approximates it from
+    below.
     """
     here = state.here[: state.counters[0]["n_here"]]
     slots = here[state.jobs["status"][here] == RUNS]
@@ -53,7 +53,7 @@ def average_yields(state: FractionalSite, horizon_ms: int | None, now_ms: int) -
 
 
 def _tasks_on_nodes(state: FractionalSite, slots: IntArray) -> tuple[int, coo_array]:
-    """Return the number of nodes with tasks, and the need of each job on each of them."""
+    """Return the number of nodes with tasks, and the CPU need of each job on each of them (nodes by jobs)."""
     from scipy.sparse import coo_array
 
     widths = state.jobs["width"][slots]
@@ -77,18 +77,18 @@ def _needs_of_tasks(state: FractionalSite, slot: int) -> IntArray:
 def _least_stretch(
     state: FractionalSite, slots: IntArray, needs: coo_array, least: FloatArray, horizon_ms: int, now_ms: int
 ) -> FloatArray | None:
-    """Return the yields of the least average expected stretch, None if HiGHS finds none."""
+    """Return the yields with the least average expected stretch; None if HiGHS finds no solution."""
     from scipy.sparse import block_array, coo_array
 
     count = len(slots)
     flow = (now_ms - state.jobs["submit_ms"][slots] + horizon_ms) / horizon_ms
     virtual = state.jobs["virtual"][slots] / RATE_ONE / horizon_ms
-    # Points at which the inverse of the stretch is evenly parted; a job with no virtual time begins just above 0.
+    # The points of contact are spaced geometrically; for a job without virtual time they begin just above 0.
     low, high = np.maximum(virtual + least, 1e-3), virtual + 1
     parts = np.linspace(0, 1, _TANGENTS)[:, None]
     points = low * (high / low) ** parts
     height, slope = flow / points, -flow / points**2
-    # stretch >= height + slope (virtual + yield - point), for each of the points.
+    # For each point: stretch >= height + slope (virtual + yield - point).
     eye = np.arange(count)
     lines = np.arange(_TANGENTS * count)
     own = np.tile(eye, _TANGENTS)
@@ -103,7 +103,7 @@ def _least_stretch(
 
 
 def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArray) -> FloatArray | None:
-    """Return what HiGHS finds to cost least, None if it finds nothing: then the jobs keep what they have."""
+    """Return the solution of least cost; None if HiGHS finds none, and the jobs then keep their yields."""
     from scipy import optimize
 
     solve: Any = optimize.linprog
@@ -112,7 +112,7 @@ def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArra
 
 
 def _take_over(state: FractionalSite, slots: IntArray, yields: FloatArray) -> None:
-    """Round the yields to rates, and take back what overfills a node after that."""
+    """Round the yields to rates, and lower the rates that overfill a node, but not below those before."""
     had = state.jobs["yield_"][slots]
     rates = np.clip(np.floor(yields * RATE_ONE + 1e-6).astype(np.int64), had, RATE_ONE)
     state.jobs["yield_"][slots] = rates

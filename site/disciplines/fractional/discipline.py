@@ -1,4 +1,4 @@
-"""The discipline ``fractional``: what a `SiteCore` asks of one, over the kernels of this folder."""
+"""The discipline ``fractional``, stepped event by event (docs/fractional.md)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from gridweave.site.times import span_text
 
 
 class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
-    """The jobs and nodes of a site in arrays, and the rate of each running job as the driver knows it."""
+    """The saved state of a fractional site: its arrays, and the rate last reported for each running job."""
 
     slots: SlotsState
     arrays: Arrays
@@ -54,14 +54,14 @@ class FractionalState(CoreState, frozen=True, kw_only=True, tag="Fractional 1"):
 
 
 class Fractional(PacedDiscipline[FractionalSite]):
-    """A site's jobs and nodes in arrays, and the kernels that decide on them.
+    """Keeps the jobs and the nodes of a fractional site in arrays and calls the kernels that decide.
 
     Parameters
     ----------
     nodes : int
     policy : FractionalPolicy
     week : WeekClock
-        Of no concern here.
+        Ignored.
     """
 
     state_type = FractionalState
@@ -99,7 +99,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
         fractional_submitted(self._state, np.int64(slot))
 
     def _make_room(self, tasks: int, groups: int) -> None:
-        """Have a free slot, and room in the pools behind what is there."""
+        """Make sure that there is a free slot, and space for these tasks and groups at the end of the pools."""
         if self._slots.is_full:
             self._grow_pools(self._slots.double(), len(self._state.groups), len(self._state.tasks))
         counters = self._state.counters[0]
@@ -111,7 +111,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
             self._grow_pools(self._slots.count, *most)
 
     def _pack_pools(self) -> None:
-        """Move the groups and the tasks of the jobs that are here to the beginning of the pools."""
+        """Move the groups and tasks of all present jobs to the beginning of the pools, without gaps."""
         state, n_groups, used = self._state, 0, 0
         for slot in sorted(self._here().tolist(), key=lambda slot: int(state.jobs["first"][slot])):
             row = state.jobs[slot]
@@ -123,7 +123,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
         state.counters["n_groups"], state.counters["n_pool"] = n_groups, used
 
     def _grow_pools(self, slots: int, groups: int, pool: int) -> None:
-        """Move into longer arrays."""
+        """Copy the state into longer arrays."""
         old = self._state
         most = {"groups": max(groups, len(old.groups)), "pool": max(pool, len(old.tasks))}
         self._state = empty_fractional(self.nodes, slots=slots, **most)
@@ -144,11 +144,11 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Do nothing: nothing is planned by ends, and limits count work."""
+        """Do nothing: no decision uses the ends of jobs, and limits count work."""
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Place jobs and give them CPU; jobs start in the order of submission."""
+        """Place jobs and set their yields; jobs that start together start in the order of submission."""
         state, codes, now = self._state, self._codes, np.int64(now_ms)
         moved: list[int] = []
         if place_jobs(state, codes, now):
@@ -166,13 +166,13 @@ class Fractional(PacedDiscipline[FractionalSite]):
         return Decisions(starts, moves=moves, rates=self._new_rates(changed, state.jobs["rate"]))
 
     def _placed_anew(self) -> list[int]:
-        """Return the jobs that this pass has paused, resumed or moved and that started earlier, by job id."""
+        """Return the ids of the earlier started jobs that this pass paused, resumed or moved, ascending."""
         rows = self._state.jobs[self._here()]
         changed: list[int] = rows["job_id"][rows["changed_place"] == 1].tolist()
         return sorted(job_id for job_id in changed if job_id in self._rate)
 
     def _nodes_of(self, slot: int) -> NodeIntervals:
-        """Return the nodes of a job, each once for every task on it, group by group; a paused job has none."""
+        """Return the nodes of a job, once per task, in the order of its task groups; empty unless it runs."""
         row = self._state.jobs[slot]
         if row["status"] != RUNS:
             return ()
@@ -194,19 +194,22 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return how often a job was paused and moved, and the memory sent over the network for it, in nodes."""
+        """Return how often a job was paused, how often it was moved, and the memory transferred for that.
+
+        The memory is in units of a node's whole memory.
+        """
         row = self._state.jobs[self._slots.of[job_id]]
         return float(row["preempted"]), float(row["migrated"]), int(row["moved"]) / UNIT
 
     @override
     def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
-        """Return the yield of a running job, and its work so far, in ms at full speed."""
+        """Return the rate of a started job (0 while it is paused or pays), and its work so far, in ms at full speed."""
         row = self._state.jobs[self._slots.of[job_id]]
         done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
         return int(row["rate"]) / RATE_ONE, done // RATE_ONE
 
     def yield_offered(self, now_ms: int, job: Job) -> float:
-        """Return which yield a job would get at the next placing of all tasks; 0 if there is no room for it."""
+        """Return the yield that a job would get if it were submitted now; 0 if it would not be placed now."""
         if self.why_never(job) is not None:
             return 0.0
         twin = self.copy()
@@ -221,12 +224,12 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many empty nodes there are."""
+        """Return the number of empty nodes."""
         return self.free
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when enough nodes are empty, by estimates and at the present yields."""
+        """Return when enough nodes are empty, by estimates and at the current yields; None: never, or unknown."""
         if width > len(self._state.nodes):
             return None
         empty_ms = np.full(len(self._state.nodes), now_ms)
@@ -236,18 +239,18 @@ class Fractional(PacedDiscipline[FractionalSite]):
                 tasks = self._tasks_of(row)
                 empty_ms[tasks] = np.maximum(empty_ms[tasks], run.end_by_estimate_ms)
         start_ms = int(np.sort(empty_ms)[width - 1])
-        # Nobody knows when a job goes on that stands still.
+        # A job that does no work now has no known end.
         return start_ms if start_ms < NEVER_MS else None
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when a job has paid for its move, or the next period begins."""
+        """Return when a job has paid its penalty or the next period begins, whichever is first."""
         wake_ms = int(self._state.counters["next_wake_ms"][0])
         return None if wake_ms == NEVER_MS else wake_ms
 
     @override
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job, at the present yields."""
+        """Return the first end by estimate of a running job, at the current yields."""
         ends = (run.end_by_estimate_ms for run in self.running())
         return min((end_ms for end_ms in ends if end_ms < NEVER_MS), default=None)
 
@@ -324,7 +327,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
 
 def share_of(weight: float) -> int:
-    """Return the share of a job of this weight, in thousandths: from one of them to a thousand times the usual."""
+    """Return the share of a job of this weight, in thousandths; the weight is limited to 0.001 to 1000."""
     return round(SHARE_ONE * max(1 / SHARE_ONE, min(1000.0, weight)))
 
 
@@ -333,7 +336,7 @@ def _told(job: Job) -> tuple[TaskGroup, ...]:
 
 
 def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
-    """Return ascending numbers, some perhaps several times, as half-open intervals: each in as many as it stands there.
+    """Return numbers as half-open intervals; a number that occurs n times is in n intervals.
 
     Examples
     --------
@@ -349,5 +352,5 @@ def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
 
 
 def pools_of(arrays: Arrays) -> dict[str, int]:
-    """Return for how many groups and tasks a state has room."""
+    """Return the capacity of saved arrays, as arguments of `empty_fractional`."""
     return {"groups": arrays["listed"].shape[0], "pool": arrays["tasks"].shape[0]}

@@ -1,4 +1,4 @@
-"""Fractions of nodes as an entry of the dictionary: the options of such a site, and how simulations play it."""
+"""The entry of fractional scheduling in the dictionary: its options, metrics and compiled simulation."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from gridweave.site.kernels.limits import WeekClock
 from gridweave.site.kernels.parts import UNIT, needs_in_columns, parts_of_node
 
 MAX_TASKS = 2**28
-"""Tasks of a workload that there is room for: two gigabytes for each of three lists."""
+"""Most tasks of a workload; they take 2 GiB in each of three arrays."""
 
 MS_PER_H = 3600 * MS_PER_S
 
 
 class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a site gives jobs fractions of its nodes: ``fractional`` of one of ``[[sites]]``.
+    """The options of a fractional site: the key ``fractional`` of an entry of ``[[sites]]``.
 
     Attributes
     ----------
     algorithm : str
-        A name of docs/fractional.md.
-    period_s, penalty_s : float
-        After which time all tasks are placed anew, for an algorithm with ``per``; how long a job does no work that
-        runs again after a pause, or of which a task has moved.
+        A name from docs/fractional.md.
+    period_s : float
+        Time between two placements of all tasks, for an algorithm with ``per``.
+    penalty_s : float
+        How long a job does no work after it resumes or one of its tasks moves.
     long_s : float
-        The share of CPU of a job with more virtual time falls as the inverse of that; 0 for no such bound.
+        The share of a job with more virtual time than this is inversely proportional to it; 0: no such bound.
     """
 
     algorithm: Annotated[str, Meta(description="A name such as " + BEST)] = BEST
@@ -51,7 +52,7 @@ class FractionalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
-    """Return the policy of a site with fractional nodes: ``fractional`` is its option."""
+    """Return the policy of a fractional site; its only option is ``fractional``."""
     refuse_unknown(given, (NAME,), f"is not for a {NAME} site: jobs stand there by flow time and virtual time")
     table: FractionalTable = given.get(NAME) or FractionalTable()
     for name, most_ms in (("period_s", MAX_TIME_MS), ("penalty_s", MAX_TIME_MS), ("long_s", MAX_LONG_MS)):
@@ -66,9 +67,9 @@ def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
 
 
 def moves_of(played: Played) -> dict[str, float]:
-    """Return how often jobs were paused and moved, and what went over the network for that.
+    """Return how often jobs were paused and moved, and the memory transferred for that, per hour and per job.
 
-    ``moved_nodes`` of a job is the memory of tasks that was saved, brought back or moved, in memories of a node.
+    ``moved_nodes`` counts the memory of the tasks that were saved, restored or moved, in units of a node's memory.
     """
     hours = max(1, int(played.end_ms.max() - played.submit_ms.min())) / MS_PER_H
     found: dict[str, float] = {}
@@ -79,7 +80,7 @@ def moves_of(played: Played) -> dict[str, float]:
 
 
 def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
-    """Return an idle site with its table of jobs filled in; they have the needs that the entry names."""
+    """Return an idle site with its table of jobs filled in; the workload has the columns of ``TRAITS.needs``."""
     groups = groups_of_jobs(jobs)
     refused = _refusals(jobs, groups, nodes)
     rows = rows_without(jobs, refused)
@@ -100,14 +101,14 @@ def compiled_site(nodes: int, policy: FractionalPolicy, jobs: Jobs, week: Callab
 
 
 def groups_of_jobs(jobs: Jobs) -> TaskGroups:
-    """Return the groups of tasks of all jobs, by their rows."""
+    """Return the task groups of all jobs; ``job`` is the row in the workload."""
     row, count, cpu, memory = needs_in_columns(jobs.width, jobs.columns)
     return merged(TaskGroups(row, count, parts_of_node(cpu), parts_of_node(memory)))
 
 
 def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
-    """Return why jobs can never run, by their ids."""
-    # Those whose tasks are alike, and have room, need not be asked for one by one.
+    """Return the reasons of the jobs that can never run, by job id."""
+    # A job with a single group that fits needs no closer check.
     has_room = groups.tasks <= nodes * (UNIT // groups.memory)
     is_alone = np.bincount(groups.job, minlength=len(jobs)) == 1
     asked = np.unique(groups.job[~(has_room & is_alone[groups.job])]).tolist()

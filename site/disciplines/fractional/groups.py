@@ -1,4 +1,4 @@
-"""Which tasks of jobs are alike: groups of them, as rows of the table that the kernels go over."""
+"""Groups of equal tasks of a job, as rows of the table that the kernels read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gridweave.site.kernels.parts import UNIT, parts_of_node
 
 
 class TaskGroups(NamedTuple):
-    """Groups of tasks of jobs: arrays of shape (groups,).
+    """Groups of equal tasks, in arrays of shape (groups,).
 
     Attributes
     ----------
     job : numpy.ndarray of int64
-        Whose tasks they are, as a row of other tables; ascending.
+        The job of the group, as a row of other tables; ascending.
     tasks : numpy.ndarray of int64
-        How many.
+        Number of tasks.
     need, memory : numpy.ndarray of int64
-        Of one of them, in millionths of a node.
+        CPU need and memory of one task, in millionths of a node.
     """
 
     job: Ints
@@ -34,15 +34,15 @@ class TaskGroups(NamedTuple):
     memory: Ints
 
     def of(self, job: int) -> TaskGroups:
-        """Return the groups of one job, as job 0."""
+        """Return the groups of one job, renumbered as job 0."""
         first, end = np.searchsorted(self.job, (job, job + 1))
         return TaskGroups(self.job[first:end] - job, *(column[first:end] for column in self[1:]))
 
 
 def merged(groups: TaskGroups) -> TaskGroups:
-    """Return groups by job, by falling memory and by falling need, those of a job that are alike as one.
+    """Return groups sorted by job, falling memory and falling need, with equal groups of a job merged.
 
-    So what is decided depends neither on the order in which the groups of a job are told, nor on how often one is.
+    So decisions depend neither on the order in which a job lists its groups nor on how it divides equal tasks.
 
     Examples
     --------
@@ -62,16 +62,17 @@ def merged(groups: TaskGroups) -> TaskGroups:
 
 
 def groups_of_job(told: Sequence[TaskGroup]) -> TaskGroups:
-    """Return the groups of one job as job 0, by what it says of its tasks."""
+    """Return the merged groups of one job, as job 0."""
     count, need, memory = ([getattr(one, name) for one in told] for name in ("tasks", "cpu_need", "memory"))
     zeros = np.zeros(len(told), np.int64)
     return merged(TaskGroups(zeros, np.array(count, np.int64), parts_of_node(need), parts_of_node(memory)))
 
 
 def enter_groups(state: FractionalSite, slots: Ints, groups: TaskGroups, first_group: int, first: int) -> None:
-    """Write groups into the table of a site, from a row on, their tasks into the pools, and where they are into slots.
+    """Write groups into the tables of a site, and their positions into the table of jobs.
 
-    ``slots`` has the slot of each job that ``groups`` counts, from 0 on.
+    The groups go into the rows from ``first_group`` on, and their tasks into the pools from ``first`` on. ``slots[k]``
+    is the slot of job k of ``groups``.
     """
     counts = np.bincount(groups.job, minlength=len(slots))
     end = first_group + np.cumsum(counts)
@@ -83,7 +84,7 @@ def enter_groups(state: FractionalSite, slots: Ints, groups: TaskGroups, first_g
 
 
 def why_no_room(groups: TaskGroups, nodes: int) -> str | None:
-    """Return why the tasks of one job have no room on so many idle nodes; None if they do."""
+    """Return why the tasks of one job do not fit on ``nodes`` idle nodes; None if they fit."""
     width = int(groups.tasks.sum())
     most = nodes * (UNIT // groups.memory)
     if len(groups.job) == 1:
@@ -95,7 +96,7 @@ def why_no_room(groups: TaskGroups, nodes: int) -> str | None:
 
 
 def _fits_idle(groups: TaskGroups, nodes: int) -> bool:
-    """Whether Greedy, and MCB8 at the least yield, place a job on idle nodes: else it might wait for ever."""
+    """Whether Greedy and MCB8 at its least yield both place a job on idle nodes; otherwise it might never start."""
     state = empty_fractional(nodes, slots=1, groups=len(groups.job), pool=int(groups.tasks.sum()))
     state.jobs["width"], state.jobs["share"], state.jobs["start_ms"] = groups.tasks.sum(), SHARE_ONE, -1
     state.counters["n_here"] = 1

@@ -1,4 +1,4 @@
-"""How a site gives jobs fractions of nodes, as its operator writes it down: the 116 names of algorithms, and options.
+"""The policy of a fractional site: the names of the 116 algorithms, and the other options.
 
 Source: Stillwell, Vivien and Casanova, *Dynamic Fractional Resource Scheduling versus Batch Scheduling*, section 4.5.
 """
@@ -30,37 +30,37 @@ from gridweave.site.job import MAX_TIME_MS
 from gridweave.site.kernels.work import RATE_ONE
 
 NAME = "fractional"
-"""Of the discipline."""
+"""The name of the discipline."""
 
 MS_PER_S = 1000
 
 MAX_LONG_MS = 10**12
-"""Times the largest weight, it is to stay in 64 bits."""
+"""Most ``long_ms``; times the largest weight it must fit in 64 bits."""
 
 SUBMIT_PARTS = {"": NOTHING, "Greedy": GREEDY, "GreedyP": GREEDY_P, "GreedyPM": GREEDY_PM, "MCB8": MCB8}
 PERIODIC_PARTS = {"": NOTHING, "per": PER, "stretch-per": STRETCH_PER}
 
 BEST = "GreedyPM*/per/OPT=MIN/MINVT=600"
-"""What Stillwell recommends (section 5.3.2), with a period of ten times the penalty."""
+"""The algorithm that Stillwell recommends (section 5.3.2), together with a period of ten times the penalty."""
 
 _LIMIT = re.compile(r"(MINFT|MINVT)=([1-9][0-9]{0,8})")
 
 
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
-    """An algorithm, taken apart.
+    """The parts of an algorithm's name.
 
     Attributes
     ----------
     on_submit : str
-        What is done when a job is submitted: a key of `SUBMIT_PARTS`.
+        How a new job is placed: a key of `SUBMIT_PARTS`.
     on_end : bool
-        Whether jobs are also scheduled when one has ended (``*``).
+        Whether jobs are also placed when a job ends (``*``).
     periodic : str
-        What is done at the end of each period: a key of `PERIODIC_PARTS`.
+        How all jobs are placed at the end of each period: a key of `PERIODIC_PARTS`.
     optimise : str
-        ``AVG``, ``MIN``, or ``MAX`` for stretch-per.
+        What yields optimise: ``AVG``, ``MIN``, or ``MAX`` for stretch-per.
     min_flow_s, min_virtual_s : int
-        MINFT and MINVT; 0 if not set.
+        MINFT and MINVT, in seconds; 0 if not set.
     """
 
     on_submit: str = ""
@@ -72,12 +72,12 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uses_mcb8(self) -> bool:
-        """Whether tasks are ever packed anew, so that MINFT and MINVT have a meaning."""
+        """Whether MCB8 ever places all jobs, so that MINFT and MINVT have an effect."""
         return self.periodic != "" or self.on_submit == "MCB8"
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the algorithm in the paper."""
         parts = [self.on_submit + "*" * self.on_end, *([self.periodic] if self.periodic else [])]
         parts.append(f"OPT={self.optimise}")
         parts += [f"MINFT={self.min_flow_s}"] * (self.min_flow_s > 0)
@@ -111,9 +111,12 @@ ALGORITHMS = _all_algorithms()
 
 
 def algorithm_named(name: str) -> Algorithm:
-    """Return the algorithm of a name: one of `ALGORITHMS`, or one with another number of seconds as MINFT or MINVT.
+    """Look up an algorithm: one of `ALGORITHMS`, or one with other numbers of seconds for MINFT and MINVT.
 
-    OptionError if there is none; it says which names are near.
+    Raises
+    ------
+    OptionError
+        If the name is unknown; the message suggests similar names.
 
     Examples
     --------
@@ -131,7 +134,7 @@ def algorithm_named(name: str) -> Algorithm:
 
 
 def _parsed(name: str) -> Algorithm | None:
-    """Return an algorithm of another MINFT or MINVT, or with both, if the name is well formed."""
+    """Return the algorithm of a name with another MINFT or MINVT, or with both; None if it is malformed."""
     limits = {match[1]: int(match[2]) for match in _LIMIT.finditer(name)}
     plain = ALGORITHMS.get(_LIMIT.sub("", name).rstrip("/"))
     if plain is None or not limits or not plain.uses_mcb8:
@@ -141,23 +144,24 @@ def _parsed(name: str) -> Algorithm | None:
 
 
 class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site gives jobs fractions of its nodes.
+    """The policy of a fractional site.
 
     Attributes
     ----------
     algorithm : str
         A name as in Stillwell, section 4.5.
     period_ms : int
-        After which time the tasks of all jobs are placed anew, for an algorithm with ``per``.
+        Time between two placements of all jobs, for an algorithm with ``per``.
     penalty_ms : int
-        How long a job does no work that runs again after a pause, or of which a task has moved.
+        How long a job does no work after it resumes or one of its tasks moves.
     long_ms : int
-        The share of a job with more virtual time falls as the inverse of that; 0 for no bound, as in the paper.
+        The share of a job with more virtual time than this is inversely proportional to it; 0: no bound, as in the
+        paper.
 
     Raises
     ------
     OptionError
-        If a value is impossible; it says what would be right.
+        If a value is out of range or unknown; the message names the option and what is allowed.
 
     Examples
     --------
@@ -186,7 +190,7 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call it; it tells apart any two that schedule differently."""
+        """The name in tables and plots; policies that schedule differently have different names."""
         words = [self.algorithm]
         if algorithm_named(self.algorithm).periodic and self.period_ms != 600 * MS_PER_S:
             words.append(f"period={self.period_ms / MS_PER_S:g}")
@@ -198,17 +202,17 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def averages(self) -> bool:
-        """Whether yields come from a linear program (OPT=AVG)."""
+        """Whether a linear program computes the yields (OPT=AVG)."""
         return algorithm_named(self.algorithm).optimise == "AVG"
 
     @property
     def moves_jobs(self) -> bool:
-        """Whether running or paused jobs are moved to other nodes: on a live site they must be able to."""
+        """Whether running or paused jobs move to other nodes; on a live site the jobs must then support it."""
         algorithm = algorithm_named(self.algorithm)
         return algorithm.uses_mcb8 or algorithm.on_submit != "Greedy"
 
     def codes(self) -> FractionalCodes:
-        """Return the policy as compiled code reads it."""
+        """Return the policy in the form that the kernels read."""
         how = algorithm_named(self.algorithm)
         return FractionalCodes(
             on_submit=np.int64(SUBMIT_PARTS[how.on_submit]),

@@ -1,7 +1,8 @@
-"""What CPU the jobs get once their tasks are on nodes (Stillwell, sections 4.6 and 4.7): max-min fairness.
+"""Divide the CPU of nodes among the jobs placed on them, by max-min fairness (Stillwell, sections 4.6 and 4.7).
 
-Yields are rates (work.py). They are rounded down, and the CPU of a node is summed in whole numbers, so no node gives
-more than it has. OPT=AVG is a linear program, in `gridweave.site.disciplines.fractional.averages`.
+Yields are rates (`gridweave.site.kernels.work`). They are rounded down, and the CPU of a node is summed in whole
+numbers, so no node gives more than it has. The linear program of OPT=AVG is in
+`gridweave.site.disciplines.fractional.averages`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ _FULL = UNIT * RATE_ONE
 
 @kernel
 def level_yields(state: FractionalSite) -> None:
-    """Give every running job the yield 1 / max(1, largest load), where all have the same share.
+    """Give every running job the yield 1 / max(1, largest load) if all shares are equal.
 
     Notes
     -----
-    It maximises the least yield. Source: Stillwell, section 4.6. A job with another share gets that many times as much.
+    This maximises the least yield (Stillwell, section 4.6). With different shares, yields are in proportion to them, up
+    to 1.
     """
     _begin(state)
     level = _lowest_level(state)
@@ -40,7 +42,8 @@ def fair_yields(state: FractionalSite) -> None:
 
     Notes
     -----
-    Source: Stillwell, section 4.6. In a round, the jobs on the nodes that are full first keep what they have then.
+    Source: Stillwell, section 4.6. Each round raises all yields until a node is full, and then fixes the yields of the
+    jobs on it.
     """
     left = _begin(state)
     while left > 0:
@@ -55,7 +58,7 @@ def fair_yields(state: FractionalSite) -> None:
 
 @kernel_part
 def _begin(state: FractionalSite) -> Int:
-    """Let no job have a yield; return how many run."""
+    """Reset the nodes and the yields, and sum up the needs on each node; return the number of running jobs."""
     for node in range(len(state.nodes)):
         state.nodes[node].sum = 0
         state.nodes[node].frozen = 0
@@ -73,7 +76,7 @@ def _begin(state: FractionalSite) -> Int:
 
 @kernel_part
 def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, given: Int) -> None:
-    """Add to what the unsettled tasks of each node ask for, and to what settled ones have; both times their needs."""
+    """Add a job's needs to its nodes: times ``asked`` to ``sum``, of unsettled jobs, times ``given`` to ``frozen``."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
@@ -86,13 +89,13 @@ def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, given: Int) -> N
 
 @kernel_part
 def _level_of(node: Record) -> Int:
-    """Return the yield of a job with share 1 at which a node is full."""
+    """Return the level, the yield of a job with share 1, at which a node is full."""
     return (_FULL - node.frozen) * SHARE_ONE // node.sum
 
 
 @kernel_part
 def _lowest_level(state: FractionalSite) -> Int:
-    """Return at which level the first node is full, or the first job has all that it needs."""
+    """Return the lowest level at which a node is full or an unsettled job has all the CPU that it needs."""
     level = RATE_ONE * SHARE_ONE
     for node in range(len(state.nodes)):
         if state.nodes[node].sum > 0:
@@ -111,7 +114,7 @@ def _yield_at(job: Record, level: Int) -> Int:
 
 @kernel_part
 def _is_held(state: FractionalSite, slot: Int, level: Int) -> bool:
-    """Whether one of a job's nodes is full at a level."""
+    """Whether one of a job's nodes is full at this level."""
     job = state.jobs[slot]
     is_held = False
     for task in range(job.first, job.first + job.width):
@@ -121,7 +124,7 @@ def _is_held(state: FractionalSite, slot: Int, level: Int) -> bool:
 
 @kernel_part
 def _keep_found(state: FractionalSite) -> Int:
-    """Settle the jobs whose yield has been found in this round; return how many."""
+    """Settle the jobs that got a yield in this round; return their number."""
     found = 0
     for place in range(state.counters[0].n_here):
         slot = state.here[place]
@@ -135,25 +138,26 @@ def _keep_found(state: FractionalSite) -> Int:
 
 
 INVERSE_ONE = 1 << 20
-"""An expected stretch of 1; half of it is a stretch of 2."""
+"""The inverse of an expected stretch of 1; half of this is the inverse of a stretch of 2."""
 
 
 @kernel
 def yield_for_stretch(job: Record, inverse: Int, horizon_ms: Int, now_ms: Int) -> Int:
-    """Return the yield with which a job reaches an expected stretch, its flow time by its virtual time at the horizon.
+    """Return the yield that gives a job an expected stretch: its flow time by its virtual time, at the horizon.
 
     Parameters
     ----------
     job : record of FRACTIONAL_JOB
     inverse : int
-        Of the stretch, as a part of `INVERSE_ONE`.
-    horizon_ms, now_ms : int
-        From now until the next rescheduling.
+        Inverse of the stretch, in units of 1 / `INVERSE_ONE`.
+    horizon_ms : int
+        Time from now until the next rescheduling.
+    now_ms : int
 
     Returns
     -------
     int
-        0 to `RATE_ONE`: nothing if it is better off anyway, all if it cannot be reached.
+        0 to `RATE_ONE`: 0 if the job has a smaller stretch without any CPU, `RATE_ONE` if no yield is enough.
     """
     flow_ms = float(now_ms - job.submit_ms + horizon_ms)
     wanted = (inverse / INVERSE_ONE * flow_ms - job.virtual / 65536.0) / horizon_ms * RATE_ONE
@@ -167,14 +171,16 @@ def stretch_yields(state: FractionalSite, horizon_ms: Int, now_ms: Int, rounds: 
     Parameters
     ----------
     state : FractionalSite
-    horizon_ms, now_ms : int
-        From now until the next rescheduling.
+    horizon_ms : int
+        Time from now until the next rescheduling.
+    now_ms : int
     rounds : int
-        After so many, who is not settled has the yield of the last: with 1 all have that of the least largest stretch.
+        Most rounds; jobs that are not settled by then get the yield of the last round. With 1, all jobs get the yield
+        for the least largest stretch.
 
     Notes
     -----
-    Source: Stillwell, section 4.7. Each round finds the largest inverse of the stretch that all nodes can give.
+    Source: Stillwell, section 4.7. Each round finds the largest inverse of the stretch at which no node is overfull.
     """
     left = _begin(state)
     inverse = 0
@@ -197,7 +203,7 @@ def stretch_yields(state: FractionalSite, horizon_ms: Int, now_ms: Int, rounds: 
 
 @kernel_part
 def _best_inverse(state: FractionalSite, low: Int, horizon_ms: Int, now_ms: Int) -> Int:
-    """Return the largest inverse of the stretch, from ``low`` on, at which no node is overfull."""
+    """Return the largest inverse of the stretch, at least ``low``, at which no node is overfull."""
     high = INVERSE_ONE
     if _nodes_give(state, high, horizon_ms, now_ms):
         return high
@@ -212,9 +218,9 @@ def _best_inverse(state: FractionalSite, low: Int, horizon_ms: Int, now_ms: Int)
 
 @kernel
 def _nodes_give(state: FractionalSite, inverse: Int, horizon_ms: Int, now_ms: Int) -> bool:
-    """Write what the unsettled tasks of each node want at an inverse of the stretch; return whether no node has less.
+    """Sum the CPU that unsettled jobs need on each node at an inverse of the stretch; return whether all nodes have it.
 
-    At 0 nobody wants anything; so there always is such an inverse.
+    At 0 no job needs any CPU, so there is always an inverse that works.
     """
     for node in range(len(state.nodes)):
         state.nodes[node].sum = 0
@@ -231,7 +237,7 @@ def _nodes_give(state: FractionalSite, inverse: Int, horizon_ms: Int, now_ms: In
 
 @kernel_part
 def _is_overfull(state: FractionalSite, slot: Int) -> bool:
-    """Whether one of a job's nodes cannot give what was asked of it last."""
+    """Whether one of a job's nodes was overfull in the last call of `_nodes_give`."""
     job = state.jobs[slot]
     for task in range(job.first, job.first + job.width):
         node = state.nodes[state.tasks[task]]

@@ -1,7 +1,7 @@
-"""What a site with fractional nodes does at an instant: it places jobs, gives them CPU, lets them pay.
+"""The pass of a fractional site: it places jobs, gives them CPU, and charges penalties for pauses and moves.
 
-Of one instant the calls come in this order: `fractional_left`, `fractional_submitted`, `place_jobs`, then the yields
-(`give_yields`, or a linear program), `tell_rates`. So the compiled loop plays it by `FractionalRules`.
+At one instant the calls come in this order: `fractional_left`, `fractional_submitted`, `place_jobs`, `give_yields` (or
+a linear program), `tell_rates`. In the compiled loop `FractionalRules` makes these calls.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 # mypy: disable-error-code="no-any-return"
 
 NOTHING, GREEDY, GREEDY_P, GREEDY_PM, MCB8 = 0, 1, 2, 3, 4
-"""What is done when a job is submitted."""
+"""How a new job is placed; NOTHING: not before the period ends."""
 
 PER, STRETCH_PER = 1, 2
-"""What is done periodically, if anything."""
+"""How all jobs are placed at the end of each period; NOTHING: there are no periods."""
 
 LEVEL, OPT_MIN, OPT_MAX = 0, 1, 2
-"""Which yields `give_yields` gives; with LEVEL those that a linear program begins with."""
+"""Which yields `give_yields` computes; LEVEL: those from which a linear program starts."""
 
 
 class FractionalCodes(NamedTuple):
-    """An algorithm as kernels read it.
+    """An algorithm in the form that the kernels read.
 
     Attributes
     ----------
     on_submit, periodic, yields : int
-        Of the names above; NOTHING if there is no such thing.
+        Constants of this module.
     on_end : int
-        1 if jobs are also scheduled when one has ended.
+        1 if jobs are also placed when a job ends.
     min_flow_ms, min_virtual : int
-        MINFT, and MINVT as work; 0 if not set.
+        MINFT in ms, and MINVT as work; 0 if not set.
     period_ms, penalty_ms, long_ms : int
+        As in `gridweave.site.disciplines.fractional.policy.FractionalPolicy`.
     """
 
     on_submit: Int
@@ -65,12 +66,12 @@ class FractionalCodes(NamedTuple):
 
 @kernel
 def fractional_pass(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Do all that is done at an instant, for an algorithm that needs no linear program.
+    """Run the pass of an algorithm that needs no linear program.
 
     Parameters
     ----------
     state : FractionalSite
-        ``started`` and ``changed`` are then those of this pass.
+        Changed in place; ``started`` and ``changed`` list the slots of this pass.
     codes : FractionalCodes
     now_ms : int
     """
@@ -81,12 +82,12 @@ def fractional_pass(state: FractionalSite, codes: FractionalCodes, now_ms: Int) 
 
 @kernel
 def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bool:
-    """Place the jobs as the algorithm does at this instant; return whether their yields are to be found anew.
+    """Place the jobs as the algorithm requires at this instant; return whether to compute the yields again.
 
     Notes
     -----
-    Source: Stillwell, section 4.4. Where several things happen at one instant, the period goes before all else, as it
-    places all jobs; then come the ends, with the jobs that had been submitted before, and then the new jobs.
+    Source: Stillwell, section 4.4. If a period ends at this instant, all jobs are placed and nothing else is done.
+    Otherwise an end of a job comes first, after which the older jobs are placed, and then come the new jobs.
     """
     counters = state.counters[0]
     advance(state, codes.long_ms, now_ms)
@@ -112,7 +113,7 @@ def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bo
 
 @kernel_part
 def _admit(state: FractionalSite, codes: FractionalCodes) -> None:
-    """Place the new jobs, in the order of submission."""
+    """Place the new jobs in the order of submission, if need be by pausing or moving other jobs."""
     counters = state.counters[0]
     for place in range(counters.n_here - counters.n_new, counters.n_here):
         slot = state.here[place]
@@ -122,7 +123,7 @@ def _admit(state: FractionalSite, codes: FractionalCodes) -> None:
 
 @kernel_part
 def _remember(state: FractionalSite) -> None:
-    """Note where the tasks are."""
+    """Record in ``before`` the nodes of the tasks of the running jobs."""
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
         job.ran = 1 if job.status == RUNS else 0
@@ -133,10 +134,10 @@ def _remember(state: FractionalSite) -> None:
 
 @kernel_part
 def _settle(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Count what was started, paused and moved, and who is to pay for it.
+    """Record which jobs this instant has started, paused and moved, and charge the penalties.
 
-    What counts is the difference that an instant makes. A job pays when it runs again after a pause, or has moved: it
-    holds its memory and its CPU and does no work for the time of the penalty.
+    Only the difference between before and after the instant counts. A job that resumes or has moved pays a penalty: it
+    keeps its memory and its CPU but does no work for ``penalty_ms``.
     """
     counters = state.counters[0]
     counters.n_started = 0
@@ -161,7 +162,7 @@ def _settle(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _memory_of(state: FractionalSite, slot: Int) -> Int:
-    """Return the memory of all tasks of a job."""
+    """Return the memory of all tasks of a job, in millionths of a node."""
     job = state.jobs[slot]
     memory = 0
     for number in range(job.first_group, job.end_group):
@@ -171,7 +172,7 @@ def _memory_of(state: FractionalSite, slot: Int) -> Int:
 
 @kernel_part
 def _moved_memory(state: FractionalSite, slot: Int) -> Int:
-    """Return the memory of a job's tasks that are on other nodes than before the pass: all, if it ran on none."""
+    """Return the memory of the tasks that are on other nodes than before the pass; all tasks if the job did not run."""
     job = state.jobs[slot]
     moved = _memory_of(state, slot)
     if job.ran == 1:
@@ -182,7 +183,7 @@ def _moved_memory(state: FractionalSite, slot: Int) -> Int:
 
 @kernel_part
 def _stayed(state: FractionalSite, number: Int) -> Int:
-    """Return how many tasks of a group are on nodes on which so many of them were before the pass."""
+    """Return how many tasks of a group are on the same nodes as before the pass; its tasks are interchangeable."""
     stayed = 0
     old = new = state.groups[number].first
     end = old + state.groups[number].count
@@ -200,13 +201,14 @@ def _stayed(state: FractionalSite, number: Int) -> Int:
 
 @kernel
 def give_yields(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Give the running jobs their yields.
+    """Compute the yields of the running jobs.
 
     Parameters
     ----------
     state : FractionalSite
     codes : FractionalCodes
-        With LEVEL all get the largest least yield (or the least largest expected stretch), and no more.
+        With LEVEL all jobs get the largest least yield (or the least largest expected stretch), and spare CPU is not
+        given out.
     now_ms : int
     """
     if codes.periodic == STRETCH_PER:
@@ -220,18 +222,18 @@ def give_yields(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> N
 
 @kernel_part
 def horizon_of(codes: FractionalCodes, now_ms: Int) -> Int:
-    """Return the time from now until the period comes round again."""
+    """Return the time from now until the next period; periods begin at the multiples of ``period_ms``."""
     return codes.period_ms - now_ms % codes.period_ms
 
 
 @kernel
 def tell_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Let the jobs run at their yields, or pay; write who runs at another rate now into ``changed``.
+    """Set the rate of each job: its yield, or 0 while it is paused or pays. List jobs with a new rate in ``changed``.
 
     Parameters
     ----------
     state : FractionalSite
-        ``counters.next_wake_ms`` is then the next instant at which a job has paid, or the period comes round.
+        Sets ``counters.next_wake_ms`` to the next instant at which a job has paid or a period begins.
     codes : FractionalCodes
     now_ms : int
     """
@@ -260,7 +262,7 @@ def tell_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> No
 
 
 class FractionalRules(NamedTuple):
-    """The `RateRules` of a `FractionalSite`."""
+    """The `RateRules` of a fractional site."""
 
     codes: FractionalCodes
 

@@ -1,4 +1,4 @@
-"""Greedy placement of a job's tasks, and room for it by pausing or moving others (Stillwell, section 4.2)."""
+"""Place the tasks of a job greedily, if need be by pausing or moving other jobs (Stillwell, section 4.2)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gridweave.site.kernels.parts import UNIT
 
 @kernel_part
 def would_fit(state: FractionalSite, slot: Int) -> bool:
-    """Whether `place_greedily` would place a job."""
+    """Whether `place_greedily` would place a job; nothing changes."""
     if not _each_has_room(state, slot):
         return False
     job = state.jobs[slot]
     if job.end_group - job.first_group == 1:
-        return True  # tasks that are alike are as many as there is room for, in whichever order nodes are filled
+        return True  # equal tasks fit in any order
     if not place_greedily(state, slot):
         return False
     take_off(state, slot)
@@ -33,7 +33,7 @@ def would_fit(state: FractionalSite, slot: Int) -> bool:
 
 @kernel_part
 def _each_has_room(state: FractionalSite, slot: Int) -> bool:
-    """Whether the memory that is free has room for all tasks of each group of a job, the others left aside."""
+    """Whether each group of a job would fit into the free memory if it were the only one."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
@@ -47,18 +47,18 @@ def _each_has_room(state: FractionalSite, slot: Int) -> bool:
 
 @kernel
 def place_greedily(state: FractionalSite, slot: Int) -> bool:
-    """Place a job, task by task, on the node with the lowest CPU load of those that have the memory.
+    """Place each task of a job on the node with the lowest CPU load of those with enough memory (ties: the first).
 
     Parameters
     ----------
     state : FractionalSite
     slot : int
-        Of a job that is on no nodes. Of nodes with the same load the first is taken.
+        The slot of a job that is on no nodes.
 
     Returns
     -------
     bool
-        Whether it was placed; if not, nothing has changed.
+        Whether the job was placed; if not, nothing has changed.
 
     Notes
     -----
@@ -84,7 +84,7 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
 
 @kernel_part
 def _least_loaded(state: FractionalSite, memory: Int) -> Int:
-    """Return the node with the lowest CPU load of those with so much memory left, -1 if there is none."""
+    """Return the node with the lowest CPU load of those with this much memory free (ties: the first); -1 if none."""
     best = -1
     for node in range(len(state.nodes)):
         fits = state.nodes[node].memory + memory <= UNIT
@@ -95,7 +95,7 @@ def _least_loaded(state: FractionalSite, memory: Int) -> Int:
 
 @kernel_part
 def keep_ascending(tasks: Ints, first: Int, task: Int, node: Int) -> None:
-    """Enter the node of a task so that those of its group stay ascending."""
+    """Insert the node of a task so that the nodes of its group stay ascending."""
     while task > first and tasks[task - 1] > node:
         tasks[task] = tasks[task - 1]
         task -= 1
@@ -104,13 +104,13 @@ def keep_ascending(tasks: Ints, first: Int, task: Int, node: Int) -> None:
 
 @kernel
 def by_priority(state: FractionalSite) -> None:
-    """Write the slots of all jobs that are here into ``order``, the lowest priority first."""
+    """Write the slots of all present jobs into ``order``, the lowest priority first."""
     count = state.counters[0].n_here
     for place in range(count):
         slot = state.here[place]
         state.jobs[slot].place = place
         hole = place
-        # Of two alike the earlier submission has the higher priority, so it comes later here.
+        # At equal priority the earlier submission ranks higher, so it comes later here.
         while hole > 0 and not goes_before(state.jobs[slot], place, _job(state, hole - 1), _place(state, hole - 1)):
             state.order[hole] = state.order[hole - 1]
             hole -= 1
@@ -129,26 +129,27 @@ def _place(state: FractionalSite, entry: Int) -> Int:
 
 @kernel
 def make_room(state: FractionalSite, slot: Int, moves: bool) -> bool:
-    """Place a job that does not fit by pausing jobs of lower priority, or by moving them.
+    """Place a job that does not fit, by pausing or moving jobs of lower priority.
 
     Parameters
     ----------
     state : FractionalSite
     slot : int
-        Of a job that is on no nodes.
+        The slot of a job that is on no nodes.
     moves : bool
-        GreedyPM: a job that is to be paused is placed anew if there is room (in the order of their priority).
+        Whether marked jobs move to other nodes if they fit there, the highest priority first, instead of pausing
+        (GreedyPM).
 
     Returns
     -------
     bool
-        Whether it was placed; if not, nothing has changed.
+        Whether the job was placed; if not, nothing has changed.
 
     Notes
     -----
-    Source: Stillwell, section 4.2, which leaves open how jobs are chosen. Here: from the lowest priority up, running
-    jobs are marked until the new one would fit; then, from the highest down, a mark is taken back if the job fits
-    without. Only jobs of a lower priority than the new one's are marked.
+    Source: Stillwell, section 4.2, which leaves the choice of jobs open. Here running jobs are marked, from the lowest
+    priority up, until the new job would fit. Then marks are removed, from the highest priority down, if the new job
+    fits without them. Only jobs of lower priority than the new job are marked.
     """
     by_priority(state)
     marked = 0
@@ -175,14 +176,14 @@ def make_room(state: FractionalSite, slot: Int, moves: bool) -> bool:
 
 @kernel_part
 def _mark(state: FractionalSite, other: Int) -> None:
-    """Take a running job off its nodes as if it were paused."""
+    """Mark a running job, and take it off its nodes."""
     state.jobs[other].out = 1
     take_off(state, other)
 
 
 @kernel_part
 def _mark_back(state: FractionalSite, other: Int, slot: Int, fits: bool) -> None:
-    """Put a marked job back on its nodes, if the new one does not fit anyway, or fits besides."""
+    """Restore a marked job unless the new job fits only without it."""
     put_back(state, other)
     if fits and not would_fit(state, slot):
         take_off(state, other)
@@ -192,13 +193,13 @@ def _mark_back(state: FractionalSite, other: Int, slot: Int, fits: bool) -> None
 
 @kernel
 def place_waiting(state: FractionalSite, count: Int) -> None:
-    """Place the jobs that are on no nodes greedily, in the order of their priority; who does not fit is passed over.
+    """Place waiting and paused jobs greedily, the highest priority first; skip those that do not fit.
 
     Parameters
     ----------
     state : FractionalSite
     count : int
-        Of the jobs that are here, so many of the first are looked at: those that were submitted before now.
+        How many jobs of ``here`` to consider, from the first: those submitted before now.
     """
     by_priority(state)
     for entry in range(state.counters[0].n_here - 1, -1, -1):

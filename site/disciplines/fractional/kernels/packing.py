@@ -1,4 +1,4 @@
-"""MCB8: all jobs at once on the nodes, as vectors of CPU and memory in bins (Stillwell, sections 4.3 and 4.7)."""
+"""MCB8: place all jobs at once, by vector packing of CPU and memory (Stillwell, sections 4.3 and 4.7)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from gridweave.site.kernels.parts import UNIT
 # mypy: disable-error-code="no-any-return"
 
 LEVELS = 100
-"""Steps of the binary search: the yield is found to 0.01."""
+"""Levels of the binary search, so yields are found to 0.01."""
 
 _PLACE = 1 << 20
 
 
 class Remapping(NamedTuple):
-    """How MCB8 is to work.
+    """The parameters of MCB8.
 
     Attributes
     ----------
     min_flow_ms, min_virtual : int
-        A running job with less flow time, or less virtual time (as work), stays on its nodes or pauses; 0 if not set.
+        MINFT in ms, and MINVT as work: a running job with less flow time or less virtual time keeps its nodes or
+        pauses, but does not move; 0: not set.
     horizon_ms : int
-        Time until the next such event, for MCB8-stretch; 0 for MCB8, which looks at yields.
+        Time until the next packing, for MCB8-stretch; 0 for MCB8, which optimises yields.
     """
 
     min_flow_ms: Int
@@ -36,14 +37,15 @@ class Remapping(NamedTuple):
 
 @kernel
 def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
-    """Place all jobs anew at the highest yield (or least expected stretch) for which a packing is found.
+    """Place all jobs again, at the highest yield (or the least expected stretch) for which there is a packing.
 
     Notes
     -----
-    As long as there is none at a hundredth, the job of the lowest priority is left out. Source: Stillwell, section 4.3.
-    With an expected stretch there may be none for any job: for one that has waited so long that it wants all of a need
-    which is more than all nodes have. Then that of the highest priority has the highest yield that it can have alone,
-    or it would never end. (The paper says nothing of it; no job of its workloads needs so much.)
+    While there is no packing at the lowest level, 0.01, the job of the lowest priority is left out (Stillwell, section
+    4.3). With an expected stretch, a job that has waited long may demand its full CPU need, which can exceed the CPU of
+    all nodes, so there may be no packing for any job. Then the job of the highest priority is placed alone, at the
+    highest yield that it can have; otherwise it would never end. (The paper does not discuss this case; no job of its
+    workloads needs so much.)
     """
     by_priority(state)
     _pin(state, how, now_ms)
@@ -68,7 +70,7 @@ def remap_all(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
 
 @kernel_part
 def _leave_out(state: FractionalSite, how: Remapping, lowest: Int, now_ms: Int) -> Int:
-    """Leave jobs out, from this one on, until there is room for the others; return how many are out."""
+    """Leave out jobs, from entry ``lowest`` of ``order`` on, until the others fit; return how many are left out."""
     while lowest < state.counters[0].n_here and not pack(state, how, 1, now_ms):
         state.jobs[state.order[lowest]].out = 1
         lowest += 1
@@ -77,7 +79,7 @@ def _leave_out(state: FractionalSite, how: Remapping, lowest: Int, now_ms: Int) 
 
 @kernel_part
 def _pin(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
-    """Find out who may not move."""
+    """Mark the running jobs that may not move as pinned, and no job as left out."""
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
         young = now_ms - job.submit_ms < how.min_flow_ms or job.virtual < how.min_virtual
@@ -87,7 +89,7 @@ def _pin(state: FractionalSite, how: Remapping, now_ms: Int) -> None:
 
 @kernel_part
 def _take_over(state: FractionalSite) -> None:
-    """Let the last packing be how jobs are placed; who is left out is on no nodes."""
+    """Place the jobs as in the last packing; jobs that were left out are on no nodes."""
     for place in range(state.counters[0].n_here):
         slot = state.here[place]
         if state.jobs[slot].status == RUNS:
@@ -101,10 +103,11 @@ def _take_over(state: FractionalSite) -> None:
 
 @kernel_part
 def wanted_yield(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
-    """Return the yield that a job is to have, in millionths, at a level of the search.
+    """Return the yield that a job needs at a level of the search, in millionths.
 
-    For MCB8 the level is the yield. For MCB8-stretch it is the inverse of the stretch that is expected at the end of
-    the horizon, flow time / virtual time: a job that is better off anyway needs nothing, one that cannot reach it all.
+    For MCB8 the level is the yield of a job with share 1. For MCB8-stretch it is the inverse of the expected stretch,
+    flow time / virtual time, at the end of the horizon. A job with a smaller stretch anyway needs 0, and a job that
+    cannot reach this stretch needs 1.
     """
     if how.horizon_ms == 0:
         return min(UNIT, level * (UNIT // LEVELS) * job.share // SHARE_ONE)
@@ -115,12 +118,12 @@ def wanted_yield(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
 
 @kernel
 def pack(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool:
-    """Try to place all jobs that are not left out at a level of the search; the nodes are then in ``trial``.
+    """Try to place all jobs that are not left out, at a level of the search; write their nodes into ``trial``.
 
     Parameters
     ----------
     state : FractionalSite
-        ``out`` and ``pinned`` of its jobs are set.
+        ``out`` and ``pinned`` of its jobs must be set.
     how : Remapping
     level : int
         1 to `LEVELS`.
@@ -129,15 +132,14 @@ def pack(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool
     Returns
     -------
     bool
-        Whether there is room for all.
+        Whether all of them fit.
 
     Notes
     -----
-    Source: Leinberger et al. as Stillwell, section 4.3, cites them. Jobs that want more CPU than memory stand in one
-    list, the others in a second, both by the larger of the two, falling. A node takes tasks from the list of what it
-    has more left of, the first that fits, and from the other if none does; then the next node is filled. Where it has
-    as much left of both, the list of CPU goes first; of jobs alike, the earlier submission. The groups of a job stand
-    in the lists as jobs would, each by itself; of groups alike the one of more memory is the first.
+    Source: Leinberger et al., as cited by Stillwell, section 4.3. Groups that want at least as much CPU as memory are
+    in one list, the others in a second, both sorted by the larger of the two, falling (ties: by submission, and within
+    a job the group with more memory first). Nodes are filled one after the other. A node takes the first task that fits
+    from the list of the resource of which it has more left (ties: CPU), or from the other list if none fits.
     """
     if not _begin_packing(state, how, level, now_ms):
         return False
@@ -151,7 +153,10 @@ def pack(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool
 
 @kernel_part
 def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: Int) -> bool:
-    """Empty the nodes but for the pinned jobs and make the lists; return whether a sum does not say no already."""
+    """Empty the nodes except for the pinned jobs, and make the two lists.
+
+    Return False if the jobs need more than all nodes have, or a pinned job more than its nodes have.
+    """
     counters = state.counters[0]
     for node in range(len(state.nodes)):
         state.nodes[node].cpu_left = UNIT
@@ -182,7 +187,7 @@ def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: In
 
 @kernel_part
 def _keep(state: FractionalSite, number: Int) -> bool:
-    """Leave a group of a pinned job where it is; return whether its nodes have what it wants."""
+    """Keep a group of a pinned job on its nodes; return whether they have the CPU and memory that it wants."""
     group = state.groups[number]
     for task in range(group.first, group.first + group.count):
         state.trial[task] = state.tasks[task]
@@ -197,7 +202,7 @@ def _keep(state: FractionalSite, number: Int) -> bool:
 
 @kernel_part
 def _enter(state: FractionalSite, number: Int) -> None:
-    """Put a group into one of the lists, as a key that is larger the further ahead it belongs."""
+    """Add a group to one of the two lists, as a key; larger keys come first."""
     group = state.groups[number]
     counters = state.counters[0]
     key = max(group.wanted, group.memory) * _PLACE + (_PLACE - 1 - counters.n_listed)
@@ -213,7 +218,7 @@ def _enter(state: FractionalSite, number: Int) -> None:
 
 @kernel_part
 def _sort_falling(keys: Ints, count: Int) -> None:
-    """Sort keys, no two of which are alike, the largest first."""
+    """Sort distinct keys, the largest first (Shell sort)."""
     gap = count // 2
     while gap > 0:
         for i in range(gap, count):
@@ -234,7 +239,7 @@ def _groups_of_keys(state: FractionalSite, keys: Ints, count: Int) -> None:
 
 @kernel_part
 def _fill_node(state: FractionalSite, place: Int) -> None:
-    """Fill one node. What does not fit once does not fit later, so each list is gone through once."""
+    """Fill one node. A task that does not fit now does not fit later, so one scan of each list is enough."""
     counters = state.counters[0]
     node = state.nodes[place]
     cpu = memory = 0
@@ -260,7 +265,7 @@ def _fill_node(state: FractionalSite, place: Int) -> None:
 
 @kernel_part
 def _next_fitting(state: FractionalSite, numbers: Ints, count: Int, entry: Int, place: Int) -> Int:
-    """Return the first entry from here on of a group with a task that fits on a node; ``count`` if there is none."""
+    """Return the first entry, from ``entry`` on, whose group has a task that fits on a node; ``count`` if none."""
     cpu_left, memory_left = state.nodes[place].cpu_left, state.nodes[place].memory_left
     while entry < count:
         group = state.groups[numbers[entry]]
@@ -272,7 +277,7 @@ def _next_fitting(state: FractionalSite, numbers: Ints, count: Int, entry: Int, 
 
 @kernel_part
 def _without_placed(state: FractionalSite, numbers: Ints, count: Int) -> Int:
-    """Take the groups out of a list that are placed; return how many are left."""
+    """Remove the groups without tasks left to place from a list; return its new length."""
     kept = 0
     for entry in range(count):
         if state.groups[numbers[entry]].left > 0:

@@ -1,10 +1,9 @@
-"""The arrays of a site that gives jobs fractions of nodes, and how jobs enter, run and leave (docs/fractional.md).
+"""The arrays of a fractional site, and how jobs enter, run and leave (docs/fractional.md).
 
-A job is so many *tasks*, each on some node, several perhaps on one. Those that have the same CPU need and the same
-memory requirement are a *group*; most jobs have one. Needs and requirements are whole millionths of a node (`UNIT`),
-yields are rates (work.py), so that nothing is rounded when they are summed: a node is full or it is not. A job's *slot*
-is its row in the table of jobs, as everywhere; its groups are rows of a table of their own, one after the other, and so
-are its tasks in the pools.
+A job has *tasks*, each on a node; several may be on the same node. Tasks of a job with the same CPU need and the same
+memory are a *group*; most jobs have one group. Needs and memory are whole millionths of a node (`UNIT`), and yields are
+rates (`gridweave.site.kernels.work`), so all sums are exact. A job's *slot* is its row in the table of jobs. Its groups
+are consecutive rows of the table of groups, and its tasks are consecutive entries of the pools.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from gridweave.site.kernels.state import NEVER_MS
 # mypy: disable-error-code="no-any-return"
 
 SHARE_ONE = 1_000
-"""The share of a job that is to have the same yield as others: twice that, twice their yield."""
+"""The share of a job with weight 1; twice the share means twice the yield."""
 
 ABSENT, WAITS, RUNS, PAUSED = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
-"""Status of a job: not here; not started yet; with its tasks on nodes; started, and now on none."""
+"""Status of a job: not present; waiting to start; running on nodes; started and now on no nodes."""
 
 FRACTIONAL_JOB = np.dtype(
     [
@@ -31,34 +30,34 @@ FRACTIONAL_JOB = np.dtype(
         *((name, np.int64) for name in ("weight", "share", "first", "first_group", "end_group")),
         *((name, np.int64) for name in ("status", "virtual", "since_ms", "yield_", "rate", "pays_until_ms")),
         *((name, np.int64) for name in ("start_ms", "preempted", "migrated", "moved")),
-        # Of the pass that goes on.
+        # Used during a pass.
         *((name, np.int64) for name in ("ran", "pinned", "found", "place", "out", "changed_place")),
         ("priority", np.float64),
     ],
     align=True,
 )
-"""What a site knows of a job.
+"""A job.
 
-``share`` of the CPU is its ``weight``, in thousandths, or less if the job has run for long; ``first`` is where its
-tasks begin in the pools of tasks, and its groups are those from ``first_group`` until before ``end_group``.
-``virtual`` is its virtual time as work done (work.py), as of ``since_ms``, since when it runs at ``rate``: its
-``yield_``, or 0 while it pays for having been paused or moved, ``pays_until_ms``. ``moved`` is the memory of tasks
-that were moved, saved or brought back.
+``share`` is its ``weight``, in thousandths, or less if the job has run for long. Its tasks begin at ``first`` in the
+pools, and its groups are the rows ``first_group`` to ``end_group - 1``. ``virtual`` is its virtual time as work
+(`gridweave.site.kernels.work`) at ``since_ms``. Since then it runs at ``rate``: its ``yield_``, or 0 until
+``pays_until_ms`` as the penalty for a pause or a move. ``moved`` is the memory of tasks that were moved, saved or
+restored, in millionths of a node.
 
-In a pass: whether it ``ran`` before it, is ``pinned`` to its nodes, the yield that was ``found`` for it, its ``place``
-among the jobs that are here, and whether it is ``out`` of the packing.
+During a pass: whether it ``ran`` before the pass, whether it is ``pinned`` to its nodes, the yield ``found`` for it,
+its ``place`` in ``here``, whether it is left ``out`` of the packing, and whether its nodes changed (``changed_place``).
 """
 
 GROUP = np.dtype([(name, np.int64) for name in ("need", "memory", "count", "first", "wanted", "left")], align=True)
-"""Tasks of a job that are alike: ``count`` of them, from ``first`` on in the pools; ``need`` and ``memory`` are of one.
+"""A group of ``count`` equal tasks, from ``first`` on in the pools; ``need`` and ``memory`` are per task.
 
-In a packing: the CPU ``wanted`` for a task, and how many are ``left`` to be placed.
+During a packing: the CPU ``wanted`` per task, and the number of tasks ``left`` to place.
 """
 
 NODE = np.dtype(
     [(name, np.int64) for name in ("load", "memory", "cpu_left", "memory_left", "sum", "frozen")], align=True
 )
-"""A node: the CPU ``load`` (sum of needs) and ``memory`` of the tasks on it; the rest is of the pass that goes on."""
+"""A node: the CPU ``load`` (sum of needs) and the ``memory`` of its tasks. The other fields are used during a pass."""
 
 COUNTERS = np.dtype(
     [
@@ -70,24 +69,24 @@ COUNTERS = np.dtype(
 
 
 class FractionalSite(NamedTuple):
-    """A site that gives jobs fractions of nodes.
+    """The arrays of a fractional site.
 
     Attributes
     ----------
     jobs : numpy.ndarray of FRACTIONAL_JOB, shape (slots,)
     groups : numpy.ndarray of GROUP, shape (groups,)
-        Those of a job by falling memory, then by falling need, no two alike.
+        The groups of a job are sorted by falling memory, then by falling need, and are all different.
     nodes : numpy.ndarray of NODE, shape (nodes,)
     tasks, before, trial : numpy.ndarray of int64, shape (pool,)
-        The node of each task, ascending within a group: as it is, as it was before the pass, and as it might be.
+        The node of each task, ascending within a group: now, before the pass, and in a trial packing.
     here : numpy.ndarray of int64, shape (slots,)
-        Slots of the jobs that are here, in the order of submission; ``counters.n_here`` of them.
+        Slots of the present jobs, in the order of submission; the first ``counters.n_here`` are valid.
     started, changed : numpy.ndarray of int64, shape (slots,)
-        Slots of the jobs that the last pass started for the first time, and whose rate may have changed.
+        Slots of the jobs that the last pass started for the first time, and of those whose rate may have changed.
     order : numpy.ndarray of int64, shape (slots,)
         Scratch: slots in some order.
     listed, by_cpu, by_memory : numpy.ndarray of int64, shape (groups,)
-        Scratch: the groups that are packed, in the order of submission, and the two lists of them.
+        Scratch: the groups to pack, in the order of submission, and the two lists of MCB8.
     counters : numpy.ndarray of COUNTERS, shape (1,)
     """
 
@@ -108,7 +107,7 @@ class FractionalSite(NamedTuple):
 
 
 def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> FractionalSite:
-    """Return a site without jobs, with room for so many jobs, and for so many groups and tasks (``pool``) of theirs."""
+    """Return an idle site with space for ``slots`` jobs that have ``groups`` groups and ``pool`` tasks in all."""
     here, started, changed, order = (np.zeros(slots, np.int64) for _ in range(4))
     listed, by_cpu, by_memory = (np.zeros(groups, np.int64) for _ in range(3))
     tasks, before, trial = (np.zeros(pool, np.int64) for _ in range(3))
@@ -134,13 +133,13 @@ def empty_fractional(nodes: int, *, slots: int, groups: int, pool: int) -> Fract
 
 @kernel
 def fractional_submitted(state: FractionalSite, slot: Int) -> None:
-    """Take in a job whose row, and whose groups, are filled in but for its status.
+    """Add a new job to the site; its row and its groups are filled in, except for its status.
 
     Parameters
     ----------
     state : FractionalSite
     slot : int
-        Its tasks have room from ``first`` on in the pools.
+        The pools must have space for its tasks from ``first`` on.
     """
     counters = state.counters[0]
     state.jobs[slot].status = WAITS
@@ -152,13 +151,13 @@ def fractional_submitted(state: FractionalSite, slot: Int) -> None:
 
 @kernel
 def fractional_left(state: FractionalSite, slot: Int) -> None:
-    """Take out a job that has ended, or does no longer wait.
+    """Remove a job that has ended or was withdrawn.
 
     Parameters
     ----------
     state : FractionalSite
     slot : int
-        Of a job that is here.
+        The slot of a present job.
     """
     counters = state.counters[0]
     if state.jobs[slot].status == RUNS:
@@ -178,7 +177,7 @@ def fractional_left(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def take_off(state: FractionalSite, slot: Int) -> None:
-    """Take the tasks of a running job off their nodes."""
+    """Take a running job off its nodes; it is then paused, or waits if it had not started."""
     job = state.jobs[slot]
     count_tasks(state, slot, job.first + job.width, -1)
     job.status = PAUSED if job.start_ms >= 0 else WAITS
@@ -186,7 +185,7 @@ def take_off(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def put_back(state: FractionalSite, slot: Int) -> None:
-    """Put the tasks of a job on the nodes that ``tasks`` names."""
+    """Put a job on the nodes in ``tasks``; it then runs."""
     job = state.jobs[slot]
     count_tasks(state, slot, job.first + job.width, 1)
     job.status = RUNS
@@ -194,7 +193,7 @@ def put_back(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def put_on(state: FractionalSite, slot: Int) -> None:
-    """Put the tasks of a job on the nodes that ``trial`` names, which are then those in ``tasks``."""
+    """Copy the nodes of a job from ``trial`` to ``tasks``, and put the job on them."""
     job = state.jobs[slot]
     for task in range(job.first, job.first + job.width):
         state.tasks[task] = state.trial[task]
@@ -203,7 +202,7 @@ def put_on(state: FractionalSite, slot: Int) -> None:
 
 @kernel_part
 def count_tasks(state: FractionalSite, slot: Int, end: Int, times: Int) -> None:
-    """Add what the tasks of a job that stand before ``end`` in the pool need to their nodes, so many times."""
+    """Add ``times`` the needs and memory of a job's tasks before index ``end`` of the pool to their nodes."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]
@@ -216,10 +215,11 @@ def count_tasks(state: FractionalSite, slot: Int, end: Int, times: Int) -> None:
 
 @kernel
 def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
-    """Count the virtual time of all jobs until now, and find their priorities: flow time / (virtual time)^2.
+    """Update the virtual times, shares and priorities of all jobs; a priority is flow time / (virtual time)^2.
 
-    Source: Stillwell, section 4.1. A job without virtual time has an infinite priority. The share of one with more
-    virtual time than ``long_ms`` falls as its inverse; 0 is no such bound (section 6 asks for one).
+    Source: Stillwell, section 4.1. A job without virtual time has infinite priority; otherwise its share multiplies the
+    priority. The share of a job with more virtual time than ``long_ms`` is inversely proportional to its virtual time;
+    0: no such bound (section 6 asks for one).
     """
     for place in range(state.counters[0].n_here):
         job = state.jobs[state.here[place]]
@@ -237,5 +237,5 @@ def advance(state: FractionalSite, long_ms: Int, now_ms: Int) -> None:
 
 @kernel_part
 def goes_before(one: Record, one_place: Int, other: Record, other_place: Int) -> bool:
-    """Whether a job has the higher priority; of two alike it is the one that was submitted first."""
+    """Whether the first job has the higher priority (ties: the job submitted first)."""
     return one.priority > other.priority or (one.priority == other.priority and one_place < other_place)
