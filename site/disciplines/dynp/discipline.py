@@ -1,4 +1,4 @@
-"""The self-tuning site, stepped event by event (docs/dynp.md)."""
+"""The discipline dynP, stepped event by event (docs/dynp.md)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 KEPT_SWITCHES = 64
-"""Switches that a stepped site remembers."""
+"""How many switches of the policy a stepped site keeps, the latest ones."""
 
 
 class DynPState(SiteQueueState, frozen=True, kw_only=True, tag="DynP 1"):
-    """The jobs of a site in arrays, its candidates, and what it remembers of its decisions."""
+    """The saved state of a dynP site: its queue, its candidates, and the record of its decisions."""
 
     candidates: Arrays
     memory: Arrays
@@ -68,7 +68,7 @@ class DynP(SiteQueue):
 
     @property
     def tuning(self) -> Tuning:
-        """What the site works with, and what it remembers of its decisions."""
+        """The options, the candidates and the record of decisions, as the kernels read them."""
         assert self._memory is not None, "a self-tuning site that does not tune itself"
         return self._memory
 
@@ -101,7 +101,7 @@ class DynP(SiteQueue):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the candidate that was in force when a job started."""
+        """Return the index of the candidate that was in force when a job started."""
         return (float(self.tuning.memory.started_by[self._slots.of[job_id]]),)
 
     @override
@@ -110,7 +110,7 @@ class DynP(SiteQueue):
 
     @override
     def switches_after(self, count: int) -> list[tuple[int, int]]:
-        """Return the switches after the first `count`, and at most the last 64."""
+        """Return the switches after the first ``count``, but only the last 64, as (instant in ms, candidate)."""
         return switches_after(self.tuning.memory, count)
 
     @override
@@ -120,20 +120,20 @@ class DynP(SiteQueue):
         columns: Mapping[str, npt.NDArray[np.float64]],
         has_started: npt.NDArray[np.bool_],
     ) -> TuningUse:
-        """Return how the policies were used."""
+        """Return the decisions of a run, and the candidate that started each job."""
         started_by = np.where(has_started, columns[COLUMNS[0]], NO_CANDIDATE).astype(np.int64)
         return tuning_use(self._tuned_by.policies, self.tuning.memory, switches, started_by)
 
     @override
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
         fits_ms = super().reserve(now_ms, reservation_id, start_ms, length_ms, width)
-        # The plan in force was made anew to answer; the candidates know neither that nor the reservation.
+        # The call above rebuilt the plan in force; the candidates know neither the new plan nor the reservation.
         make_stale(self.tuning)
         return fits_ms
 
     @override
     def rule_in_force(self) -> str:
-        """Return which policy is in force, and by which rule that changes."""
+        """Return the policy in force and the rule by which it changes, as part of a sentence."""
         policy = self._tuned_by
         if len(policy.policies) == 1:
             return f"the policy {self.active} is in force"
@@ -163,7 +163,7 @@ class DynP(SiteQueue):
 
     @override
     def _reorder(self) -> None:
-        """Keep the order of the active policy."""
+        """Do nothing: the policy in force sets the order."""
 
     @override
     def _check_order(self, waiting: list[int]) -> None:

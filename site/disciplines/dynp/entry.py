@@ -1,4 +1,4 @@
-"""dynP as an entry of the dictionary: the options of such a site, its policy from them, and how simulations play it."""
+"""The entry of dynP in the dictionary: its options, its policy and its compiled simulation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from gridweave.site.kernels.state import SiteState, empty_plan, empty_state
 
 
 class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a site tunes itself: ``dynp`` of one of ``[[sites]]``; as `DynPPolicy`.
+    """The options of a dynP site: the key ``dynp`` of an entry of ``[[sites]]``; see `DynPPolicy`.
 
     Attributes
     ----------
     policies : list of str, or str
-        The candidates; as one text with a plus between them.
+        The candidates; a single string joins them with ``+``.
     decider, metric, tuning, reading : str
     preferred : str, optional
     slackness_pct : float
@@ -62,14 +62,14 @@ class DynPTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> DynPPolicy:
-    """Return the policy of a site that tunes itself: ``dynp`` is its option."""
+    """Return the policy of a dynP site; its options are ``dynp``, ``limits`` and ``aging_ms``."""
     why = f"is not for a {NAME} site, which chooses the order itself and plans"
     refuse_unknown(given, ("dynp", "limits", "aging_ms"), why)
     table: DynPTable = given.get("dynp") or DynPTable()
     options = msgspec.structs.asdict(table)
     policies = table.policies.split("+") if isinstance(table.policies, str) else table.policies
     options["policies"], options["calendar"] = tuple(policies), tuple(table.calendar)
-    # TOML takes the bare word for a truth value.
+    # In TOML ``reading = true`` is a boolean.
     options["reading"] = "true" if table.reading is True else str(table.reading)
     options |= {name: given[name] for name in ("limits", "aging_ms") if given.get(name) is not None}
     return DynPPolicy(**options)
@@ -80,7 +80,7 @@ def _asks_week(policy: DynPPolicy) -> bool:
 
 
 def compiled_site(nodes: int, policy: DynPPolicy, jobs: Jobs, week: Callable[[], WeekClock]) -> CompiledSite:
-    """Return an idle site with its table of jobs, and those of its candidates, filled in."""
+    """Return an idle site; its table of jobs and those of its candidates are filled in."""
     refused = refusals(jobs, nodes, policy.planning)
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))
@@ -103,7 +103,7 @@ def _rules(state: SiteState, jobs: Jobs, rows: Ints, nodes: int, policy: DynPPol
     limits = policy.planning.limit_arrays(week=week)
     plan = empty_plan(state, policy.planning.profile_totals(nodes))
     assert limits is not None, "a planning site without limits"
-    # At most a switch a step, and a step at every submission, end and cancellation, and for what starts then.
+    # Tuning steps follow submissions, ends, cancellations and the starts after these; each switches at most once.
     rules = policy.rules(state, plan, limits, log=6 * len(rows) + 1)
     candidates = rules.tuning.candidates.jobs
     for table, order in zip(candidates, policy.policies, strict=True):

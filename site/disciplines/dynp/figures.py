@@ -1,4 +1,4 @@
-"""What a self-tuning site tells of its decisions: columns of jobs, counts, and metrics made of them (docs/dynp.md)."""
+"""The figures of the decisions of a dynP site: columns of jobs, totals and metrics (docs/dynp.md)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gridweave.site.disciplines.dynp.kernels.state import TuningMemory
 from gridweave.site.disciplines.entry import Played
 
 COLUMNS = ("policy",)
-"""The candidate that was in force when a job started, as its place among the candidates."""
+"""The columns of jobs; ``policy`` is the index of the candidate that was in force when the job started."""
 
 
 class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How a policy was used.
+    """How much a policy was used.
 
     Attributes
     ----------
     policy : str
     active_ms : int
-        How long it was in force, from the first submission to the last end.
+        Time that the policy was in force, from the first submission to the last end.
     switches : int
-        How often it came into force after another.
+        How often the site switched to the policy.
     jobs : int
-        Jobs that were started while it was in force.
+        Jobs that started while the policy was in force.
     """
 
     policy: str
@@ -37,20 +37,20 @@ class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a self-tuning site chose in a run.
+    """The decisions of a dynP site in a run.
 
     Attributes
     ----------
     policies : tuple of str
-        Its candidates; the first was in force at the beginning.
+        The candidates; the first is in force at the beginning.
     decisions : int
         Tuning steps.
     cases : dict from str to int
-        Of these, those of each case of Streit, Table 4.3; empty unless there are its three policies.
+        Decisions by case of Streit, Table 4.3; empty unless there are three candidates.
     switched_ms, switched_to : numpy.ndarray of int64, shape (switches,)
-        When the policy was switched, and to which candidate.
+        When the site switched its policy, and to which candidate.
     started_by : numpy.ndarray of int64, shape (n,)
-        The candidate that was in force when each job of the workload started; -1 if it never was.
+        The candidate that was in force when each job of the workload started; -1 if the job never started.
     """
 
     policies: tuple[str, ...]
@@ -61,12 +61,12 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
     started_by: Ints
 
     def uses(self, from_ms: int, to_ms: int) -> list[PolicyUse]:
-        """Return how each policy was used.
+        """Return how much each policy was used.
 
         Parameters
         ----------
         from_ms, to_ms : int
-            What counts of the time: from the first submission to the last end.
+            The first submission and the last end; no time outside them counts.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class TuningUse(msgspec.Struct, frozen=True, kw_only=True):
 def tuning_use(
     policies: tuple[str, ...], memory: TuningMemory, switches: Sequence[tuple[int, int]], started_by: Ints
 ) -> TuningUse:
-    """Return what a site remembers of its decisions, for the jobs of a workload.
+    """Return the decisions of a site, for the jobs of a workload.
 
     Parameters
     ----------
@@ -98,9 +98,9 @@ def tuning_use(
         The candidates.
     memory : TuningMemory
     switches : sequence of (int, int)
-        All of them: when, and to which candidate.
+        All switches: when (ms), and to which candidate.
     started_by : numpy.ndarray of int64, shape (n,)
-        The candidate that was in force when each job of the workload started; -1 if it never was.
+        The candidate that was in force when each job of the workload started; -1 if the job never started.
     """
     switched = np.array(switches, np.int64).reshape(-1, 2)
     return TuningUse(
@@ -114,14 +114,14 @@ def tuning_use(
 
 
 def switches_after(memory: TuningMemory, count: int) -> list[tuple[int, int]]:
-    """Return when and to which candidate a site switched behind its first so many switches, as far as it remembers."""
+    """Return the switches after the first ``count`` as (instant in ms, candidate), as far as the log still has them."""
     logged, kept = int(memory.now["n_logged"][0]), len(memory.log)
     entries = (memory.log[number % kept] for number in range(max(count, logged - kept), logged))
     return [(int(entry["when_ms"]), int(entry["candidate"])) for entry in entries]
 
 
 def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]:
-    """Return what a site has counted, by name.
+    """Return the totals of a site, by name.
 
     Parameters
     ----------
@@ -132,8 +132,9 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
     Returns
     -------
     dict from str to float
-        ``decisions``; since when the policy in force is so (``since_ms``), and which it is (``active``); ``active_ms``,
-        ``switches`` and ``jobs`` of each policy, as ``switches sjf``; and of each case of Table 4.3 that was met.
+        ``decisions``; ``active``: the index of the policy in force; ``since_ms``: when it came into force; for each
+        policy, such as sjf, ``active_ms sjf`` (until the last switch), ``switches sjf`` and ``jobs sjf``; for each case
+        of Table 4.3 that occurred, such as 4a, ``case 4a``.
     """
     now = memory.now[0]
     totals = {name: float(now[name]) for name in ("decisions", "since_ms", "active")}
@@ -146,13 +147,14 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
 
 
 def metrics_of(played: Played) -> Mapping[str, float]:
-    """Return how often the policy was switched, and of each policy how long it was in force and what it started.
+    """Return the number of decisions, and how much each policy was used.
 
     Returns
     -------
     mapping from str to float
-        Of each policy the part of the time from the first submission to the last end, the part of the jobs, and how
-        often it came into force.
+        ``decisions``; for each policy, such as sjf, ``sjf_time_pct``: its time in force, in per cent of the time from
+        the first submission to the last end; ``sjf_jobs_pct``: the jobs that it started, in per cent;
+        ``sjf_switches``: how often the site switched to it.
     """
     totals = played.totals
     policies = [name.partition(" ")[2] for name in totals if name.startswith("active_ms ")]

@@ -1,4 +1,4 @@
-"""How a self-tuning site schedules, as its operator writes it down (docs/dynp.md)."""
+"""The policy of a dynP site: the options that its operator sets (docs/dynp.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from gridweave.site.kernels.state import NEVER_MS, Plan, SiteState
 from gridweave.site.policy import Limit, SitePolicy, Window, window_spans
 
 NAME = "dynp"
-"""Of the discipline."""
+"""The name of the discipline."""
 
 THREE = ("fcfs", "sjf", "ljf")
 """The policies of the thesis, in the order in which its simple decider prefers them."""
@@ -63,7 +63,7 @@ MAX_JOBS = 10**9
 
 
 class CalendarEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of every week, and the policy that is in force in it.
+    """A part of every week, and the policy in force during it.
 
     Attributes
     ----------
@@ -77,43 +77,47 @@ class CalendarEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site with the discipline dynP schedules.
+    """The policy of a dynP site.
 
     Attributes
     ----------
     policies : tuple of str
-        The candidates, names in `gridweave.site.kernels.order.ORDERS`. The first is in force at the beginning, and of
-        several that are equally good the first is taken.
+        The candidates, names in `gridweave.site.kernels.order.ORDERS`. The first is in force at the beginning. Of
+        equally good candidates the first is chosen.
     decider : {"advanced", "simple", "preferred", "bounds", "calendar"}
-        Who chooses: a decider that judges plans, the bounds of the average estimate, or the time of the week.
+        How the policy is chosen: ``bounds`` by the average estimate, ``calendar`` by the time of the week, and the
+        others by comparing the plans of the candidates.
     preferred : str, optional
-        For ``preferred``: one of the candidates.
+        For the decider ``preferred``: one of the candidates.
     metric : {"art", "artwa", "artww", "makespan", "sld", "sldww", "ppsld60"}
-        By which plans are judged (Streit, section 5.1.3).
+        The metric by which plans are compared (Streit, section 5.1.3).
     tuning : {"full", "half", "starts"}
-        After what there is a tuning step: submissions and ends; submissions alone; or also after jobs have started.
+        When a tuning step follows: ``full``: after submissions and ends; ``half``: after submissions only; ``starts``:
+        after submissions, ends and starts.
     slackness_pct : float
-        By how much another plan must be better than that of the policy in force, in per cent of it, 0 to 100.
+        How much better another plan must be than the plan of the policy in force, in per cent of the latter, 0 to 100.
     first_jobs : int, optional
-        Only so many waiting jobs count in a decision, those that were submitted first.
+        How many waiting jobs count in a decision, those submitted first. None: all.
     within_ms : int, optional
-        Only jobs count that a plan starts within this time.
+        Only jobs whose planned start is within this time count. None: all.
     lower_ms, upper_ms : float
-        For ``bounds``: SJF up to the lower, FCFS up to the upper, else LJF; the upper may be infinite.
+        For the decider ``bounds``: SJF for an average estimate up to the lower bound, FCFS up to the upper bound, else
+        LJF. The upper bound may be infinite.
     calendar : tuple of CalendarEntry
-        For ``calendar``: the first entry that holds the time decides, and where none does, the first of ``policies``.
+        For the decider ``calendar``: the first entry that contains the current time decides; if none does, the first
+        of ``policies`` is in force.
     reading : {"true", "thesis"}
-        ``thesis``: as the tables of the thesis seem to have been made, with one list of waiting jobs that is sorted in
-        place, and not sorted for FCFS (docs/dynp.md, "The two readings").
+        ``thesis`` does what the tables of the thesis suggest: there is one list of waiting jobs, which is sorted in
+        place for each policy except FCFS (docs/dynp.md, "The two readings").
     aging_ms : float
-        For the candidate ``priority``.
+        For the candidate ``priority``; see `gridweave.site.policy.SitePolicy`.
     limits : tuple of Limit
-        They hold under every policy.
+        Apply under every policy.
 
     Raises
     ------
     OptionError
-        If a name is unknown, a number is out of its range, or an option does not go with the others.
+        If a name is unknown, a number is out of range, or options contradict each other.
 
     Examples
     --------
@@ -147,7 +151,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         self._check_policies()
         self._check_numbers()
         self._check_decider()
-        # The limits and the aging are checked there.
+        # The planning policy checks the limits and the aging.
         assert self.planning.discipline == "planning"
 
     def _check_policies(self) -> None:
@@ -186,17 +190,17 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def planning(self) -> SitePolicy:
-        """How the site schedules while the first candidate is in force."""
+        """The planning policy of the site while the first candidate is in force."""
         return SitePolicy(discipline="planning", order=self.policies[0], aging_ms=self.aging_ms, limits=self.limits)
 
     @property
     def judges_plans(self) -> bool:
-        """Whether plans are made of every candidate."""
+        """Whether the decider compares the plans of all candidates."""
         return WAYS[self.decider] == SELF_TUNING
 
     @property
     def label(self) -> str:
-        """What tables and plots call this policy; it tells apart any two that schedule differently."""
+        """The name in tables and plots; policies that schedule differently have different names."""
         words = [NAME, f"{self.preferred}-preferred" if self.preferred else self.decider]
         if self.policies != THREE:
             words.append("+".join(self.policies))
@@ -217,7 +221,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([*words, *(f"[{limit.label}]" for limit in self.limits)])
 
     def codes(self) -> TuningCodes:
-        """Return the options as compiled code reads them."""
+        """Return the options in the form that the kernels read."""
         thesis = self.reading == "thesis"
         never = int(NEVER_MS)
         return TuningCodes(
@@ -236,7 +240,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def calendar_arrays(self) -> Calendar:
-        """Return the calendar as compiled code reads it."""
+        """Return the calendar in the form that the kernels read."""
         spans = [
             (*span, self.policies.index(entry.policy)) for entry in self.calendar for span in window_spans(entry.window)
         ]
@@ -244,16 +248,16 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return Calendar(from_ms, to_ms, candidate)
 
     def rules(self, state: SiteState, plan: Plan, limits: LimitArrays, *, log: int) -> TuningRules:
-        """Return what the kernels of this discipline work with, on a site that has done nothing yet.
+        """Return the rules of a site that has done nothing yet.
 
         Parameters
         ----------
         state : SiteState
         plan : Plan
-            Of the candidate in force.
+            The plan of the candidate in force.
         limits : LimitArrays
         log : int
-            How many switches are kept.
+            How many switches to keep.
         """
         count = len(self.policies)
         candidates = empty_candidates(state, plan, count)
@@ -262,12 +266,12 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarray) -> np.ndarray:
-    """Return the keys of jobs under every candidate.
+    """Return the keys by which each candidate sorts jobs.
 
     Parameters
     ----------
     arrivals : numpy.ndarray of int64, shape (n,)
-        How many jobs had come before each.
+        How many jobs had arrived before each job.
     **columns : numpy.ndarray, shape (n,)
         As for `gridweave.site.kernels.order.order_keys`.
 
@@ -277,7 +281,7 @@ def candidate_keys(policy: DynPPolicy, arrivals: np.ndarray, **columns: np.ndarr
     """
     keys = np.array([order_keys(order, aging_ms=policy.aging_ms, **columns) for order in policy.policies])
     if policy.reading == "thesis":
-        # Its list is not sorted for FCFS: a new job stands at the end, whatever stands before it.
+        # The list is not sorted for FCFS: a new job goes to the end, whatever comes before it.
         keys[0] = arrivals
     return keys
 

@@ -1,1 +1,1 @@
-"""The compiled decisions of dynP: the plan of every candidate, what it is worth, and which is chosen."""
+"""The kernels of dynP: make the plan of each candidate, evaluate it, and choose a candidate."""

@@ -1,4 +1,4 @@
-"""Which candidate is chosen: what its plan is worth, and the deciders (Streit, sections 4.2 to 4.5 and 5.1.3)."""
+"""Evaluate the plans of the candidates, and choose a candidate (Streit, sections 4.2 to 4.5 and 5.1.3)."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from gridweave.site.kernels.limits import WeekClock, of_week_at
 from gridweave.site.kernels.state import NEVER_MS, SiteState
 
 CASES = ("1", "2", "3", "4a", "4b", "4c", "5", "6a", "6b", "6c", "7", "8a", "8b", "8c", "9", "10a", "10b", "10c")
-"""The cases of Table 4.3. 5, 7 and 9 are special cases of 4b, 2 and 3, which come first, so they are never met."""
+"""The cases of Table 4.3. Cases 5, 7 and 9 never occur: they are part of cases 4b, 2 and 3, which are tested first."""
 
 SAME = 1e-12
-"""Two values are equal that differ by no more than this part of them: less than the rounding of a sum of doubles."""
+"""Relative difference up to which two values count as equal; the rounding errors of the sums can be that large."""
 
 NO_VALUE = 1e300
-"""What a plan is worth of which no job counts: more than any."""
+"""The value of a plan in which no job counts, larger than any other."""
 
 _MINUTE_MS = 60_000.0
 
 
 @kernel
 def worth(candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCodes, now_ms: Int) -> float:
-    """Return what a candidate's plan is worth by the self-tuning metric; less is better.
+    """Return the value of a candidate's plan by the self-tuning metric; less is better.
 
     Parameters
     ----------
     candidates : Candidates
-        With planned starts for all that wait.
+        Must have planned starts for all waiting jobs.
     c : int
         The candidate.
     memory : TuningMemory
@@ -50,14 +50,14 @@ def worth(candidates: Candidates, c: Int, memory: TuningMemory, codes: TuningCod
     Returns
     -------
     float
-        `NO_VALUE` if no job counts. The jobs are summed up in the order in which they came, which is the same for all
-        candidates.
+        In ms for response times and makespan, a ratio for slowdowns; `NO_VALUE` if no job counts. The sum is in the
+        order of arrival, so rounding is the same for all candidates.
     """
     total, weights = 0.0, 0.0
     last_ms = now_ms
     for i in range(min(memory.now[0].n_waiting, codes.first_jobs)):
         job = candidates.jobs[c, memory.arrived[i]]
-        # What is wider than the nodes in service has no place in any plan.
+        # A job that is wider than the nodes in service has no start in any plan.
         if job.promised_ms == NEVER_MS or job.promised_ms - now_ms > codes.within_ms:
             continue
         end_ms = job.promised_ms + job.estimate_ms
@@ -90,7 +90,7 @@ def _cost(metric: Int, width: Int, estimate_ms: Int, response_ms: Int) -> float:
 
 @kernel_part
 def same(one: float, other: float) -> bool:
-    """Whether two values are equal, as far as doubles can tell."""
+    """Whether two values are equal up to rounding errors."""
     return one == other or abs(one - other) <= SAME * max(abs(one), abs(other))
 
 
@@ -101,16 +101,18 @@ def decide(values: Floats, active: Int, codes: TuningCodes) -> Int:
     Parameters
     ----------
     values : numpy.ndarray of float64, shape (candidates,)
-        What the plan of each is worth, less is better; that of the one in force with the slackness.
+        The value of each candidate's plan, less is better; the slackness is already subtracted from the value of the
+        candidate in force.
     active : int
         The candidate in force.
     codes : TuningCodes
 
     Notes
     -----
-    Of several that are equally good the first is taken (Example 4.1: FCFS before SJF before LJF), by the advanced
-    decider only if the one in force is not among them (Table 4.3). The preferred decider takes the preferred one if
-    it is among them, and else decides as the advanced one.
+    The simple decider chooses the first of the best candidates (Example 4.1: FCFS before SJF before LJF). The advanced
+    decider keeps the candidate in force if it is among the best, and otherwise chooses the first (Table 4.3). The
+    preferred decider chooses the preferred candidate if it is among the best, and otherwise decides like the advanced
+    one.
     """
     best = 0
     for c in range(1, len(values)):
@@ -128,7 +130,7 @@ def decide(values: Floats, active: Int, codes: TuningCodes) -> Int:
 
 @kernel
 def case_of(values: Floats, active: Int) -> Int:
-    """Return which case of Table 4.3 the values of FCFS, SJF and LJF are, as a place in `CASES`.
+    """Return the case of Table 4.3 for the values of FCFS, SJF and LJF, as an index into `CASES`.
 
     Parameters
     ----------
@@ -153,7 +155,7 @@ def case_of(values: Floats, active: Int) -> Int:
 
 @kernel
 def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
-    """Return the candidate by the average estimate of what waits (equation 4.1): of FCFS, SJF and LJF, as 0, 1, 2."""
+    """Return FCFS (0), SJF (1) or LJF (2) by the average estimate of the waiting jobs (equation 4.1)."""
     n_waiting = site.counters[0].n_waiting
     total = 0.0
     for place in range(n_waiting):
@@ -166,7 +168,7 @@ def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
 
 @kernel
 def by_calendar(calendar: Calendar, week: WeekClock, now_ms: Int) -> Int:
-    """Return the candidate by the time of the week: that of the first span that holds it, else the first of all."""
+    """Return the candidate of the first span that contains the current time of the week; candidate 0 if none does."""
     of_week_ms = of_week_at(week, now_ms)
     for k in range(len(calendar.candidate)):
         if calendar.from_ms[k] <= of_week_ms < calendar.to_ms[k]:

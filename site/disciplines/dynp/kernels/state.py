@@ -1,8 +1,8 @@
-"""What a self-tuning site keeps beside its state: its candidates, and what came of them.
+"""The candidates of a dynP site, and the record of its decisions.
 
-A candidate is a planning site of its own that sees the running jobs of the real one: it has its own order of the
-waiting jobs, its own planned starts and its own profiles. So the kernels of planning make its plan, and make no part of
-it anew that cannot have changed.
+Each candidate is a planning site of its own. It shares the running jobs of the real site, and has its own order of the
+waiting jobs, its own planned starts and its own profiles. So the kernels of planning make its plan, and compute only
+those parts again that may have changed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ART, ARTWA, ARTWW, MAKESPAN, SLD, SLDWW, PPSLD_60 = 0, 1, 2, 3, 4, 5, 6
 """The self-tuning metrics."""
 
 SUBMITTED, ENDED, STARTED = 1, 2, 4
-"""What a tuning step follows, as bits."""
+"""The events that a tuning step follows, as bits."""
 
 NO_CANDIDATE = np.int64(-1)
-"""Stands for a candidate where there is none."""
+"""Used instead of a candidate if there is none."""
 
 N_CASES = 18
-"""Cases of Table 4.3: `gridweave.site.disciplines.dynp.kernels.deciding.CASES`."""
+"""Number of cases of Table 4.3, in `gridweave.site.disciplines.dynp.kernels.deciding.CASES`."""
 
 TUNING = np.dtype(
     [
@@ -56,15 +56,15 @@ TUNING = np.dtype(
     ],
     align=True,
 )
-"""The candidate in force, what has happened since the last tuning step (bits), since when the candidate is in force,
-how many jobs wait, how many decisions there were, how many switches were logged, and how many jobs have ever come."""
+"""The candidate in force, the events since the last pass (bits), the instant at which the candidate came into force,
+and the numbers of waiting jobs, decisions, logged switches and jobs that ever arrived."""
 
 SWITCH = np.dtype([("when_ms", np.int64), ("candidate", np.int64)], align=True)
 """A switch to a candidate."""
 
 
 class TuningCodes(NamedTuple):
-    """The options of a self-tuning site as kernels read them.
+    """The options of a dynP site in the form that the kernels read.
 
     Attributes
     ----------
@@ -73,21 +73,21 @@ class TuningCodes(NamedTuple):
     decider : int
         `SIMPLE`, `ADVANCED` or `PREFERRED`.
     preferred : int
-        The candidate that is preferred, or `NO_CANDIDATE`.
+        The preferred candidate, or `NO_CANDIDATE`.
     metric : int
-        `ART` and so on.
+        The self-tuning metric: `ART` and so on.
     follows : int
-        After what there is a tuning step: bits of `SUBMITTED`, `ENDED`, `STARTED`.
+        The events that a tuning step follows: bits of `SUBMITTED`, `ENDED`, `STARTED`.
     keeps : float
-        The part of its own value that the candidate in force counts with: 1 less the slackness.
+        Factor for the value of the candidate in force: 1 minus the slackness.
     first_jobs : int
-        Only so many waiting jobs count, those that were submitted first.
+        How many waiting jobs count, those submitted first.
     within_ms : int
-        Only jobs count that are planned to start within this time.
+        Only jobs whose planned start is within this time count.
     least_waiting : int
         With fewer waiting jobs there is no tuning step.
     unsorted : int
-        The candidate for which the list of waiting jobs is not sorted, as in the thesis; else `NO_CANDIDATE`.
+        In the reading ``thesis``, the candidate for which the list of waiting jobs is not sorted; else `NO_CANDIDATE`.
     lower_ms, upper_ms : float
         The bounds of the average estimate.
     """
@@ -107,7 +107,7 @@ class TuningCodes(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The candidates, one a row: what `SiteState` and `Plan` have of each.
+    """The arrays of `SiteState` and `Plan` for each candidate, one row per candidate.
 
     Attributes
     ----------
@@ -127,25 +127,25 @@ class Candidates(NamedTuple):
 
 
 class TuningMemory(NamedTuple):
-    """What a self-tuning site remembers.
+    """The record of the decisions of a dynP site.
 
     Attributes
     ----------
     now : numpy.ndarray of TUNING, shape (1,)
     arrived : numpy.ndarray of int64, shape (slots,)
-        Slots of the waiting jobs in the order in which they came.
+        Slots of the waiting jobs in the order of arrival.
     listed : numpy.ndarray of int64, shape (slots,)
-        The same slots in the order in which the last sort left them; for the reading ``thesis``.
+        The same slots in the order of the last sort; for the reading ``thesis``.
     started_by : numpy.ndarray of int64, shape (slots,)
-        The candidate that was in force when the job of a slot started; `NO_CANDIDATE` before.
+        The candidate that was in force when the job of a slot started; `NO_CANDIDATE` before the start.
     values : numpy.ndarray of float64, shape (candidates,)
-        What each candidate's plan was worth in the last decision.
+        The value of each candidate's plan in the last decision.
     active_ms, switches, started : numpy.ndarray of int64, shape (candidates,)
-        How long each was in force until the last switch, how often it came into force, and how many jobs it started.
+        For each candidate: its time in force until the last switch, the switches to it, and the jobs started under it.
     cases : numpy.ndarray of int64, shape (N_CASES,)
-        How often each case of Table 4.3 was met, where there are its three policies.
+        How often each case of Table 4.3 occurred; all 0 unless there are three candidates.
     log : numpy.ndarray of SWITCH, shape (capacity,)
-        The last switches, as a ring.
+        The last switches, as a ring buffer.
     """
 
     now: npt.NDArray[np.void]
@@ -161,12 +161,12 @@ class TuningMemory(NamedTuple):
 
 
 class Calendar(NamedTuple):
-    """Which candidate is in force when, under the calendar: the first span that holds a time decides.
+    """The calendar: spans of the week and their candidates; the first span that contains a time decides.
 
     Attributes
     ----------
     from_ms, to_ms : numpy.ndarray of int64, shape (spans,)
-        Within the week, from Monday 00:00 local time.
+        Milliseconds since Monday 00:00 local time.
     candidate : numpy.ndarray of int64, shape (spans,)
     """
 
@@ -176,12 +176,12 @@ class Calendar(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What a self-tuning site works with.
+    """All that the kernels of a dynP site read and change, except its `SiteState`.
 
     Attributes
     ----------
     plan : Plan
-        That of the candidate in force.
+        The plan of the candidate in force.
     limits : LimitArrays
     codes : TuningCodes
     calendar : Calendar
@@ -198,7 +198,7 @@ class Tuning(NamedTuple):
 
 
 def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
-    """Return so many candidates of an idle site, with room for all that the site has room for."""
+    """Return ``count`` candidates of an idle site, with the same capacity as the site."""
     slots, (profiles, steps) = len(state.jobs), plan.step_ms.shape
     found = Candidates(
         counters=np.zeros((count, 1), COUNTERS),
@@ -213,16 +213,16 @@ def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
 
 
 def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
-    """Return the memory of a site that has done nothing yet.
+    """Return the record of a site that has done nothing yet.
 
     Parameters
     ----------
     slots : int
-        Jobs that may wait or run at one time.
+        Most jobs that wait or run at one time.
     count : int
         Candidates.
     log : int
-        Switches that are kept.
+        How many switches to keep.
     """
     return TuningMemory(
         now=np.zeros(1, TUNING),
@@ -240,7 +240,7 @@ def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
 
 @kernel_part
 def site_of(state: SiteState, candidates: Candidates, c: Int) -> SiteState:
-    """Return a candidate as a site: it shares the running jobs with the real one, and learns how many they are."""
+    """Return a candidate as a site; it shares the running jobs of the real site, whose number is updated here."""
     counters = candidates.counters[c, 0]
     counters.n_running = state.counters[0].n_running
     counters.n_reservations = state.counters[0].n_reservations
@@ -263,9 +263,9 @@ def plan_of(plan: Plan, candidates: Candidates, c: Int) -> Plan:
 
 @kernel
 def tell_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
-    """Put the job of a slot into the queues of all candidates, in whose tables it is filled in.
+    """Add a job to the queues of all candidates; its slot must be filled in in their tables.
 
-    Its key for the site's own queue is that of the candidate in force.
+    In the queue of the site itself the job gets the key of the candidate in force.
     """
     now = tuning.memory.now[0]
     state.jobs[slot].key = tuning.candidates.jobs[now.active, slot].key
@@ -281,7 +281,7 @@ def tell_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
 
 @kernel
 def leave_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
-    """Take the job of a slot out of the queues of all candidates."""
+    """Remove a job from the queues of all candidates."""
     now = tuning.memory.now[0]
     for c in range(len(tuning.candidates.jobs)):
         site = site_of(state, tuning.candidates, c)
@@ -293,7 +293,7 @@ def leave_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
 
 @kernel_part
 def place_in(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> Int:
-    """Return where a slot stands, which is among them."""
+    """Return the index of a slot; ``count`` if it is not among the first ``count``."""
     place = 0
     while place < count and slots[place] != slot:
         place += 1
@@ -308,14 +308,17 @@ def _drop(slots: npt.NDArray[np.int64], count: Int, slot: Int) -> None:
 
 @kernel
 def make_stale(tuning: Tuning) -> None:
-    """Have the plans of all candidates be made anew from the first job on when they are next asked for."""
+    """Mark the plans of all candidates as stale, so that their next update makes them from scratch."""
     for c in range(len(tuning.candidates.jobs)):
         tuning.candidates.counters[c, 0].stale = REPLAN
 
 
 @kernel
 def follow_start(state: SiteState, tuning: Tuning, slot: Int, now_ms: Int) -> None:
-    """Have the candidates see that the job of a slot has started; a plan that had it start now stays as it is."""
+    """Record that a job has started, and remove it from the queues of the candidates.
+
+    A candidate's plan becomes stale unless it has the job start now.
+    """
     memory = tuning.memory
     active = memory.now[0].active
     memory.started[active] += 1
@@ -328,7 +331,7 @@ def follow_start(state: SiteState, tuning: Tuning, slot: Int, now_ms: Int) -> No
 
 @kernel
 def note_next_starts(tuning: Tuning) -> None:
-    """Note the next planned start of each candidate: once that has passed, its plan is not to be kept."""
+    """Record the next planned start of each candidate; once that has passed, its plan is stale."""
     candidates = tuning.candidates
     for c in range(len(candidates.jobs)):
         counters = candidates.counters[c, 0]

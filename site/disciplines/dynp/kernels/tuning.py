@@ -1,4 +1,4 @@
-"""The pass of a self-tuning site: a tuning step if one is due, then what the plan in force starts (docs/dynp.md)."""
+"""The pass of a dynP site: a tuning step if one is due, then the starts of the plan in force (docs/dynp.md)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gridweave.site.kernels.planning import update_plan
 from gridweave.site.kernels.state import NEVER_MS, REPLAN, SiteState, begin, enqueue
 
 _THREE = 3
-"""The candidates of Table 4.3."""
+"""Number of candidates in Table 4.3."""
 
 
 class TuningRules(NamedTuple):
-    """The `SiteRules` of a site that tunes itself."""
+    """The `SiteRules` of a dynP site."""
 
     tuning: Tuning
 
@@ -40,7 +40,7 @@ class TuningRules(NamedTuple):
 
     @kernel_method
     def withdrawn(self, state: SiteState, place: Int) -> None:
-        # The plan is made anew as after an end.
+        # As after an end, there is a tuning step and the plan is made again.
         leave_candidates(state, self.tuning, state.waiting[place])
         self.tuning.memory.now[0].due |= ENDED
         state.counters[0].stale = REPLAN
@@ -62,7 +62,7 @@ class TuningRules(NamedTuple):
 
 @kernel
 def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
-    """Choose the policy if a tuning step is due, bring its plan up to date, and start what it plans for now.
+    """Choose the policy if a tuning step is due, update its plan, and start the jobs that it plans for now.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
         if due != 0 and counters.n_waiting >= tuning.codes.least_waiting:
             _tune(state, tuning, now_ms)
         update_plan(state, tuning.plan, tuning.limits, True, now_ms)
-        # That has set it to 0, and what started before the last tuning step of this instant counts too.
+        # `update_plan` has set it to 0, but jobs that started before this tuning step count too.
         counters.n_started = n_started
         _start_planned(state, tuning, now_ms)
         due = tuning.codes.follows & STARTED
@@ -93,7 +93,7 @@ def tuned_pass(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
 
 @kernel
 def _tune(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
-    """Make a decision, and bring what it chooses into force."""
+    """Choose a candidate, and bring it into force."""
     codes, now = tuning.codes, tuning.memory.now[0]
     now.decisions += 1
     if codes.way == SELF_TUNING:
@@ -113,7 +113,7 @@ def _tune(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
 
 @kernel
 def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
-    """Make the plan of every candidate, and decide by what each is worth."""
+    """Make and evaluate the plan of every candidate; return the choice of the decider."""
     codes, memory = tuning.codes, tuning.memory
     for k in range(len(memory.values)):
         c = k
@@ -132,9 +132,10 @@ def _judge(state: SiteState, tuning: Tuning, now_ms: Int) -> Int:
 
 @kernel_part
 def _nth_tried(active: Int, k: Int) -> Int:
-    """Return which of FCFS, SJF and LJF (0, 1, 2) is planned as the k-th in the reading ``thesis``.
+    """Return which of FCFS, SJF and LJF (0, 1, 2) is planned k-th in the reading ``thesis``.
 
-    The one in force comes first, whose plan the event itself has asked for; then SJF, FCFS and LJF without it.
+    The candidate in force comes first, because the event itself requires its plan. The other two follow in the order
+    SJF, FCFS, LJF.
     """
     if k == 0:
         return active
@@ -147,9 +148,9 @@ def _nth_tried(active: Int, k: Int) -> Int:
 
 @kernel
 def _leave_list(state: SiteState, tuning: Tuning, c: Int, now_ms: Int) -> None:
-    """Sort the one list of waiting jobs for a candidate, or, for FCFS, have that plan it as it was left.
+    """Sort the single list of waiting jobs for a candidate; for FCFS, make its plan from the list as it is.
 
-    The reading ``thesis``: its tables look as if its scheduler sorted one list in place, and never for FCFS.
+    Only in the reading ``thesis``, whose tables look as if the scheduler sorted one list in place, but never for FCFS.
     """
     listed, candidates = tuning.memory.listed, tuning.candidates
     n_waiting = state.counters[0].n_waiting
@@ -180,7 +181,7 @@ def _note_switch(tuning: Tuning, chosen: Int, now_ms: Int) -> None:
 
 @kernel
 def _take_order(state: SiteState, tuning: Tuning, chosen: Int) -> None:
-    """Have the queue of the site be in the order of a candidate; its plan is to be made anew."""
+    """Put the queue of the site into the order of a candidate, and mark the plan of the site as stale."""
     candidates = tuning.candidates
     for place in range(state.counters[0].n_waiting):
         slot = candidates.waiting[chosen, place]
@@ -191,7 +192,7 @@ def _take_order(state: SiteState, tuning: Tuning, chosen: Int) -> None:
 
 @kernel
 def _take_plan(state: SiteState, tuning: Tuning, chosen: Int) -> None:
-    """Have the plan of the site be that of a candidate."""
+    """Copy the order and the plan of a candidate to the site."""
     candidates, plan, counters = tuning.candidates, tuning.plan, state.counters[0]
     for place in range(counters.n_waiting):
         slot = candidates.waiting[chosen, place]
@@ -209,7 +210,7 @@ def _take_plan(state: SiteState, tuning: Tuning, chosen: Int) -> None:
 
 @kernel
 def _start_planned(state: SiteState, tuning: Tuning, now_ms: Int) -> None:
-    """Start the jobs whose planned start has come, and note the next one."""
+    """Start the jobs whose planned start has come, and record the next planned start."""
     counters = state.counters[0]
     before = counters.n_started
     counters.next_start_ms = NEVER_MS
