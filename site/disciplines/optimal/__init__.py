@@ -1,1 +1,1 @@
-"""The planning site whose plan of each instant is a solver's (docs/optimum.md)."""
+"""The planning site that finds its plans with a solver (docs/optimum.md)."""

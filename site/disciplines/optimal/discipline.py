@@ -1,4 +1,4 @@
-"""The site whose plan of each instant is a solver's, stepped event by event (docs/optimum.md)."""
+"""The discipline ``optimal``, stepped event by event (docs/optimum.md)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gridweave.site.kernels.state import HEAD, REPLAN, empty_plan
 
 
 class OptimalState(SiteQueueState, frozen=True, kw_only=True, tag="Optimal 1"):
-    """The jobs of a site in arrays, and what has been counted of its plans."""
+    """The saved state of an optimal site: its queue, and the totals of its plans."""
 
     totals: dict[str, float]
 
 
 class Optimal(SiteQueue):
-    """A planning site whose queue stands in the order of a solver's plan.
+    """Plans the waiting jobs in the order of a solver's plan.
 
-    The solver's plan is made again by the kernels of planning, in the order of its starts. So placed, each job starts
-    no later than the solver has it: those before it have moved forward at most, and leave it its nodes.
+    The kernels of planning place the jobs again, in the order of the solver's starts. Each job then starts no later
+    than in the solver's plan: the jobs before it can only have moved forward, so its nodes are still free.
 
     Parameters
     ----------
@@ -61,16 +61,16 @@ class Optimal(SiteQueue):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Find the plan, and start what it has start now.
+        """Find a plan, and start the jobs that it starts now.
 
-        It is found at every pass, also where nothing happened but a planned start: once some of its jobs have started,
-        a policy may have a better plan for the others than the one that was kept.
+        Every pass finds a new plan, even if nothing but a planned start has happened: once some jobs have started, a
+        policy may have a better plan for the others than the previous plan.
         """
         self._order_anew(now_ms)
         return super().run_pass(now_ms)
 
     def instance(self, now_ms: int) -> tuple[Instance, IntArray]:
-        """Return what there is to plan now, and the slots of its jobs, without those that stand behind all others."""
+        """Return the planning problem of this instant, and the slots of its jobs; it omits jobs behind all others."""
         assert self._plan is not None, "a planning site without a plan"
         slots = np.array(self._waiting_slots(), np.int64)
         slots = slots[np.isfinite(self._state.jobs["key"][slots])]
@@ -86,7 +86,7 @@ class Optimal(SiteQueue):
         return Instance(now_ms=now_ms, **columns, **profile), slots
 
     def _order_anew(self, now_ms: int) -> None:
-        """Have the queue stand in the order of the plan of what waits."""
+        """Sort the queue by the starts of the best plan found; jobs behind all others stay last."""
         if not self._state.counters[0]["n_waiting"]:
             return
         instance, slots = self.instance(now_ms)
@@ -99,7 +99,7 @@ class Optimal(SiteQueue):
         self._state.counters["stale"] = REPLAN
 
     def _found(self, instance: Instance) -> IntArray:
-        """Return the starts of the plan: the solver's; the best policy's if too many jobs wait, or all can start."""
+        """Return the starts of the solver's plan; of the best policy's if too many jobs wait or all can start now."""
         policy = self._wanted
         _, plan = instance.best_policy(policy.policies, policy.metric)
         if len(instance) > policy.most_jobs or (plan == instance.now_ms).all():
@@ -133,7 +133,7 @@ class Optimal(SiteQueue):
 
     @override
     def _reorder(self) -> None:
-        """Keep the order that the solver has found: no policy can change it."""
+        """Do nothing: only the solver sets the order."""
 
     @override
     def restore(self, state: OptimalState) -> None:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""The discipline optimal as an entry of the dictionary: the options of such a site, and its policy from them."""
+"""The entry of the discipline ``optimal`` in the dictionary: its options, its policy and its metrics."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from gridweave.site.disciplines.optimal.policy import NAME, OptimalPolicy
 
 
 class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a site plans with a solver: ``optimal`` of one of ``[[sites]]``; as `OptimalPolicy`.
+    """The options of a site that plans with a solver: the key ``optimal`` of an entry of ``[[sites]]``.
 
     Attributes
     ----------
-    metric : str
+    metric, effort_s, most_jobs
+        As in `OptimalPolicy`.
     policies : list of str, or str
-        As one text with a plus between them.
-    effort_s : float
-    most_jobs : int
+        As in `OptimalPolicy`; a single string joins them with ``+``.
     """
 
     metric: Annotated[str, one_of(tuple(METRICS), "What a plan minimises.")] = "artww"
@@ -35,7 +34,13 @@ class OptimalTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> OptimalPolicy:
-    """Return the policy of a site that plans with a solver, which must be installed: ``optimal`` is its option."""
+    """Return the policy of a site that plans with a solver; its only option is ``optimal``.
+
+    Raises
+    ------
+    UnavailableError
+        If OR-Tools is not installed.
+    """
     refuse_unknown(
         given, (NAME,), f"is not for a site with the discipline {NAME}, which chooses the order itself and plans"
     )
@@ -48,12 +53,13 @@ def read_policy(nodes: int, given: Options, usual: Options) -> OptimalPolicy:
 
 
 def metrics_of(played: Played) -> Mapping[str, float]:
-    """Return how many plans the solver made, and of these the part that is proven and the average gain.
+    """Return the number of plans that the solver made, how many of them are optimal, and their average gain.
 
     Returns
     -------
     mapping from str to float
-        The gain is over the best policy's plan, in per cent.
+        ``solved_plans``: their number; ``proven_plans_pct``: the plans proven to be optimal, in per cent;
+        ``plan_gain_pct``: by how much the solver's plan beats the best policy's, on average, in per cent of the latter.
     """
     totals = played.totals
     plans = max(totals["plans"], 1.0)

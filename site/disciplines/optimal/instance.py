@@ -1,4 +1,4 @@
-"""The plan of an instant as a problem: the jobs that wait, and the nodes that are left them (Streit, section 4.6)."""
+"""The planning problem of an instant: the waiting jobs, and the free nodes over time (Streit, section 4.6)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ METRICS = ("artww", "art", "artwa", "sld", "sldww")
 
 
 def check_metric(metric: str) -> None:
-    """Raise OptionError if a metric is not known, or no weighted sum of response times."""
+    """Raise OptionError if a metric is unknown or not a weighted sum of response times."""
     if metric not in METRICS:
         raise OptionError("metric", f"{metric!r} is not a weighted sum of response times; one of {', '.join(METRICS)}")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Instance:
-    """The jobs that wait at an instant, in the order of submission, and what is free from then on.
+    """The jobs that wait at an instant, in the order of submission, and the free nodes from then on.
 
     Attributes
     ----------
     now_ms : int
     job_id, submit_ms, width, estimate_ms : numpy.ndarray of int64, shape (n,)
     step_ms, step_free : numpy.ndarray of int64, shape (steps,)
-        The free nodes from each instant until the next, the first of them now; the last holds for ever.
+        Instants, the first of them now, and the free nodes from each until the next; the last has no end.
     """
 
     now_ms: int
@@ -49,12 +49,12 @@ class Instance:
         return len(self.job_id)
 
     def weights(self, metric: str) -> FloatArray:
-        """Return what a millisecond of each job's response counts in the metric, shape (n,).
+        """Return the weight of each job's response time (per ms) in the metric, shape (n,).
 
         Raises
         ------
         OptionError
-            If the metric is not known, or no weighted sum.
+            If the metric is unknown or not a weighted sum of response times.
         """
         check_metric(metric)
         width, estimate_ms = self.width.astype(np.float64), self.estimate_ms.astype(np.float64)
@@ -65,12 +65,12 @@ class Instance:
         return np.asarray(weight / estimate_ms / weight.sum())
 
     def worth(self, start_ms: npt.ArrayLike, metric: str = "artww") -> float:
-        """Return the metric of a plan; less is better."""
+        """Return the value of a plan by a metric; less is better."""
         response_ms = np.asarray(start_ms, np.int64) + self.estimate_ms - self.submit_ms
         return float((self.weights(metric) * response_ms).sum())
 
     def listed(self, rows: Sequence[int] | IntArray) -> IntArray:
-        """Return the starts of a plan in which jobs are placed in this order, each as early as it fits, shape (n,)."""
+        """Return the starts of the plan that places jobs in this order, each as early as it fits, shape (n,)."""
         room = len(self.step_ms) + 2 * len(self) + 2
         step_ms, step_free = np.zeros((2, room), np.int64)
         n_steps = len(self.step_ms)
@@ -85,18 +85,18 @@ class Instance:
         return start_ms
 
     def planned(self, order: str) -> IntArray:
-        """Return the starts of the plan that a planning site makes in an order, shape (n,)."""
+        """Return the starts of the plan that a planning site makes with this ``order``, shape (n,)."""
         keys = order_keys(order, submit_ms=self.submit_ms, width=self.width, estimate_ms=self.estimate_ms)
         return self.listed(np.lexsort((self.job_id, self.submit_ms, keys)))
 
     def best_policy(self, policies: Sequence[str], metric: str) -> tuple[str, IntArray]:
-        """Return the policy whose plan is the best, the first of several, and the starts of that plan."""
+        """Return the policy with the best plan (ties: the first), and the starts of that plan."""
         plans = {policy: self.planned(policy) for policy in policies}
         best = min(plans, key=lambda policy: self.worth(plans[policy], metric))
         return best, plans[best]
 
     def is_plan(self, start_ms: IntArray) -> bool:
-        """Whether nobody starts before now, and at no time more nodes are taken than there are."""
+        """Whether no job starts before now, and the jobs never take more nodes than are free."""
         if (start_ms < self.now_ms).any():
             return False
         ends_ms = start_ms + self.estimate_ms

@@ -1,4 +1,4 @@
-"""The best plan of an instant with CP-SAT: an interval for each job, under one cumulative constraint."""
+"""Find the best plan of an instant with CP-SAT: one interval per job, under one cumulative constraint."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ THREE = ("fcfs", "sjf", "ljf")
 """The policies of the thesis."""
 
 WORKERS = 8
-"""So many different searches CP-SAT has at least, also where there are fewer processors: one alone proves little."""
+"""Parallel searches of CP-SAT, also on fewer processors: the searches differ, and a single one proves little."""
 
 Progress = Callable[[float, float], None]
-"""Told of every better plan and every better bound: what the best plan so far is worth, and the bound."""
+"""Called with the value of the best plan so far and the bound, whenever one of them improves."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Solution:
-    """A plan, and how good it can be proven to be.
+    """A plan, and a proven bound on how good any plan can be.
 
     Attributes
     ----------
     start_ms : numpy.ndarray of int64, shape (n,)
     worth : float
-        What the plan is worth by the metric; less is better.
+        The value of the plan by the metric; less is better.
     bound : float
-        No plan is worth less. Minus infinity if nothing was proven.
+        No plan has a lower value. Minus infinity if nothing was proven.
     seconds : float
-        That the solver took.
+        Time that the solver took.
     policy : str
-        The best policy.
+        The policy with the best plan.
     policy_worth : float
-        What its plan is worth.
+        The value of that policy's plan.
     scale_s : int
-        The time scale in seconds; 0 where there is none.
+        The time scale in seconds; 0 if there is none.
     scale_gap_pct : float, optional
-        By how much a plan on the time scale may still be better than the best on it; None where there is none.
+        By how much another plan on the time scale may still be better than the best one found, in per cent; None if
+        there is no time scale.
     """
 
     start_ms: IntArray
@@ -56,17 +57,17 @@ class Solution:
 
     @property
     def quality(self) -> float:
-        """Worth of the plan over that of the best policy (equation 4.8)."""
+        """Value of the plan divided by the value of the best policy's plan (equation 4.8)."""
         return self.worth / self.policy_worth
 
     @property
     def loss_pct(self) -> float:
-        """How much is lost with the best policy, in per cent; below 0 if that is better, with a time scale."""
+        """Loss of the best policy against this plan, in per cent; negative if a time scale makes this plan worse."""
         return 100.0 * (1.0 - self.quality)
 
     @property
     def gap_pct(self) -> float:
-        """By how much a plan may still be better than this one, in per cent; 0 if it is the optimum."""
+        """By how much another plan may still be better, in per cent; 0 if this plan is proven optimal."""
         return 100.0 * max(0.0, 1.0 - self.bound / self.worth)
 
 
@@ -88,20 +89,20 @@ def solve_intervals(
     metric : str
         One of `gridweave.site.disciplines.optimal.instance.METRICS`.
     policies : sequence of str
-        The search starts from the plan of the best of them.
+        The search starts from the plan of the best of these policies.
     limit_s : float
-        After so many seconds the best plan so far is taken.
+        Time limit of the search in seconds; after it the best plan so far is returned.
     effort_s : float
-        After so much work the best plan so far is taken, in the solver's own measure, about a second each.
+        Limit of the work of the search, in the solver's deterministic time, whose units are about a second.
     workers : int
-        Searches side by side, a thread each; some of them look for bounds alone. With one, and if ``limit_s`` is not
-        met, the plan is the same on every machine.
-    progress : callable, optional
+        Parallel searches, one thread each; some of them only look for bounds. With 1, and unless ``limit_s`` is
+        reached, the plan is the same on every machine.
+    progress : Progress, optional
 
     Returns
     -------
     Solution
-        Never worse than the best policy.
+        Its plan is never worse than the best policy's.
 
     Raises
     ------
@@ -137,7 +138,7 @@ def solve_intervals(
 
 
 def cp_model_of() -> Any:
-    """Return the module of CP-SAT.
+    """Import and return the module of CP-SAT.
 
     Raises
     ------
@@ -152,11 +153,11 @@ def cp_model_of() -> Any:
 
 
 def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: int) -> tuple[Any, list[Any]]:
-    """Return the model without its objective, and the variables of the starts, in units from now on."""
+    """Return the model without its objective, and the variables of the starts, in units of ``unit_ms`` from now."""
     model = cp_model.CpModel()
     lengths = (instance.estimate_ms // unit_ms).tolist()
     steps = ((instance.step_ms - instance.now_ms) // unit_ms).tolist()
-    # The last end of a plan without a needless gap: all one after the other behind all that runs.
+    # No good plan ends later than this: all jobs one after the other, behind everything that runs.
     latest = steps[-1] + sum(lengths)
     starts = [model.new_int_var(0, latest - length, "") for length in lengths]
     intervals = [
@@ -176,7 +177,7 @@ def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: 
 
 
 def _order_twins(model: Any, instance: Instance, starts: list[Any]) -> None:
-    """Have jobs of the same width and estimate start in the order of submission: to exchange them changes no metric."""
+    """Make jobs of equal width and estimate start in the order of submission; swapping them changes no metric."""
     twins: dict[tuple[int, int], int] = {}
     for row, kind in enumerate(zip(instance.width.tolist(), instance.estimate_ms.tolist(), strict=True)):
         if kind in twins:
@@ -185,7 +186,7 @@ def _order_twins(model: Any, instance: Instance, starts: list[Any]) -> None:
 
 
 def _whole(weights: FloatArray) -> IntArray:
-    """Return weights as whole numbers: exactly in proportion where they can be, else to one part in 2^20."""
+    """Scale weights to whole numbers: exactly if the smallest divides them all, else to one part in 2^20."""
     scaled = weights / weights.min()
     if np.allclose(scaled, np.rint(scaled), rtol=1e-12):
         return np.asarray(np.rint(scaled), np.int64)
@@ -202,27 +203,27 @@ def _solver(cp_model: Any, limit_s: float, effort_s: float, workers: int) -> Any
 
 
 class _Told:
-    """The best plan and the best bound so far, passed on whenever one of them is better."""
+    """Keeps the best value and bound so far, and reports each improvement to a `Progress`."""
 
     def __init__(self, progress: Progress, offset: float, per_unit: float, worth: float) -> None:
         self._progress, self._offset, self._per_unit = progress, offset, per_unit
         self._worth, self._bound = worth, -math.inf
 
     def hear(self, *, objective: float = math.inf, bound: float = -math.inf) -> None:
-        """Take in an objective or a bound of the solver."""
+        """Record an objective or a bound of the solver, and report."""
         self._worth = min(self._worth, self._offset + self._per_unit * objective)
         self._bound = max(self._bound, self._offset + self._per_unit * bound)
         self._progress(self._worth, min(self._bound, self._worth))
 
 
 def _watch(cp_model: Any, solver: Any, told: _Told) -> Any:
-    """Return what the solver tells of better plans, and have it tell of better bounds."""
+    """Return a callback for better plans, and register one for better bounds with the solver."""
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
-        """Passes on what every better plan is worth."""
+        """Reports the objective of every better plan."""
 
         def on_solution_callback(self) -> None:
-            """Tell of a better plan."""
+            """Report a better plan."""
             told.hear(objective=self.objective_value)
 
     solver.best_bound_callback = lambda bound: told.hear(bound=bound)

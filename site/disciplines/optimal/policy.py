@@ -1,4 +1,4 @@
-"""How a site schedules whose plans are a solver's, as its operator writes it down (docs/optimum.md)."""
+"""The policy of a site that plans with a solver: the options that its operator sets (docs/optimum.md)."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from gridweave.site.kernels.order import ORDERS
 from gridweave.site.policy import SitePolicy
 
 NAME = "optimal"
-"""Of the discipline."""
+"""The name of the discipline."""
 
 MAX_EFFORT_S = 3_600.0
 
 
 class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site with the discipline optimal schedules.
+    """The policy of a site with the discipline ``optimal``.
 
     Attributes
     ----------
     metric : {"artww", "art", "artwa", "sld", "sldww"}
-        What the plan of each instant minimises.
+        The metric that each plan minimises.
     policies : tuple of str
-        The solver starts from the plan of the best of them, names in `gridweave.site.kernels.order.ORDERS`.
+        Names in `gridweave.site.kernels.order.ORDERS`. The solver starts from the best plan of these policies.
     effort_s : float
-        For each plan, in the solver's own measure of work, about a second each, above 0 to `MAX_EFFORT_S`.
+        Limit of the work for each plan, in the solver's deterministic time, whose units are about a second; above 0, at
+        most `MAX_EFFORT_S`.
     most_jobs : int
-        With more waiting jobs the plan is that of the best policy, from 2 up.
+        With more waiting jobs the site uses the plan of the best policy instead of the solver; at least 2.
 
     Raises
     ------
     OptionError
-        If a name is unknown, or a number is out of its range.
+        If a name is unknown or a number is out of range.
 
     Examples
     --------
@@ -63,11 +64,11 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call this policy; it tells apart any two that schedule differently."""
+        """The name in tables and plots; policies that schedule differently have different names."""
         words = [NAME, self.metric, *(["+".join(self.policies)] if self.policies != THREE else [])]
         return " ".join([*words, f"effort={self.effort_s:.15g}s", f"up to {self.most_jobs} jobs"])
 
     @property
     def planning(self) -> SitePolicy:
-        """How the site schedules a single job."""
+        """The planning policy with which the site places jobs in a given order."""
         return SitePolicy(discipline="planning")
