@@ -248,7 +248,7 @@ class DynPPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return Calendar(from_ms, to_ms, candidate)
 
     def rules(self, state: SiteState, plan: Plan, limits: LimitArrays, *, log: int) -> TuningRules:
-        """Return the rules of a site that has done nothing yet.
+        """Return the rules that the kernels of a new site follow.
 
         Parameters
         ----------

@@ -112,7 +112,7 @@ def _solved(costs: FloatArray, matrix: Any, right: FloatArray, bounds: FloatArra
 
 
 def _take_over(state: FractionalSite, slots: IntArray, yields: FloatArray) -> None:
-    """Round the yields to rates, and lower the rates that overfill a node, but not below those before."""
+    """Round the yields to rates, and lower the rates that overfill a node, but not below the old rates."""
     had = state.jobs["yield_"][slots]
     rates = np.clip(np.floor(yields * RATE_ONE + 1e-6).astype(np.int64), had, RATE_ONE)
     state.jobs["yield_"][slots] = rates

@@ -166,7 +166,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
         return Decisions(starts, moves=moves, rates=self._new_rates(changed, state.jobs["rate"]))
 
     def _placed_anew(self) -> list[int]:
-        """Return the ids of the earlier started jobs that this pass paused, resumed or moved, ascending."""
+        """Return the ids of the jobs from earlier passes that this pass paused, resumed or moved, ascending."""
         rows = self._state.jobs[self._here()]
         changed: list[int] = rows["job_id"][rows["changed_place"] == 1].tolist()
         return sorted(job_id for job_id in changed if job_id in self._rate)
@@ -259,7 +259,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def running(self) -> Iterator[Running]:
-        """Yield the started jobs by their end by estimate, paused ones last."""
+        """Yield the started jobs by their end by estimate; jobs that do no work now come last."""
         found = []
         for slot in self._here().tolist():
             row = self._state.jobs[slot]

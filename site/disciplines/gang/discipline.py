@@ -139,7 +139,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def withdraw(self, now_ms: int, job_id: int) -> None:
         slot = np.int64(self._slots.of[job_id])
         if not gang_job_withdrawn(self._state, self._codes, slot, np.int64(now_ms)):
-            # By the matrix its first slice has begun, but no pass has run since then to start it.
+            # Its first slice has begun according to the matrix, but no pass has run since then to start it.
             assert job_id not in self._rate, f"job {job_id} does not wait"
             gang_job_ended(self._state, self._codes, slot, np.int64(now_ms))
         self._slots.leave(job_id)
@@ -196,7 +196,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when a rate next changes, a job starts, or a decision is due."""
+        """Return when a rate changes, a job starts or a decision is due, whichever is first."""
         next_ms = min(self._next_change_ms, int(self._state.counters["due_ms"][0]))
         return None if next_ms == _NEVER else next_ms
 
@@ -238,7 +238,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         if width > self.nodes:
             return None
-        # Only conservative backfilling promises a start to every job, so use it where the own policy promises none.
+        # Only conservative backfilling promises a start to every job, so use it if the site's own policy promises none.
         start_ms = self._start_ms(now_ms, width, length_ms, self._codes)
         if start_ms is None:
             start_ms = self._start_ms(now_ms, width, length_ms, self._codes._replace(backfill=CONSERVATIVE))

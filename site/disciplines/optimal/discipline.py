@@ -20,7 +20,7 @@ from gridweave.site.kernels.state import HEAD, REPLAN, empty_plan
 
 
 class OptimalState(SiteQueueState, frozen=True, kw_only=True, tag="Optimal 1"):
-    """The saved state of an optimal site: its queue, and the totals of its plans."""
+    """The saved state of a site with the discipline ``optimal``: its queue, and the totals of its plans."""
 
     totals: dict[str, float]
 

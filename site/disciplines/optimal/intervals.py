@@ -16,7 +16,7 @@ THREE = ("fcfs", "sjf", "ljf")
 """The policies of the thesis."""
 
 WORKERS = 8
-"""Parallel searches of CP-SAT, also on fewer processors: the searches differ, and a single one proves little."""
+"""Number of parallel searches of CP-SAT, even on fewer processors: they differ, and a single one proves little."""
 
 Progress = Callable[[float, float], None]
 """Called with the value of the best plan so far and the bound, whenever one of them improves."""
@@ -157,7 +157,7 @@ def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: 
     model = cp_model.CpModel()
     lengths = (instance.estimate_ms // unit_ms).tolist()
     steps = ((instance.step_ms - instance.now_ms) // unit_ms).tolist()
-    # No good plan ends later than this: all jobs one after the other, behind everything that runs.
+    # An optimal plan ends no later than this: all jobs one after the other, after everything that runs.
     latest = steps[-1] + sum(lengths)
     starts = [model.new_int_var(0, latest - length, "") for length in lengths]
     intervals = [

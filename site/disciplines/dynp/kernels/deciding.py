@@ -101,7 +101,7 @@ def decide(values: Floats, active: Int, codes: TuningCodes) -> Int:
     Parameters
     ----------
     values : numpy.ndarray of float64, shape (candidates,)
-        The value of each candidate's plan, less is better; the slackness is already subtracted from the value of the
+        The value of each candidate's plan, less is better; the slackness is already deducted from the value of the
         candidate in force.
     active : int
         The candidate in force.
@@ -155,7 +155,10 @@ def case_of(values: Floats, active: Int) -> Int:
 
 @kernel
 def by_bounds(site: SiteState, codes: TuningCodes) -> Int:
-    """Return FCFS (0), SJF (1) or LJF (2) by the average estimate of the waiting jobs (equation 4.1)."""
+    """Return the candidate for the average estimate of the waiting jobs (Streit, equation 4.1).
+
+    SJF (1) up to ``lower_ms``, FCFS (0) up to ``upper_ms``, otherwise LJF (2).
+    """
     n_waiting = site.counters[0].n_waiting
     total = 0.0
     for place in range(n_waiting):

@@ -213,7 +213,7 @@ def empty_candidates(state: SiteState, plan: Plan, count: int) -> Candidates:
 
 
 def empty_memory(slots: int, count: int, log: int) -> TuningMemory:
-    """Return the record of a site that has done nothing yet.
+    """Return the record of a new site, which has decided nothing yet.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Compiled code of fractional scheduling."""
+"""The kernels of fractional scheduling."""

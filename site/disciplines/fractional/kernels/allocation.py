@@ -42,8 +42,8 @@ def fair_yields(state: FractionalSite) -> None:
 
     Notes
     -----
-    Source: Stillwell, section 4.6. Each round raises all yields until a node is full, and then fixes the yields of the
-    jobs on it.
+    Source: Stillwell, section 4.6. Each round raises the yields of the unsettled jobs until a node is full or a job has
+    all that it needs, and then settles that job or the jobs on that node.
     """
     left = _begin(state)
     while left > 0:
@@ -76,7 +76,10 @@ def _begin(state: FractionalSite) -> Int:
 
 @kernel_part
 def _add_to_nodes(state: FractionalSite, slot: Int, asked: Int, given: Int) -> None:
-    """Add a job's needs to its nodes: times ``asked`` to ``sum``, of unsettled jobs, times ``given`` to ``frozen``."""
+    """Add the CPU need of each task, times ``asked`` and ``given``, to ``sum`` and ``frozen`` of its node.
+
+    ``sum`` is for the unsettled jobs on a node, ``frozen`` for the settled ones.
+    """
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
         group = state.groups[number]

@@ -86,8 +86,8 @@ def place_jobs(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> bo
 
     Notes
     -----
-    Source: Stillwell, section 4.4. If a period ends at this instant, all jobs are placed and nothing else is done.
-    Otherwise an end of a job comes first, after which the older jobs are placed, and then come the new jobs.
+    Source: Stillwell, section 4.4. If a period ends now, all jobs are placed and other events need no placement of
+    their own. Otherwise an end of a job comes first: the older jobs are placed, and then the new ones.
     """
     counters = state.counters[0]
     advance(state, codes.long_ms, now_ms)
@@ -228,7 +228,7 @@ def horizon_of(codes: FractionalCodes, now_ms: Int) -> Int:
 
 @kernel
 def tell_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
-    """Set the rate of each job: its yield, or 0 while it is paused or pays. List jobs with a new rate in ``changed``.
+    """Set the rate of each job: its yield, or 0 while it is on no nodes or pays; list the changes in ``changed``.
 
     Parameters
     ----------

@@ -137,8 +137,7 @@ def make_room(state: FractionalSite, slot: Int, moves: bool) -> bool:
     slot : int
         The slot of a job that is on no nodes.
     moves : bool
-        Whether marked jobs move to other nodes if they fit there, the highest priority first, instead of pausing
-        (GreedyPM).
+        Whether marked jobs move to other nodes if they fit (GreedyPM), the highest priority first.
 
     Returns
     -------

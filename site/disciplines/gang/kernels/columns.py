@@ -1,4 +1,4 @@
-"""Sets of nodes as bits in words: the columns of a job in the matrix, or the columns taken in a row."""
+"""Sets of nodes as bits in words: the columns of a job in the matrix, or the occupied columns of a row."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ jobs from less populated rows to more populated ones. CleanMatrix removes the re
 FillMatrix-2 put new ones into the holes of other rows.
 
 Each row has a profile of its free nodes over time, made from the estimates of the running jobs and of the waiting jobs
-that have a promised start. A job may work in only one slice of each cycle, so the profile counts the rest of its
-estimate, from now on, times the number of rows.
+that have a promised start. A job may work in only one slice of each cycle, so the profile assumes that it takes the
+rest of its estimate times the number of rows, from now on.
 
 To move a job to other nodes means to save it and restart it; each takes half of the cost (section 6.4, equations 4 and
 5). A job that has not begun has nothing to save: its move costs nothing and does not count towards the limit on moved
@@ -193,7 +193,7 @@ def fill_profiles(state: GangSite, now_ms: Int, what: Int) -> None:
 
 @kernel_part
 def occupy_row(state: GangSite, row: Int, from_ms: Int, length_ms: Int, width: Int) -> None:
-    """Mark nodes of a row as taken in its profile; a negative width marks them as free again."""
+    """Mark nodes of a row as occupied in its profile; a negative width marks them as free again."""
     steps = state.n_steps[row]
     state.n_steps[row] = occupy(state.step_ms[row], state.step_free[row], steps, from_ms, from_ms + length_ms, width)
 
@@ -314,7 +314,7 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
 def _may_cost(
     state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms: Int, found: Int, job_ms: Int, other_ms: Int
 ) -> bool:
-    """Whether a move to a row delays no promised start there.
+    """Whether a job can move to a row without delaying a promised start there.
 
     The move costs the job ``job_ms``, and each of the first ``found`` jobs in ``overlapping`` that has begun
     ``other_ms``.
@@ -363,8 +363,8 @@ def fill(state: GangSite, codes: GangCodes, migrates: bool) -> None:
 
     Notes
     -----
-    In each round every job, in the order of placement, gets the first further row that it can have. The rounds end
-    when no job gets a row. Empty rows get no replicas, because they have no slice.
+    In each round every job, in the order of placement, gets at most one more row, the first that is possible. The
+    rounds end when no job gets a row. Empty rows get no replicas, because they have no slice.
     """
     counters = state.counters[0]
     changed = _has_holes(state)

@@ -53,9 +53,9 @@ GANG_COUNTERS = np.dtype(
     [
         *((name, np.int64) for name in ("nodes", "rows", "n_waiting", "first_new", "narrowest")),
         *((name, np.int64) for name in ("n_placed", "n_vacant")),
-        # The row of the last slice, the instant of the last decision, and the slices since then.
+        # The row of the last slice, the instant of the last decision, and the number of slices in the cycle since then.
         *((name, np.int64) for name in ("last_row", "since_ms", "n_turns")),
-        # Whether there were events since the last decision, when the next one is due, and the number of decisions.
+        # Whether a decision is needed, when it is due, the number of decisions, and the contents of the profiles.
         *((name, np.int64) for name in ("is_stirred", "due_ms", "decisions", "has_profiles")),
         # Tasks that this decision may still move; the totals of moved jobs and tasks.
         *((name, np.int64) for name in ("tasks_left", "migrations", "tasks_migrated")),
@@ -90,7 +90,7 @@ class GangSite(NamedTuple):
     vacant : numpy.ndarray of int64, shape (room,)
         Unused rows of ``columns``; the last is used first.
     taken : numpy.ndarray of int64, shape (rows, words)
-        The columns that are taken in each row of the matrix; those beyond the last node are always taken.
+        The occupied columns of each row of the matrix; those beyond the last node count as occupied.
     used : numpy.ndarray of int64, shape (rows,)
         Nodes in use in each row.
     closed : numpy.ndarray of int64, shape (words,)
@@ -172,7 +172,7 @@ class GangCodes(NamedTuple):
 
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
-"""How a job may overtake waiting jobs: never; if it does not delay the first; if it delays none of those before it."""
+"""When a job may overtake waiting jobs: never; if this does not delay the first of them; if it delays none of them."""
 
 
 def empty_matrix(nodes: int, rows: int, *, slots: int) -> GangSite:
@@ -252,7 +252,7 @@ def stir(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel
 def gang_job_submitted(state: GangSite, codes: GangCodes, slot: Int, now_ms: Int) -> None:
-    """Add a job to the queue; its slot is filled in."""
+    """Add a job to the queue; the caller has filled in its slot."""
     job = state.jobs[slot]
     job.home = job.promised_row = NO_ROW
     job.rows = 0
