@@ -26,7 +26,7 @@ from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 KEPT_SWITCHES = 64
-"""How many switches of the policy a stepped site keeps, the latest ones."""
+"""How many of the latest policy switches a stepped site keeps."""
 
 
 class DynPState(SiteQueueState, frozen=True, kw_only=True, tag="DynP 1"):

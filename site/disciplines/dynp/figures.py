@@ -23,7 +23,7 @@ class PolicyUse(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     policy : str
     active_ms : int
-        Time that the policy was in force, from the first submission to the last end.
+        Time that the policy was in force between the first submission and the last end.
     switches : int
         How often the site switched to the policy.
     jobs : int

@@ -107,7 +107,7 @@ def groups_of_jobs(jobs: Jobs) -> TaskGroups:
 
 
 def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
-    """Return the reasons of the jobs that can never run, by job id."""
+    """Return the ids of the jobs that can never run, each with the reason."""
     # A job with a single group that fits needs no closer check.
     has_room = groups.tasks <= nodes * (UNIT // groups.memory)
     is_alone = np.bincount(groups.job, minlength=len(jobs)) == 1

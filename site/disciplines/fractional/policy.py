@@ -58,7 +58,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
     periodic : str
         How all jobs are placed at the end of each period: a key of `PERIODIC_PARTS`.
     optimise : str
-        What yields optimise: ``AVG``, ``MIN``, or ``MAX`` for stretch-per.
+        The goal of the yields: ``AVG``, ``MIN``, or ``MAX`` for stretch-per.
     min_flow_s, min_virtual_s : int
         MINFT and MINVT, in seconds; 0 if not set.
     """
@@ -134,7 +134,7 @@ def algorithm_named(name: str) -> Algorithm:
 
 
 def _parsed(name: str) -> Algorithm | None:
-    """Return the algorithm of a name with another MINFT or MINVT, or with both; None if it is malformed."""
+    """Parse the name of an algorithm with another MINFT or MINVT, or with both; return None if it is malformed."""
     limits = {match[1]: int(match[2]) for match in _LIMIT.finditer(name)}
     plain = ALGORITHMS.get(_LIMIT.sub("", name).rstrip("/"))
     if plain is None or not limits or not plain.uses_mcb8:

@@ -291,7 +291,7 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     @override
     def _grow(self) -> None:
-        """Double the slots; the new entries of ``vacant`` go before the old ones, so they are taken last."""
+        """Double the number of slots; vacant rows of ``columns`` from before are used up before the new ones."""
         old = self._state
         self._state = self._empty(self._slots.double())
         vacant = self._state.vacant[: len(self._state.vacant) - len(old.vacant)].copy()

@@ -70,5 +70,5 @@ class OptimalPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def planning(self) -> SitePolicy:
-        """The planning policy with which the site places jobs in a given order."""
+        """The policy of the planning site that carries out the order of the solver."""
         return SitePolicy(discipline="planning")

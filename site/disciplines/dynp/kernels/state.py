@@ -1,8 +1,8 @@
 """The candidates of a dynP site, and the record of its decisions.
 
 Each candidate is a planning site of its own. It shares the running jobs of the real site, and has its own order of the
-waiting jobs, its own planned starts and its own profiles. So the kernels of planning make its plan, and compute only
-those parts again that may have changed.
+waiting jobs, its own planned starts and its own profiles. So the kernels of planning can make its plan, and compute
+again only the parts that may have changed.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def plan_of(plan: Plan, candidates: Candidates, c: Int) -> Plan:
 
 @kernel
 def tell_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
-    """Add a job to the queues of all candidates; its slot must be filled in in their tables.
+    """Add a job to the queues of all candidates; the caller has filled in its slot in their tables.
 
     In the queue of the site itself the job gets the key of the candidate in force.
     """

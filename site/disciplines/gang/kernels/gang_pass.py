@@ -118,7 +118,7 @@ def _go_round(state: GangSite, codes: GangCodes, now_ms: Int) -> None:
 
 @kernel_part
 def _take_turns(state: GangSite, job: Record, cycle: Cycle, now_ms: Int) -> None:
-    """Give a job the slices of its rows, set its begin and end, and count the nodes that each slice resumes."""
+    """Give a job the slices of its rows, set its begin and end, and count its nodes in the slices that resume it."""
     job.turns = 0
     for turn in range(cycle.n_turns):
         job.turns |= ((job.rows >> state.turn_row[turn]) & 1) << turn

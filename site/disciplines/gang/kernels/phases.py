@@ -95,7 +95,7 @@ def _promise_nothing_from(state: GangSite, first: Int) -> None:
 
 @kernel_part
 def _most_free(state: GangSite) -> Int:
-    """Return the most free nodes of any row that may get jobs."""
+    """Return the largest number of free nodes in a row that may get jobs."""
     counters = state.counters[0]
     most = 0
     for row in range(counters.rows):
@@ -219,9 +219,9 @@ def compact(state: GangSite, codes: GangCodes, now_ms: Int, migrates: bool) -> b
 
     Notes
     -----
-    The rows are sorted by their nodes in use at the beginning of the phase (ties: the first row). Each row, the least
-    populated first, gives its jobs to the rows after it, the most populated first. Within a row the narrowest job goes
-    first (ties: by job id). So no job moves to a row that was less populated than its own.
+    The rows are sorted by their nodes in use at the beginning of the phase (ties: the first row). For each row, the
+    least populated first, its jobs are tried in the rows after it, the most populated first. Within a row the narrowest
+    job comes first (ties: by job id). So no job moves to a row that was less populated than its own.
     """
     counters = state.counters[0]
     counters.has_profiles = 0
@@ -420,9 +420,9 @@ def may_move(state: GangSite, job: Record) -> bool:
 
 @kernel
 def find_overlapping(state: GangSite, job: Record, row: Int) -> Int:
-    """Write the jobs of a row that share nodes with a job into ``overlapping``; return how many there are.
+    """Find the jobs of a row that share nodes with a job; return their number.
 
-    They are in the order of placement.
+    Their slots are written into ``overlapping``, in the order of placement.
     """
     found = 0
     for i in range(state.counters[0].n_placed):
@@ -488,7 +488,7 @@ def move_job(state: GangSite, codes: GangCodes, job: Record, row: Int, found: In
 
 @kernel_part
 def _pay(state: GangSite, job: Record, cost_ms: Int) -> None:
-    """Charge a job that has begun this much time, which it loses before it continues."""
+    """Make a job that has begun lose ``cost_ms`` before it continues."""
     if tasks_of(job) > 0:
         job.owed_ms += cost_ms
         state.counters[0].migrated += 1.0 * cost_ms * job.width

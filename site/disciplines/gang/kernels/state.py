@@ -25,7 +25,7 @@ MAX_ROWS = 62
 """Most rows of a matrix: sets of rows are the bits of an int64."""
 
 NO_ROW = np.int64(-1)
-"""No row: the home of a job that is not placed, and the row of the last slice before there was a slice."""
+"""Used instead of a row: as the home of a job that is not placed, and as ``last_row`` before the first slice."""
 
 NO_MEMORY = np.int64(-2)
 """Returned instead of a row: some rows have enough free nodes for the job, but none has enough memory."""
