@@ -17,8 +17,8 @@ BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
 SCHEDULINGS = ("continuous", "discrete")
 
 PHASES = ("fill", "clean", "compact")
-"""Which phases a decision has: ``fill`` has only Schedule and FillMatrix, ``clean`` has CleanMatrix too, ``compact`` has
-all. Zhang's Figures 11 and 12 add the phases in this order."""
+"""Which phases a decision has: ``fill`` has only Schedule and FillMatrix, ``clean`` has CleanMatrix too, ``compact``
+has all. Zhang's Figures 11 and 12 add the phases in this order."""
 
 MIGRATIONS = ("none", "fill", "all")
 """When jobs move to other nodes: never; to let other jobs run in more rows; also to empty rows."""
