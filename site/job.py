@@ -1,7 +1,7 @@
-"""Jobs: what runs, what it needs, who asks for it, and what has become of it.
+"""Define the jobs of a site and of the grid, the requests of users, and their limits.
 
-`Job` is what a core knows; `JobRequest` is what a user asks for, and `JobRecord` what becomes of that. What no job and
-no request may be is said here too, wherever it comes from: numbers that no machine has and no calendar reaches.
+`Job` is a job as the scheduler of a site sees it. `JobRequest` is a user's request, and `JobRecord` its state and
+result. The checks here reject values that no machine or calendar can have.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from gridweave.site.launch import (
 )
 from gridweave.site.lifecycle import JobState
 
-# Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
+# No message contains a reference cycle, so the garbage collector can skip them (``gc=False``).
 
 MAX_WIDTH = 10**7
 MAX_TIME_MS = 10**14
-"""A value beyond these (ten million nodes, three thousand years) is a broken record, not a big machine."""
+"""Limits of ten million nodes and of three thousand years in ms; a larger value is an error in the input."""
 
 NodeIntervals = tuple[tuple[int, int], ...]
-"""Nodes as half-open intervals of their numbers, ascending; where tasks share nodes, group of tasks by group."""
+"""Half-open intervals of node numbers, ascending; where tasks share nodes, one group of tasks after the other."""
 
 
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tasks of a job that are alike, for sites that give fractions of nodes (docs/fractional.md, "Needs").
+    """Equal tasks of a job, for sites that allocate fractions of nodes (docs/fractional.md, "Needs").
 
     Attributes
     ----------
     tasks : int
-        How many.
+        Number of tasks.
     cpu_need, memory : float
-        What one of them needs, as in `Resources`.
+        Needs of one task, as in `Resources`.
     """
 
     tasks: int
@@ -61,28 +61,28 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a job needs beside nodes, for sites whose nodes are shared (docs/sharing.md, "The fractions of a job").
+    """What a job needs on its nodes, for sites whose nodes are shared (docs/sharing.md, "The fractions of a job").
 
     Attributes
     ----------
     cpu, network, disk : float
-        Parts of its run time; they sum to 1.
+        Fractions of the run time; they sum to 1.
     memory : float
-        Part of a node's, above 0 and at most 1.
+        Fraction of a node's memory, above 0 and at most 1.
     cpu_kind : int
-        Of its work on the CPU: 0 integer, 1 floating point, or as the site's table numbers them.
+        Kind of the work on the CPU: 0 integer, 1 floating point, or a number from the site's table.
     cores : int
-        On how many cores of each of its nodes it runs.
+        Cores that the job uses on each of its nodes.
     cache_bytes : int
-        Data that it uses in the cache; for measured slowdowns.
+        Data that the job uses in the cache; for measured slowdowns.
     message_bytes : int, optional
-        Size of its messages; for measured slowdowns. Large ones, if it is not known.
+        Size of the job's messages; for measured slowdowns. None: unknown, treated as large.
     cpu_need : float
-        Part of a node's CPU with which one of its tasks runs at full speed, above 0 and at most 1; for sites that give
-        fractions of nodes, where ``memory`` is that of a task, too.
+        Fraction of a node's CPU with which one task runs at full speed, above 0 and at most 1. Only for sites that
+        allocate fractions of nodes; there ``memory``, too, is the memory of one task.
     groups : tuple of TaskGroup
-        Where its tasks differ: all of them, the lowest ranks first. ``cpu_need`` and ``memory`` are then those of the
-        largest, which is what a site takes that makes no difference between tasks.
+        All tasks of the job, the lowest ranks first, if they differ. Then ``cpu_need`` and ``memory`` are those of the
+        largest task, and a site that treats all tasks alike uses these.
     """
 
     cpu: float = 1.0
@@ -98,15 +98,15 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def needs_of_groups(groups: Sequence[TaskGroup]) -> Resources:
-    """Return what a job needs whose tasks differ."""
+    """Return the resources of a job whose tasks differ."""
     cpu_need, memory = max(group.cpu_need for group in groups), max(group.memory for group in groups)
     return Resources(cpu_need=cpu_need, memory=memory, groups=tuple(groups))
 
 
 def task_groups(needs: Resources | None, width: int) -> tuple[TaskGroup, ...]:
-    """Return the groups of the tasks of a job, the lowest ranks first; all of a node where nothing is known.
+    """Return the groups of a job's tasks, the lowest ranks first; without ``needs``, each task needs a whole node.
 
-    Of a part of a job it is not known which tasks it has: all are as large as the largest.
+    If the groups do not add up to ``width`` tasks, as for a fragment of a job, each task is as large as the largest.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def task_groups(needs: Resources | None, width: int) -> tuple[TaskGroup, ...]:
 
 
 def part_of_nodes(groups: Sequence[TaskGroup], numbers: Sequence[int]) -> NodePart:
-    """Return what the tasks of these numbers, from 0 on, need together, in nodes.
+    """Return the CPU and memory that the tasks with these numbers (from 0) need together, in nodes.
 
     Examples
     --------
@@ -135,20 +135,20 @@ def part_of_nodes(groups: Sequence[TaskGroup], numbers: Sequence[int]) -> NodePa
 
 
 class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One way in which a job can run, for sites whose machines differ (docs/heterogeneous.md, "Forms").
+    """One way to run a job, for sites whose machines differ (docs/heterogeneous.md, "Forms").
 
     Attributes
     ----------
     on : tuple of str
-        Names or labels of classes of machines, any of which will do; all classes, if there are none.
+        Names or labels of machine classes, any of which will do; empty: all classes.
     width : int
-        On how many machines of one cluster; 1: on a machine alone.
+        Number of machines, all of one cluster.
     speed : float
-        How many times as fast as its limit says the work is done, on machines of speed 1.
+        Speed of the work on machines of speed 1; at 2.0 the job takes half of its limit.
     cores, memory_mb : int
-        What each of its machines must have.
+        Minimum of each machine.
     argv : tuple of str
-        Its command and the arguments of that, in place of those of the job; empty: those of the job.
+        Command and arguments that replace the job's; empty: use the job's.
     """
 
     on: tuple[str, ...] = ()
@@ -160,40 +160,43 @@ class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 IfEvicted = Literal["", "never", "restart", "checkpoint"]
-"""What becomes of a job where running jobs are evicted."""
+"""What happens to a running job on eviction: see `Job.if_evicted`."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a site knows of a job; its run time is known to nobody before it has ended.
+    """A job as a site's scheduler sees it; the real run time is unknown until the job ends.
 
     Attributes
     ----------
     job_id : int
         Unique, >= 0.
     width : int
-        Nodes.
+        Number of nodes.
     estimate_ms : int
-        The limit at which it is killed.
+        Wall time limit; the job is killed when it reaches it.
     priority : float
-        For the order ``priority``.
+        Sort key of the order ``priority``.
     weight : float
-        For the orders ``weight`` and ``smith``; above 0.
+        Sort key of the orders ``weight`` and ``smith``; above 0.
     behind : bool
-        Whether it stands behind all jobs of which this is not said, whatever the order of the queue; among themselves
-        such jobs stand in the order of submission.
+        Whether the job queues behind all jobs without this flag, in any order of the queue. Jobs with the flag are
+        ordered by submission among themselves.
     resources, assumed : Resources, optional
-        What it says that it needs; what such jobs need, if it says nothing (for nodes shared by hardware threads).
+        The needs that the user gave, and the defaults for jobs of this kind that apply without them (for nodes shared
+        by hardware threads).
     user_name, class_name : str
-        Of the user and the class, where these have names; empty otherwise.
+        Names of the user and of the class; empty if they have none.
     forms : tuple of JobForm
-        In which it can run where jobs have forms; if there are none, in those that the site has for its class.
+        Forms in which the job can run, at sites that use forms; empty: the site's forms for the job's class.
     in_step : bool
-        Whether it is a part of a job on several sites: then it works at their common rate, and on no slower machine.
+        Whether this is a fragment of a multi-site job. All fragments progress at one common rate, so the site must not
+        choose a slower machine.
     if_evicted : str
-        What becomes of it where running jobs are evicted: it never is (``never``), begins again from zero
-        (``restart``), or goes on from where it was (``checkpoint``); as the site says, if it is empty.
+        ``never``: do not evict the job; ``restart``: it starts again from zero; ``checkpoint``: it continues from its
+        checkpoint; empty: the site decides.
     evictions : int
-        How often it has been evicted before it came here: the count that raises its level goes on from there.
+        Number of evictions before the job came to this site; the site's count, which raises the job's level, starts
+        here.
     """
 
     job_id: int
@@ -215,16 +218,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def needs_telling(self) -> bool:
-        """Whether a site is told more of it for a quote than its width and its limit (docs/control.md, "Quotes").
+        """Whether a quote needs the whole job, not only its width and limit (docs/control.md, "Quotes").
 
-        Of priority 0 it is not: where that is above the lowest level, it is quoted as of the lowest all the same.
+        A priority of 0 does not count: a site whose lowest level is below 0 still quotes such a job at the lowest
+        level.
         """
         has_class = self.job_class is not None or bool(self.class_name)
         return bool(self.forms or self.evictions) or has_class or self.priority != 0
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
-    """A running job, when it started, and when it ends by estimate."""
+    """A running job with its start and its estimated end."""
 
     job: Job
     start_ms: int
@@ -234,14 +238,14 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 MAX_ID = 2**63 - 1
 
 ASKED_ID = MAX_ID
-"""The id of a job that is thought of to answer a question: of those of an instant it is the last."""
+"""Id of a hypothetical job in a quote; it sorts after all jobs of the same instant."""
 
 SUM_TOLERANCE = 1e-6
-"""How far the fractions of CPU, network and disk of a job may be from summing to 1 (docs/sharing.md)."""
+"""Largest accepted deviation of cpu + network + disk from 1 (docs/sharing.md)."""
 
 
 def why_impossible(job: Job) -> str | None:
-    """Return why a job can be none, or None if it can."""
+    """Return why a job is invalid, or None."""
     if not 0 <= job.job_id <= MAX_ID:
         return f"job_id is not within 0 to {MAX_ID}"
     if not 1 <= job.width <= MAX_WIDTH:
@@ -254,7 +258,7 @@ def why_impossible(job: Job) -> str | None:
 
 
 def why_impossible_needs(needs: Resources) -> str | None:
-    """Return why no job can need that beside its nodes, or None if one can (docs/sharing.md)."""
+    """Return why the resources of a job are invalid, or None (docs/sharing.md)."""
     fractions = needs.cpu, needs.network, needs.disk
     if not all(0 <= fraction <= 1 for fraction in fractions) or not abs(sum(fractions) - 1) <= SUM_TOLERANCE:
         return f"fractions {fractions} of CPU, network and disk are not parts of its run time that sum to 1"
@@ -276,71 +280,75 @@ def why_impossible_needs(needs: Resources) -> str | None:
 
 
 def check_job(job: Job) -> None:
-    """Raise InputError if a job can be none."""
+    """Raise InputError if a job is invalid."""
     problem = why_impossible(job)
     if problem is not None:
         raise InputError(f"job {job.job_id}: {problem}")
 
 
 Where = Literal["each-node", "first-node"]
-"""One rank on each node of a fragment, or one on its first node, as a batch script has it."""
+"""One rank on each node of a fragment, or one rank on its first node, as for a batch script."""
 
 OWN_IDS = 10**12
-"""A site numbers the jobs of its own users from so much times its place, counted from 1; the grid's stay below."""
+"""The ids of a site's own jobs start at this number times the site's index (from 1); the grid's ids are below it."""
 
 MOST_GRACE_MS = 300_000
-"""So long may a job take at most to end by itself once it was told to."""
+"""Longest time between the request to end a job and its kill."""
 
 MOST_OUTPUT_BYTES = 1 << 30
-"""So much may be kept of the output of a rank at most."""
+"""Largest limit of the stored output of one rank."""
 
 MOST_PRIORITY = 1_000_000_000
-"""The highest priority of a job of a live grid; the lowest is as far below 0."""
+"""Highest priority of a job of a live grid; the lowest is its negative."""
 
 MOST_TEXT_BYTES = (128 << 10) - 1
-"""The longest argument or ``NAME=value`` that Linux hands to a program (execve(2), MAX_ARG_STRLEN)."""
+"""The longest argument or ``NAME=value`` that Linux passes to a program (execve(2), MAX_ARG_STRLEN)."""
 
 MOST_TEXTS_BYTES = 1 << 20
-"""Command and environment of a job together; Linux takes 2 MiB, with what the machine adds."""
+"""Largest total of command and environment; Linux accepts 2 MiB, including the variables that the machine adds."""
 
 MOST_AFTER = 1_000
-"""A job waits for so many others at most."""
+"""Largest number of jobs that one job can wait for."""
 
 MOST_NAME = 200
-"""Characters of the name of an array at most, and of an option for a batch system."""
+"""Most characters of an array's name, and of an option for a batch system."""
 
 MOST_BATCH_OPTIONS = 20
-"""So many options for a batch system may a job have."""
+"""Most options for a batch system per job."""
 
 _BATCH_OPTION = re.compile(r"[a-z][a-z-]*=.")
 
 MOST_FORMS = 20
-"""A job has so many forms at most."""
+"""Most forms per job."""
 
 MOST_SPEED = 10_000.0
-"""So many times as fast as another may a machine be, or a job in one of its forms."""
+"""Highest relative speed of a machine or of a form."""
 
 JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
-"""How a job has ended: all its ranks well, one of them not, at its limit, or by a wish."""
+"""How a job ended: all ranks succeeded, one failed, the job reached its limit, or a user or operator ended it."""
 
 OUTCOMES: tuple[JobOutcome, ...] = get_args(JobOutcome)
 
 WishKind = Literal["cancel", "kill", "signal", "requeue", "hold", "release"]
-"""What a user wants of a job: that it ends or does not start, that it ends at once, that its processes get a signal,
-that it saves what it has done, ends, and runs again, that it does not start for now, or that it may again."""
+"""A user's action on a job.
+
+``cancel``: end the job, or remove it from the queue; ``kill``: end it without a grace period; ``signal``: send its
+processes a signal; ``requeue``: have it write a checkpoint, end, and run again; ``hold``: do not start it for now;
+``release``: lift the hold.
+"""
 
 
 SignalName = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"]
-"""The signals that the processes of a job may be sent: those of signal(7) that end a program or tell it something."""
+"""Signals that users can send to the processes of a job: those of signal(7) that end or notify a program."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job runs.
+    """What a job runs, and how.
 
     Attributes
     ----------
     argv : tuple of str
-        The command and its arguments, if `call` is not given.
+        The command and its arguments; empty if `call` is given.
     call : Call, optional
         The Python callable to run instead.
     working_directory : str, optional
@@ -348,14 +356,14 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     ranks : str
         See `Where`.
     if_lost : str
-        What becomes of the job when a machine failed under it: ``requeue`` or ``fail``.
+        What happens when a machine fails under the job: ``requeue`` or ``fail``.
     checkpoint_signal : str
-        At which signal its processes save what they have done and end, to go on from there when it runs again; None: it
-        does not say that it can.
+        Signal at which the processes write a checkpoint and exit; the next start continues from it. None: the job has
+        no checkpoints.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
     limit_signal : LimitSignal, optional
-        What its processes are sent ahead of its limit.
+        Signal to the processes before the job reaches its limit.
     """
 
     argv: tuple[str, ...] = ()
@@ -372,51 +380,53 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_moved(self) -> bool:
-        """Whether it says that it saves what it has done, and goes on from there elsewhere."""
+        """Whether the job writes a checkpoint on demand and can continue from it elsewhere."""
         return self.checkpoint_signal is not None and self.if_lost == "requeue"
 
     @property
     def if_evicted(self) -> IfEvicted:
-        """What becomes of it where running jobs are evicted: what must not begin again never is."""
+        """What happens on eviction; ``never`` for a job that must not run twice."""
         if self.if_lost == "fail":
             return "never"
         return "checkpoint" if self.can_be_moved else "restart"
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job sends over the links between sites, as its user says it (docs/netmodel.md, "What a job sends").
+    """What a job sends over the links between sites, as its user states it (docs/netmodel.md, "What a job sends").
 
     Attributes
     ----------
     pattern : str
-        Who sends to whom: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``, ``master-workers``.
+        Communication pattern: ``none``, ``all-to-all``, ``ring``, ``2d-neighbours``, ``3d-neighbours``,
+        ``master-workers``.
     fraction : float
-        Part of its run time on one site that it spends sending and waiting for messages.
+        Fraction of the run time on one site that the job spends sending messages and waiting for them.
     communication : str
-        In place of pattern and numbers: a profile such as ``light``, or ``fraction=0.2,pattern=ring,message=1MB``.
-        Without it and a pattern, the job sends what the grid takes such jobs to send.
+        A profile such as ``light``, or ``fraction=0.2,pattern=ring,message=1MB``, which replaces the pattern and the
+        numbers. Without a profile and a pattern, the grid assumes the traffic of similar jobs.
     """
 
     pattern: str = ""
     fraction: float = 0.0
     message_bytes: float = 0.0
     input_bytes: int = 0
-    input_site: str = ""  # where that lies
+    input_site: str = ""  # the site that has the input
     output_bytes: int = 0
     output_site: str = ""
     communication: str = ""
 
 
 class After(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job waits for before it goes into the queue: another job of the same grid, or of the same site.
+    """A dependency: a condition on another job of the same grid or site, checked before a job enters the queue.
 
     Attributes
     ----------
     has : str
-        ``started``: has its nodes; ``ended``, however; ``finished``; or ``failed``: ended otherwise. If that can happen
-        no more, the job is cancelled.
+        ``started``: the other job has its nodes; ``ended``: with any outcome; ``finished``; ``failed``: ended with
+        another outcome. If the condition can no longer come true, the waiting job is cancelled.
     group : int
-        Above 0: the conditions ``failed`` of this number are one, true when all jobs have ended and one has failed.
+        Above 0: all ``failed`` conditions with this number count as one. It is true when all their jobs have ended and
+        at least one has failed.
     """
 
     job_id: int
@@ -425,17 +435,17 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of an array of alike jobs a job is; its ranks get the index as ``GRIDWEAVE_ARRAY_INDEX``.
+    """The position of a job in a job array; its ranks get the index as ``GRIDWEAVE_ARRAY_INDEX``.
 
     Attributes
     ----------
     name : str
-        Of the array, unique among those of its user.
+        Name of the array, unique among the arrays of its user.
     at_once : int
-        So many jobs of the array may be out of ``held`` and not over at one time; 0: all.
+        How many jobs of the array can be queued or running at one time; 0: all.
     elements : tuple of (int, int)
-        Of a packed array: the elements that run inside this job, one after the other on each of its nodes. Their first
-        is the index of the job.
+        The tasks of a packed array, which run inside this job, one after the other on each node. The first is the job's
+        index.
     """
 
     name: str
@@ -445,30 +455,30 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asks for.
+    """A user's request to run a job.
 
     Attributes
     ----------
     limit_ms : int
-        How long it may run; by which it is planned.
+        Wall time limit, which is also the estimate for planning.
     priority, weight : float
         As for `gridweave.site.messages.Job`.
     sensitivity : float
-        To the overhead of a split, >= 0, where the grid knows of no links.
+        Sensitivity to the overhead of a split, >= 0; used if the grid has no network model.
     traffic : Traffic, optional
-        Counts where it knows of some.
+        Used if the grid has a network model.
     hold : bool
-        Whether it is kept from the queue until it is released.
+        Whether the job stays out of the queue until its user releases it.
     after : tuple of After
-        All of these must have come true before it goes into the queue.
+        Conditions that must all be true before the job enters the queue.
     account : str
-        Whose node-hours it uses; the maxima of an account count for all its users together.
+        Account that is charged with the node-hours; an account's quotas cover all of its users together.
     batch_options : tuple of str
-        Options for the batch system that its nodes belong to, each ``name=value``; only a site that passes all of them
-        on takes the job.
+        Options for the site's batch system, each ``name=value``; only a site that passes all of them on accepts the
+        job.
     forms : tuple of JobForm
-        Of which the site chooses one; then `nodes` is the width of the widest. Only a site whose machines differ takes
-        such a job.
+        Forms from which the site chooses one; then `nodes` is the width of the widest. Only a site whose machines
+        differ accepts such a job.
     """
 
     program: Program
@@ -491,64 +501,65 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
-    """Tell a site what a job of the grid runs, ahead of the request for its nodes."""
+    """Send a site the program of a grid job, before the request for its nodes."""
 
     job_id: int
     attempt: int
     request: JobRequest
-    limit_ms: int  # how long it may run as it was placed
-    # The number of this site's first rank, and how many ranks the whole job has.
+    limit_ms: int  # the wall time limit for this placement
+    # The number of this site's first rank, and the number of ranks of the whole job.
     first_rank: int
     size: int
-    sites: tuple[str, ...]  # all its sites; rank 0 is on the first
-    elements: Ranges | None = None  # of a packed array: those of the whole job that have not ended
-    starts: int = 0  # how often it has started before
+    sites: tuple[str, ...]  # all sites of the job; rank 0 is on the first
+    elements: Ranges | None = None  # of a packed array: the tasks of the whole job that have not ended
+    starts: int = 0  # number of earlier starts
 
 
 class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
-    """Tell the grid how a fragment ended, ahead of the message that it has."""
+    """Report to the grid how a fragment ended, before the message `Ended`."""
 
     job_id: int
     attempt: int
-    reason: str  # why it ended as it did, in one line
-    # Of each rank that did not end well: its number, its exit code and the signal that ended it; 20 at most.
+    reason: str  # why it ended, in one line
+    # Number, exit code and signal of each rank that failed; at most 20.
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
     machines: tuple[str, ...]  # the machines that have its output
-    elements: tuple[Element, ...] = ()  # of a packed array: those that ended
-    interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
-    ran_ms: Ran = None  # when the last of its processes began, and when the last ended
+    elements: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
+    interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
+    ran_ms: Ran = None  # when the last of its processes started, and when the last ended
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
-    """What is known of a job of a user.
+    """The state and the result of a user's job.
 
     Attributes
     ----------
     state : str
         See `JobState`.
     start_ms, end_ms : int, optional
-        Of the last attempt.
+        Start and end of the last attempt.
     attempt : int
-        The number of its last try: tries that a site refused, or that not all of its sites began, count.
+        Number of the last attempt. Attempts that a site refused, or that did not start on all sites, count.
     starts : int
-        How often it has started, on all its sites.
+        How often the job has started on all its sites.
     places : tuple of (str, int)
-        Sites and nodes of its last attempt.
+        Sites and numbers of nodes of the last attempt.
     outcome : str
-        Once it has ended: ``finished``, ``failed``, ``limit`` or ``cancelled``.
+        ``finished``, ``failed``, ``limit`` or ``cancelled``; empty until the job has ended.
     exit_codes : tuple
         As in `FragmentReport`.
     elements : tuple of Element
-        Of a packed array: those that have ended, of all attempts; known when an attempt has.
+        Ended tasks of a packed array, over all attempts; updated when an attempt ends.
     interrupted : tuple of int
-        The elements that a failed machine interrupted, or may have, once for each time; they run again.
+        Tasks of a packed array that a failed machine interrupted, or may have, once for each interruption; they run
+        again.
     placed_ms : int, optional
-        When the grid placed its last attempt.
+        When the grid placed the last attempt.
     ran_ms : (int, int), optional
-        Of its last attempt: when the last of its processes began, and when the last ended, by the clocks of machines.
+        When the last process of the last attempt started, and when the last one ended, by the clocks of the machines.
     split, sharing : optional
-        What its last attempt costs: on several sites, or on nodes that it shares with others.
+        Cost of the last attempt from a split over several sites, or from nodes shared with other jobs.
     """
 
     job_id: int
@@ -573,17 +584,17 @@ class JobRecord(msgspec.Struct, kw_only=True):
     sharing: NodeSharing | None = None
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:
-        """Return how the whole ended, and why: elements of earlier attempts that failed count as well."""
+        """Return the outcome and reason of the whole job; a failed task of an earlier attempt makes it ``failed``."""
         problem = elements_problem(self.elements)
         return ("failed", problem) if problem and outcome in ("finished", "failed") else (outcome, reason)
 
     @property
     def can_be_requeued(self) -> bool:
-        """Whether it runs, and may be begun anew."""
+        """Whether the job is running and can run again from the start."""
         return self.state == "running" and self.request.program.if_lost == "requeue"
 
     def left(self) -> Ranges | None:
-        """Return the elements of a packed array that have not ended, None if it is none."""
+        """Return the tasks of a packed array that have not ended; None for any other job."""
         array = self.request.array
         if array is None or not array.elements:
             return None
@@ -591,30 +602,30 @@ class JobRecord(msgspec.Struct, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="Accepted"):
-    """Tell the user that the job was taken in, under which number."""
+    """Notify the user that the job was accepted, with its id."""
 
     key: str
     job_id: int
 
 
 class Declined(msgspec.Struct, frozen=True, tag="Declined"):
-    """Tell the user that the job was not taken in, and why."""
+    """Notify the user that the job was not accepted, with the reason."""
 
     key: str
     reason: str
 
 
 class Noted(msgspec.Struct, frozen=True, tag="Noted"):
-    """Write an event into the story of a job."""
+    """Write an event into the history of a job."""
 
     job_id: int
     kind: str
     detail: str = ""
-    at_ms: int | None = None  # when it happened; None: now
+    at_ms: int | None = None  # time of the event; None: now
 
 
 class RecordUsage(msgspec.Struct, frozen=True, tag="RecordUsage"):
-    """Write down what a job has used, as experience with its user and class."""
+    """Record a job's resource use as experience with its user and class."""
 
     job_id: int
     request: JobRequest
@@ -624,13 +635,13 @@ class RecordUsage(msgspec.Struct, frozen=True, tag="RecordUsage"):
 
 
 class RecordEnded(msgspec.Struct, frozen=True, tag="RecordEnded"):
-    """Keep what is known of a job that is over, for as long as the journal lasts."""
+    """Keep the record of an ended job for the lifetime of the journal."""
 
     record: JobRecord
 
 
 def request_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with a request that no site could run, in one line, or None.
+    """Return why no site could run a request, in one line, or None.
 
     Examples
     --------
@@ -654,7 +665,7 @@ def request_problem(request: JobRequest) -> str | None:
 
 
 def _command_problem(request: JobRequest, form: JobForm | None) -> str | None:
-    """Return what is wrong with the program of a job, or with the command of one of its forms, if that has one."""
+    """Return what is wrong with the program of a job, or with the command of one of its forms."""
     program = in_form(request, form).program
     if form is not None and form.argv and program.call is not None:
         return "the job runs a function, and a form of it has a command; give one of the two"
@@ -674,7 +685,7 @@ def _command_problem(request: JobRequest, form: JobForm | None) -> str | None:
 
 
 def in_form(request: JobRequest, form: JobForm | None) -> JobRequest:
-    """Return what runs of a job in one of its forms: with the command of that, if it has one.
+    """Return the request with the command of a form, if the form has one.
 
     Examples
     --------
@@ -688,13 +699,13 @@ def in_form(request: JobRequest, form: JobForm | None) -> JobRequest:
 
 
 def _bound_problem(request: JobRequest) -> str | None:
-    """Return which number or text of a request is beyond what a machine takes or an operator can wait for."""
+    """Return which number or text of a request exceeds what a machine accepts or an operator can wait for."""
     program = request.program
     if program.grace_ms > MOST_GRACE_MS:
         return f"grace_ms is {program.grace_ms}; at most {MOST_GRACE_MS}: so long may a job go on that is to end"
     if program.output_limit_bytes > MOST_OUTPUT_BYTES:
         return f"output_limit_bytes is {program.output_limit_bytes}; at most {MOST_OUTPUT_BYTES} for each rank"
-    if not abs(request.priority) <= MOST_PRIORITY:  # nor is what is no number
+    if not abs(request.priority) <= MOST_PRIORITY:  # NaN fails, too
         return f"priority is {request.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     ahead = program.limit_signal
     if ahead is not None and (ahead.name not in get_args(SignalName) or ahead.ahead_ms < 0):
@@ -716,7 +727,7 @@ def _bound_problem(request: JobRequest) -> str | None:
 
 
 def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
-    """Return what is wrong with the forms of a job that asks for so many nodes, whichever machines there are.
+    """Return what is wrong with the forms of a job with ``nodes`` nodes, on any machines; None if nothing is.
 
     Examples
     --------
@@ -743,7 +754,7 @@ def forms_problem(nodes: int, forms: Sequence[JobForm]) -> str | None:
 
 
 def _needs_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with what a job needs beside its nodes, or with the groups of its tasks."""
+    """Return what is wrong with a job's resources or task groups."""
     if request.resources is None:
         return None
     if problem := why_impossible_needs(request.resources):
@@ -758,7 +769,7 @@ def _needs_problem(request: JobRequest) -> str | None:
 
 
 def _batch_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with the options for a batch system, whichever that is."""
+    """Return what is wrong with the options for a batch system; the check is the same for all batch systems."""
     if len(request.batch_options) > MOST_BATCH_OPTIONS:
         return f"batch_options are {len(request.batch_options)}; at most {MOST_BATCH_OPTIONS}"
     for option in request.batch_options:
@@ -768,7 +779,7 @@ def _batch_problem(request: JobRequest) -> str | None:
 
 
 def _order_problem(request: JobRequest) -> str | None:
-    """Return what is wrong with what a job waits for, or with its place in an array."""
+    """Return what is wrong with a job's dependencies or with its position in an array."""
     if len(request.after) > MOST_AFTER:
         return f"after names {len(request.after)} jobs; at most {MOST_AFTER}"
     for after in request.after:
