@@ -1,4 +1,4 @@
-"""Which nodes of a site are free, and which ports of its machines."""
+"""Allocate the nodes of a site and the ports of its machines."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ Interval = tuple[int, int]
 class NodePool:
     """The nodes of one site, numbered from 0, and which of them are free.
 
-    The rule of allocation is lowest first: a request of width w gets the w free nodes with the lowest numbers, in one
-    piece or in several. It depends on nothing but the sequence of calls, so a schedule that is replayed gives every job
-    the same nodes again.
+    A request for w nodes gets the w free nodes with the lowest numbers, in one or several intervals. The result depends
+    only on the sequence of calls, so replaying a schedule gives every job the same nodes again.
 
-    The free nodes are the bits of one whole number, so that all nodes of a job are taken, given back and compared in
-    one step; who gives back all that it took keeps them as that (`take`, `give_back`). The time of a call grows with
-    the pieces and with the nodes of the site: some 2 µs where that has 128, 30 where it has 100,000. Asking for more
-    than there is, or giving back what is free already, is a fault of the caller and raises AssertionError, also under
-    ``python -O``; the pool is unchanged then.
+    The free nodes are the bits of one integer, so all nodes of a job are allocated, freed or compared in one operation.
+    `take` and `give_back` work on these bits directly. The time of a call grows with the number of intervals and the
+    number of nodes: about 2 µs for 128 nodes, 30 µs for 100,000. Allocating more nodes than are free, or freeing a free
+    node, is an error of the caller; it raises AssertionError, also under ``python -O``, and leaves the pool unchanged.
 
     Examples
     --------
@@ -53,11 +51,11 @@ class NodePool:
         return f"NodePool({self.free} of {self.nodes} nodes free)"
 
     def allocate(self, width: int) -> tuple[Interval, ...]:
-        """Take so many of the free nodes, the lowest; return them as maximal half-open intervals, ascending."""
+        """Allocate the lowest ``width`` free nodes; return them as maximal half-open intervals, ascending."""
         return self.take(width)[0]
 
     def take(self, width: int) -> tuple[tuple[Interval, ...], int]:
-        """Do as `allocate`; return the nodes also as the bits of a number, for `give_back`."""
+        """Allocate nodes like `allocate`; also return them as the bits of an integer, for `give_back`."""
         if not 1 <= width <= self.free:
             raise AssertionError(f"{width} nodes asked of a pool with {self.free} of {self.nodes} free")
         free = self._free
@@ -72,7 +70,7 @@ class NodePool:
         return pieces, taken
 
     def release(self, intervals: Iterable[Interval]) -> None:
-        """Give nodes back that are in use: of one allocation or of several, or parts of them."""
+        """Free allocated nodes: those of one or several allocations, or parts of them."""
         given = count = 0
         for start, stop in intervals:
             if not 0 <= start < stop <= self.nodes:
@@ -84,21 +82,21 @@ class NodePool:
         self.give_back(given)
 
     def give_back(self, taken: int) -> None:
-        """Do as `release`, of nodes that are the bits of a number."""
+        """Free nodes like `release`, given as the bits of an integer."""
         if taken & self._free or taken > self._all:
             raise AssertionError("nodes released, but some of them are free already, or not of this site")
         self._free |= taken
         self.free += taken.bit_count()
 
     def occupy(self, taken: int) -> None:
-        """Take nodes that are free, the bits of a number."""
+        """Allocate specific free nodes, given as the bits of an integer."""
         if taken & ~self._free:
             raise AssertionError("nodes taken, but some of them are not free, or not of this site")
         self._free ^= taken
         self.free -= taken.bit_count()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if a node is free that the site has not, or `free` is not their number."""
+        """Raise AssertionError if a free node is not of this site, or `free` is not the number of free nodes."""
         if self._free | self._all != self._all:
             raise AssertionError(f"a node is free that a site of {self.nodes} nodes does not have")
         if self._free.bit_count() != self.free:
@@ -106,7 +104,7 @@ class NodePool:
 
 
 def bits_of(intervals: Iterable[Interval]) -> int:
-    """Return nodes as the bits of one whole number."""
+    """Return nodes as the bits of one integer."""
     bits = 0
     for start, stop in intervals:
         bits |= (1 << stop) - (1 << start)
@@ -114,7 +112,7 @@ def bits_of(intervals: Iterable[Interval]) -> int:
 
 
 def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> list[list[int]]:
-    """Return on which nodes the tasks of each group are, ascending, of nodes that are told group by group.
+    """Return the nodes of the tasks of each group, ascending; the intervals list the groups one after the other.
 
     Examples
     --------
@@ -126,16 +124,16 @@ def nodes_of_groups(intervals: Iterable[Interval], counts: Iterable[int]) -> lis
 
 
 def intervals_of(bits: int) -> tuple[Interval, ...]:
-    """Return nodes that are the bits of one whole number as maximal intervals in ascending order."""
+    """Return the nodes that are set bits of an integer as maximal intervals, ascending."""
     return _lowest(bits, bits.bit_count())[0] if bits else ()
 
 
 def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
-    """Return so many of the lowest bits that are set, at least one: in maximal intervals, and as they are."""
+    """Return the lowest ``width`` (>= 1) set bits, as maximal intervals and as an integer."""
     pieces: list[Interval] = []
     every = free
     while True:
-        # Added to, the lowest bit carries through all that are set behind it, up to the first that is not.
+        # Adding the lowest set bit carries through the run of set bits above it, up to the first 0.
         lowest = free & -free
         carried = free + lowest
         start, stop = lowest.bit_length() - 1, (free ^ carried).bit_length() - 1
@@ -148,7 +146,7 @@ def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port that was given to a job; number 0: none was free."""
+    """A port allocated to a job; number 0: no port was free."""
 
     machine: str = ""
     number: int = 0
@@ -159,14 +157,14 @@ NO_PORT = Port()
 
 
 def _key_of(secret: str, job_id: int, attempt: int) -> str:
-    """Return the key of an attempt of a job, which nobody can guess who does not know the secret."""
+    """Return the key of an attempt of a job, which cannot be guessed without the secret."""
     if not secret:
         return ""
     return hashlib.blake2b(f"{job_id}.{attempt}".encode(), key=secret.encode(), digest_size=16).hexdigest()
 
 
 class Ports:
-    """The ports of a site's machines, each given to one job at a time.
+    """The ports of a site's machines, each allocated to at most one job.
 
     Examples
     --------
@@ -187,24 +185,24 @@ class Ports:
         self._secrets: dict[str, str] = {}
 
     def state(self) -> tuple[dict[str, list[int]], dict[str, str], dict[str, str]]:
-        """Return the ports that jobs have, and the names by which machines are reached, and their secrets."""
+        """Return the allocated ports, the addresses of the machines, and their secrets."""
         return {machine: sorted(numbers) for machine, numbers in self._taken.items()}, self._hosts, self._secrets
 
     def restore(self, taken: dict[str, list[int]], hosts: dict[str, str], secrets: dict[str, str]) -> None:
-        """Take in what `state` has returned of the same machines."""
+        """Restore the result of `state` for the same machines."""
         self._taken = {machine: set(numbers) for machine, numbers in taken.items()}
         self._hosts, self._secrets = hosts, secrets
 
     def reached_by(self, machine: str, host: str, secret: str = "") -> None:
-        """Have the ranks of later jobs reach a machine by this name, with keys that follow from its secret."""
+        """Set the address of a machine and the secret for the keys, for the ranks of later jobs."""
         self._hosts[machine], self._secrets[machine] = host, secret
 
     def host_of(self, machine: str) -> str:
-        """Return by which name a machine is reached; empty if it was never there."""
+        """Return the address of a machine; empty if it never connected."""
         return self._hosts.get(machine, "")
 
     def take(self, machine: str, job_id: int, attempt: int) -> Port:
-        """Return the lowest port of a machine that no job has, for an attempt of a job; there may be none."""
+        """Allocate the lowest free port of a machine to an attempt of a job; return `NO_PORT` if none is free."""
         taken = self._taken[machine]
         number = next((port for port in self._ranges[machine] if port not in taken), 0)
         if not number:
@@ -216,12 +214,12 @@ class Ports:
         return Port(machine, number, meeting.text)
 
     def give(self, port: Port) -> None:
-        """Take a port back."""
+        """Free a port."""
         if port.number:
             self._taken[port.machine].discard(port.number)
 
     def taken(self) -> Iterator[tuple[str, int]]:
-        """Yield machine and number of the ports that jobs have."""
+        """Yield machine and number of each allocated port."""
         for machine, numbers in self._taken.items():
             for number in numbers:
                 yield machine, number

@@ -1,7 +1,7 @@
-"""Messages between a site and the grid in order and exactly once, over a network that delays, loses and repeats.
+"""Exchange messages between a site and the grid in order and exactly once, over an unreliable network.
 
-A `Channel` is one end of a connection. It does no I/O: whoever owns it carries the packets. What it keeps (what it has
-sent and what it has received) belongs to its owner's journal, so that it goes on after a crash where it stood.
+A `Channel` is one end of a connection. It does no I/O; its owner transports the packets. The owner's journal stores
+what the channel has sent and received, so that the channel can continue after a crash.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ import msgspec
 M = TypeVar("M")
 
 WINDOW = 1_000
-"""So many messages at most are on their way in one direction, and so in one packet."""
+"""Most unacknowledged messages in transit in one direction, and so in one packet."""
 
 
 class Packet(msgspec.Struct, Generic[M], frozen=True):
-    """What is sent at one time."""
+    """One transmission between two channels."""
 
-    first: int  # number of the first of the messages
+    first: int  # number of the first message
     messages: tuple[M, ...]
-    received: int  # how many messages of the other end have arrived without a gap: it need not send them again
-    journal: str = ""  # id of the sender's journal; empty: of an older release
-    other: str = ""  # id of the journal that the other end had when this connection began; empty: not heard of yet
+    received: int  # number of messages received from the other end without a gap, which acknowledges them
+    journal: str = ""  # id of the sender's journal; empty: the sender is an older release
+    other: str = ""  # id of the receiver's journal at the start of this connection; empty: unknown yet
 
 
 class Channel:
     """One end of a connection.
 
-    What was sent is sent again after ``resend_ms`` without an acknowledgement; an acknowledgement that has nothing to
-    travel with is sent after half of that. An end that has not heard of the other one's journal greets it until it has.
+    A message is sent again after ``resend_ms`` without an acknowledgement. An acknowledgement waits at most half of
+    that for a message to travel with. An end that does not know the other end's journal yet sends empty packets until
+    it does.
 
-    This is the sliding window of every reliable protocol, going back to the first message that is missing: a packet
-    that leaves a gap is dropped and comes again. Numbers start at 0 and never begin anew.
+    The protocol is a sliding window with go-back-N: the receiver drops a packet that leaves a gap, and the sender
+    repeats from the first missing message. Numbers start at 0 and are never reset.
 
-    Of what is not acknowledged no more than a window is on its way. So a packet stays small however much has come
-    together while the connection was cut, and nothing is sent again and again that the other end cannot take in yet.
+    The window limits the number of unacknowledged messages in transit. So packets stay small after a long
+    disconnection, and no message is repeated that the other end cannot accept yet.
     """
 
     def __init__(self, resend_ms: int, *, window: int = WINDOW, journal: str = "", other: str = "") -> None:
@@ -44,7 +45,7 @@ class Channel:
         self._journal, self.other = journal, other
         self._unacknowledged: list[Any] = []
         self._first = 0
-        # So many of them, from the first on, are on their way.
+        # Number of unacknowledged messages in transit, from the first on.
         self._under_way = 0
         self._received = 0
         self._owed_since_ms: int | None = None
@@ -63,10 +64,10 @@ class Channel:
         journal: str = "",
         other: str = "",
     ) -> Channel:
-        """Return an end that goes on after a failure where its journal says that it stood.
+        """Return a channel that continues from the state in a journal.
 
-        The unacknowledged messages, from number ``first`` on, are sent again. Packets say the ids of this ``journal``
-        and of the ``other`` end's.
+        The unacknowledged messages, from number ``first`` on, are sent again. Packets carry the ids of this ``journal``
+        and of the ``other`` end's journal.
         """
         channel = cls(resend_ms, journal=journal, other=other)
         channel._first, channel._received = first, received
@@ -75,25 +76,25 @@ class Channel:
 
     @property
     def sent(self) -> int:
-        """How many messages were ever put into it."""
+        """Number of messages passed to `send` so far."""
         return self._first + len(self._unacknowledged)
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything has arrived, as far as this end knows, and no acknowledgement is owed."""
+        """Whether all sent messages are acknowledged and this end owes no acknowledgement."""
         return not self._unacknowledged and self._owed_since_ms is None
 
     @property
     def _greets(self) -> bool:
-        """Whether it sends packets without messages, too: the other end may know another journal of this one."""
+        """Whether to send empty packets, too: the other end may still know an earlier journal of this end."""
         return bool(self._journal) and not self.other and not self.heard_ms
 
     def send(self, message: Any) -> None:
-        """Put a message at the end of what is to be sent."""
+        """Append a message to the outgoing messages."""
         self._unacknowledged.append(message)
 
     def packet(self, now_ms: int) -> Packet[Any] | None:
-        """Return what is to be sent at this instant, if anything."""
+        """Return the packet to send at this instant, or None."""
         if self._under_way and now_ms >= self._sent_ms + self._resend_ms:
             self._under_way = 0
         greets = self._greets and now_ms >= self._greets_at_ms
@@ -104,30 +105,30 @@ class Channel:
             return None
         self._greets_at_ms = now_ms + self._resend_ms
         if new and not count:
-            # The clock runs for the first that is missing: what is sent after it must not put off its repetition.
+            # The timer belongs to the first unacknowledged message; later messages must not delay its repetition.
             self._sent_ms = now_ms
         self._under_way = count + len(new)
         self._owed_since_ms = None
         return Packet(self._first + count, new, self._received, self._journal, self.other)
 
     def shortened(self, packet: Packet[Any], count: int) -> Packet[Any]:
-        """Return the packet of this instant with so many of its messages alone; others follow with the next ones."""
+        """Return the packet of this instant with its first ``count`` messages; later packets send the others."""
         assert packet.first + len(packet.messages) == self._first + self._under_way, "not the packet of this instant"
         assert 0 < count <= len(packet.messages), "a packet that was shortened has some of its messages"
         self._under_way -= len(packet.messages) - count
         return msgspec.structs.replace(packet, messages=packet.messages[:count])
 
     def is_stranger(self, packet: Packet[Any]) -> str:
-        """Return whose journal is another than when this connection began: ``mine``, ``other``, or empty.
+        """Return whose journal has changed since the connection began: ``mine``, ``other``, or empty.
 
-        An end that has begun with a new journal counts from 0 again: what it says of numbers is of another connection.
+        An end with a new journal counts from 0 again, so its numbers do not belong to this connection.
         """
         if packet.other and self._journal and packet.other != self._journal:
             return "mine"
         return "other" if packet.journal and self.other and packet.journal != self.other else ""
 
     def receive(self, now_ms: int, packet: Packet[Any]) -> tuple[Any, ...]:
-        """Take in a packet from the other end; return the messages that are new, in order."""
+        """Process a packet from the other end; return its new messages, in order."""
         self.heard_ms = now_ms
         self.other = self.other or packet.journal
         known = packet.received - self._first
@@ -137,14 +138,14 @@ class Channel:
             self._under_way = max(0, self._under_way - known)
             self._sent_ms = now_ms
         if packet.journal and not packet.other:
-            # It asks for the journal of this end: that is answered at once.
+            # The other end needs the id of this journal; answer at once.
             self._owed_since_ms = now_ms - self._resend_ms
         if not packet.messages:
             return ()
         if self._owed_since_ms is None:
             self._owed_since_ms = now_ms
         if 2 * len(packet.messages) >= self._window:
-            # The other end may wait with what it has to send until it hears of this.
+            # The other end's window may be full until it gets this acknowledgement.
             self._owed_since_ms = now_ms - self._resend_ms
         new = self._received - packet.first
         if new < 0 or new >= len(packet.messages):
@@ -153,7 +154,7 @@ class Channel:
         return packet.messages[new:]
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `packet` is to be asked for though nothing is sent or received."""
+        """Return when to call `packet` next if nothing is sent or received, or None."""
         times_ms = [self._sent_ms + self._resend_ms] if self._unacknowledged else []
         if self._owed_since_ms is not None:
             times_ms.append(self._owed_since_ms + self._resend_ms // 2)

@@ -1,4 +1,4 @@
-"""What desks are asked and answer; whoever asks them need not load the cores for it."""
+"""Define the queries that sites and the grid answer, without importing their schedulers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridweave.site.known_times import KnownTimes
 from gridweave.site.lifecycle import JobState
 
 MOST_LISTED = 1_000
-"""So many jobs are in one page at most."""
+"""Most jobs on one page."""
 
 JobId = Annotated[int, Meta(ge=1, le=2**62)]
 Instant = Annotated[int, Meta(ge=0, le=2**62)]
@@ -21,27 +21,26 @@ Answers = Annotated[int, Meta(ge=1, le=MOST_LISTED)]
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs are asked for; the newest first.
+    """The conditions of a search for jobs; the result has the newest first.
 
     Attributes
     ----------
     own : str
-        Jobs of the own users of this site; empty: those of the grid.
+        Search the own jobs of this site; empty: the jobs of the grid.
     job : tuple of int
-        Only these jobs, wherever they were submitted: `own` does not matter then; empty: all.
+        Only these jobs, wherever they were submitted; `own` is then ignored; empty: all jobs.
     user, name, array, site : str, optional
-        Only jobs of this user, of this name, of this array, with a part at this site.
+        Only jobs with this user, name or array, or with a fragment at this site.
     state : tuple of str
         Only jobs in one of these states; empty: all.
     outcome : tuple of str
-        Only jobs that have ended so.
+        Only ended jobs with one of these outcomes; empty: all.
     follows : int, optional
-        Only jobs that are to wait for this one; of those that have ended the last ones alone.
+        Only jobs that depend on this job; of the ended ones, only the newest.
     since_ms, until_ms : int, optional
-        Only jobs that were there at some time between these instants: not over before the first, and submitted before
-        the second.
+        Only jobs that existed between these instants: submitted before the second and not ended before the first.
     below : int, optional
-        Only jobs with smaller numbers: where the next page begins.
+        Only jobs with smaller ids; continues on the next page.
     """
 
     own: str = ""
@@ -60,12 +59,12 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some jobs, the newest first.
+    """A page of jobs, the newest first.
 
     Attributes
     ----------
     below : int, optional
-        With which the next page is asked for; None: there is none.
+        The value of `JobQuery.below` for the next page; None: this is the last page.
     """
 
     jobs: list[JobRecord]
@@ -73,7 +72,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def matches(record: JobRecord, wanted: JobQuery) -> bool:
-    """Whether a job meets all conditions of a query except those on its number."""
+    """Whether a job meets all conditions of a query except those on its id."""
     request = record.request
     array = None if request.array is None else request.array.name
     return (
@@ -90,29 +89,29 @@ def matches(record: JobRecord, wanted: JobQuery) -> bool:
 
 
 def page_of(found: Mapping[int, JobRecord], wanted: JobQuery) -> JobPage:
-    """Return the page that a query asks for, of jobs that meet it; there is a next page if more were found."""
+    """Return the page of a query from the matching jobs; it has a next page if more jobs were found."""
     numbers = sorted((job_id for job_id in found if wanted.below is None or job_id < wanted.below), reverse=True)
     page = [found[job_id] for job_id in numbers[: wanted.limit]]
     return JobPage(jobs=page, below=page[-1].job_id if len(numbers) > wanted.limit else None)
 
 
 class LinkStatus(msgspec.Struct, frozen=True):
-    """How the way to the other end of a link is, as this end has seen it since it was started.
+    """State of a connection since this end started.
 
     Attributes
     ----------
     site : str
-        The site whose link it is.
+        The site that the connection belongs to.
     url : str
-        Of the other end.
+        Address of the other end.
     answered, failed : int
-        Requests that had an answer, and that had none, or were refused.
+        Number of requests that were answered, and that failed or were refused.
     answered_ms : int
-        Unix time of the last answer; 0: there was none.
+        Unix time of the last answer; 0: none yet.
     seconds : float
-        How long that took.
+        Duration of the last answered request.
     problem : str
-        What was wrong with the last request; empty: nothing.
+        What was wrong with the last request; empty if it succeeded.
     """
 
     site: str
@@ -125,14 +124,14 @@ class LinkStatus(msgspec.Struct, frozen=True):
 
 
 class LoggedFault(msgspec.Struct, frozen=True):
-    """A warning or an error that a part of the grid has logged.
+    """A warning or an error in the log of a component.
 
     Attributes
     ----------
     at_ms : int
-        When, in Unix time.
+        Unix time.
     text : str
-        Its first line.
+        First line of the log message.
     """
 
     at_ms: int
@@ -145,9 +144,9 @@ class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     here : bool
-        Whether its agent answers.
+        Whether the agent of the machine answers.
     problem : str
-        Why it can start nothing now; empty if it can, as far as it has said.
+        Why the machine can start nothing now; empty if it has reported no problem.
     """
 
     name: str
@@ -158,14 +157,14 @@ class MachineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusyNodes(msgspec.Struct, frozen=True):
-    """The nodes of a site that a running job has.
+    """The nodes of a running job at a site.
 
     Attributes
     ----------
     job_id : int
-        0 for who may not know of the job.
+        0 for users who may not see the job.
     nodes : tuple of (int, int)
-        Half-open intervals of their numbers at the site; its machines have theirs one after the other.
+        Half-open intervals of node numbers at the site; the numbers of each machine are consecutive.
     """
 
     job_id: int
@@ -173,14 +172,14 @@ class BusyNodes(msgspec.Struct, frozen=True):
 
 
 class JobProgress(msgspec.Struct, frozen=True):
-    """How far a running job has come at a site whose limits count work, not time on the clock.
+    """Progress of a running job at a site whose limits count work, not wall time.
 
     Attributes
     ----------
     speed : float
-        At which part of full speed it works now: 0 while it stands still.
+        Current fraction of full speed; 0: paused.
     worked_ms : int
-        How much it has done: so long it would have taken at full speed.
+        Work done so far, as run time at full speed.
     """
 
     job_id: int
@@ -189,16 +188,16 @@ class JobProgress(msgspec.Struct, frozen=True):
 
 
 class KeptNodes(msgspec.Struct, frozen=True):
-    """Nodes of a site that nothing else may have in a span of time.
+    """Nodes of a site that are reserved for a period.
 
     Attributes
     ----------
     kind : str
-        ``reservation``: asked for in advance; ``lease``: kept for a job on several sites until its agreed start.
+        ``reservation``: an advance reservation; ``lease``: for a multi-site job until its agreed start.
     number : int
-        Of the reservation, or of the job; 0 for who may not know of the job.
+        Id of the reservation or the job; 0 for users who may not see the job.
     start_ms, end_ms : int
-        From when the reservation, or the job, has them; and until when, at most.
+        Start of the reservation or the job, and its latest end.
     """
 
     kind: Literal["reservation", "lease"]
@@ -209,36 +208,36 @@ class KeptNodes(msgspec.Struct, frozen=True):
 
 
 class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site is.
+    """State of a site.
 
     Attributes
     ----------
     answers : bool
-        Whether its actor does; the numbers are those last known if not.
+        Whether the site answers; if not, the other fields have the last known values.
     nodes, for_grid, free : int
-        Nodes in all, how many of them the grid may have, and how many are free.
+        Total nodes, nodes of the grid's share, and free nodes.
     waiting, running : int
-        Jobs there, of the grid and of its own users.
+        Number of jobs at the site, of the grid and of its own users.
     draining : bool
-        Whether it takes nothing new of the grid.
+        Whether it accepts no new grid jobs because an operator drains it.
     policy : str
-        How it schedules by itself, in words that tell apart any two policies; empty: not known.
+        Scheduling policy in words, different for any two policies; empty: unknown.
     paused : tuple of int
-        Jobs that run there and stand still: until their time slice comes, or those have ended that were to go first.
+        Paused jobs: they wait for their time slice, or for other jobs to end.
     busy : tuple of BusyNodes
-        What runs on which nodes.
+        Running jobs and their nodes.
     progress : tuple of JobProgress
-        Of the jobs that run there, if limits count work.
+        Progress of the running jobs, if limits count work.
     uplink : LinkStatus, optional
-        How it reaches the grid, by its own word, if it does so over HTTP.
+        The site's connection to the grid as the site reports it, if it uses HTTP.
     kept : tuple of KeptNodes
-        Its reservations, and what it keeps under leases.
+        Its reservations and leases.
     users : str
-        Whose jobs it takes, in words; told to operators alone.
+        Accepted users in words; only shown to operators.
     problem : str
-        Why it does not work now, or does not answer; empty if it works.
+        Why the site does not work or answer now; empty if it does.
     fault : LoggedFault, optional
-        The last fault that it has logged, for a day; told to operators alone.
+        Last warning or error in its log, for a day; only shown to operators.
     """
 
     name: str
@@ -262,14 +261,14 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site knows of how long jobs take.
+    """Recorded run times of a site.
 
     Attributes
     ----------
     learns : bool
-        Whether it learns that at all: its discipline does, or does not.
+        Whether its discipline records run times.
     times : list of KnownTimes
-        By class, user and resource.
+        One entry per class, user and resource.
     """
 
     site: str
@@ -278,19 +277,19 @@ class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """What became of giving up a machine: it is done, or refused, for a reason in words."""
+    """Result of giving up a machine: done, or refused with a reason in words."""
 
     refused: Literal["", "unknown-machine", "machine-answers"] = ""
     reason: str = ""
 
 
 class SiteNames(msgspec.Struct, frozen=True):
-    """A site of the grid: its name, how many of its nodes the grid may have, its machines, and why it is cut off."""
+    """A site of the grid: name, nodes of the grid's share, machines, and why it is disconnected."""
 
     name: str
     for_grid: int
     machines: tuple[str, ...] = ()
-    problem: str = ""  # why the grid and the site take no messages from each other; empty: they do
+    problem: str = ""  # why the grid and the site reject each other's messages; empty: connected
 
 
 EventKind = Literal[
@@ -298,20 +297,20 @@ EventKind = Literal[
     "refused", "delegated", "starting", "runs", "delayed", "left", "moved", "evicts", "evicted", "retried",
     "paused", "resumed", "ended", "split", "took", "beside", "shares",
 ]  # fmt: skip
-"""What happens to jobs (docs/live.md, "The story")."""
+"""Kinds of events in the history of a job (docs/live.md, "The story")."""
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a job, as it is told to those who watch.
+    """An event of a job, as sent to subscribers.
 
     Attributes
     ----------
     number : int
-        Ascending; whoever was cut off asks for what came after it.
+        Ascending; a subscriber that reconnects asks for the events after the last number it has.
     kind, detail : str
-        As in the story of the job.
+        As in the history of the job.
     user, name : str
-        Of the job.
+        User and name of the job.
     """
 
     number: int
@@ -324,14 +323,14 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """What has happened after an event.
+    """The events after a given number.
 
     Attributes
     ----------
     events : list of JobEvent
-        In ascending order.
+        Ascending by number.
     last : int
-        With which the next ones are asked for; there may be no event of that number.
+        The number for the next request; an event with this number need not exist.
     """
 
     events: list[JobEvent]
@@ -339,7 +338,7 @@ class JobEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that waits, as everybody may see it."""
+    """A waiting job, as visible to all users."""
 
     job_id: int
     user: str = ""
@@ -347,26 +346,26 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_ms: int
     submit_ms: int
     state: JobState = "waiting"
-    # When it starts, where, and why not sooner, if that was asked for and is known.
+    # Start, placement and reason of the wait, if requested and known.
     start_ms: int | None = None
     places: tuple[tuple[str, int], ...] = ()
     reason: str = ""
-    waits_at: str = ""  # the site in whose own queue it waits
+    waits_at: str = ""  # the site whose own queue has it
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of a grid, or of a site, that wait, the first first.
+    """The waiting jobs of a grid or a site, in queue order.
 
     Attributes
     ----------
     waiting, held, starting, running, ending : int
-        How many jobs there are in each state.
+        Number of jobs in each state.
     jobs : list of QueuedJob
-        The first of those that wait.
+        The first waiting jobs.
     problem : str
-        Why the grid, or the site, takes no jobs now; empty if it does.
+        Why the grid or the site accepts no jobs now; empty if it does.
     fault : LoggedFault, optional
-        The last fault that it has logged, for a day; told to operators alone.
+        Last warning or error in its log, for a day; only shown to operators.
     """
 
     waiting: int = 0

@@ -1,7 +1,7 @@
-"""The elements of a packed array: which are to run, and what has become of each.
+"""Represent the tasks of a packed array, and their results.
 
-A packed array runs many elements inside one job, one after the other on each of its nodes. Which are to run is said in
-ranges, half-open intervals of their indexes; `Element` is what became of one.
+A packed array runs many tasks inside one job, one after the other on each node. Ranges list the indexes of the tasks to
+run as half-open intervals; `Element` is the result of one task.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ import msgspec
 from gridweave.ranges import ranges_of
 
 Ranges = tuple[tuple[int, int], ...]
-"""Indexes as half-open intervals, ascending, none empty."""
+"""Indexes as half-open intervals, ascending and not empty."""
 
 MOST_ELEMENTS = 10_000
-"""So many elements run in one job at most: what became of each is told in one message."""
+"""Most tasks in one job; one message reports the results of all of them."""
 
 MOST_TOLD = 5
-"""So many elements that did not end well are named."""
+"""Most failed tasks that an error names."""
 
 
 class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of an element that has ended.
+    """The result of an array task that has ended.
 
     Attributes
     ----------
     index : int
-        Its number in the array.
+        Index in the array.
     exit_code, signal : int, optional
-        How its process ended; one of both is known.
+        How its process ended; exactly one of the two is set.
     start_ms, wall_ms, cpu_ms : int
-        When it began (Unix time), how long it ran, and its time on the processors.
+        Start (Unix time), run time, and CPU time.
     peak_memory_bytes : int
-        The most memory that one of its processes had at one time, at least that of the process which started it.
+        Peak memory of its largest process; never less than the memory of the process that started it.
     rank : int
-        Of the job, which ran it.
+        Rank of the job that ran it.
     out, err : tuple of (int, int)
-        Where its output is in that of the rank, and how many bytes it has.
+        Offset of its output in the output of the rank, and number of bytes.
     attempt : int
-        Of the job, which ran it; 0 where only one can be meant.
+        Attempt of the job that ran it; 0 if the attempt is clear from the context.
     """
 
     index: int
@@ -62,25 +62,25 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def of_attempt(elements: Iterable[Element], attempt: int) -> tuple[Element, ...]:
-    """Return elements as those of an attempt of their job."""
+    """Return copies of the results with the attempt set."""
     return tuple(msgspec.structs.replace(one, attempt=attempt) for one in elements)
 
 
 def indexes_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yield the indexes of ranges, in their order."""
+    """Yield the indexes of all ranges, in order."""
     for low, high in ranges:
         yield from range(low, high)
 
 
 def count_of(ranges: Ranges) -> int:
-    """Return how many indexes there are in ranges."""
+    """Return the total number of indexes."""
     return sum(high - low for low, high in ranges)
 
 
 def share_of(ranges: Ranges, first: int, count: int, size: int) -> Ranges:
-    """Return the part of ranges for so many ranks of a job from the first on, of its whole size.
+    """Return the ranges for ``count`` ranks from ``first`` on, of a job with ``size`` ranks.
 
-    The parts of all ranks together are all indexes, each once; they differ by one at most for each rank.
+    The shares of all ranks cover every index exactly once, and their sizes differ by at most one.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def share_of(ranges: Ranges, first: int, count: int, size: int) -> Ranges:
 
 
 def without(ranges: Ranges, done: Collection[int]) -> Ranges:
-    """Return ranges without the indexes that are done.
+    """Return the ranges without the finished indexes.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def without(ranges: Ranges, done: Collection[int]) -> Ranges:
 
 
 def ranges_problem(ranges: Ranges) -> str | None:
-    """Return why ranges cannot be the elements of a job, or None.
+    """Return why ranges cannot be the tasks of a job, or None.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def ranges_problem(ranges: Ranges) -> str | None:
 
 
 def elements_problem(elements: Iterable[Element]) -> str:
-    """Return which elements did not end well, in one line; empty if all did."""
+    """Return which tasks failed, in one line; empty if none did."""
     failed = sorted((element for element in elements if element.failed), key=lambda element: element.index)
     if not failed:
         return ""

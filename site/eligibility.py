@@ -1,6 +1,6 @@
-"""Which jobs may go into the queue, and which are kept from it: by their users, by other jobs, an array, or a maximum.
+"""Decide which jobs may enter the queue: holds by users, dependencies, array limits and quotas.
 
-No clock, no I/O. `LiveGrid` and `LiveSite` tell it what happens to jobs, and ask it what follows: docs/live.md, "Held".
+No clock, no I/O. `LiveGrid` and `LiveSite` report what happens to jobs, and apply the results: docs/live.md, "Held".
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ _MOST_NAMED = 3
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What counts of a job for those that wait for it."""
+    """The state of a job that its dependent jobs need."""
 
     job_id: int
     user: str
     has_started: bool
-    outcome: str  # as in `JobRecord`, or ``refused``; empty: it has not ended
+    outcome: str  # as in `JobRecord`, or ``refused``; empty: not ended
 
 
 def past_of(record: JobRecord) -> Past:
-    """Return what counts of a job for those that wait for it."""
+    """Return the part of a record that dependent jobs need."""
     outcome = record.state if record.state == "refused" else record.outcome
     return Past(record.job_id, record.request.user, record.start_ms is not None, outcome)
 
 
 def pasts_of(request: JobRequest, records: Mapping[int, JobRecord], told: Iterable[Past] = ()) -> dict[int, Past]:
-    """Return what counts of the jobs that a job waits for, as the records or else the journal (``told``) have them."""
+    """Return the states of a job's dependencies, from the records or else from the journal (``told``)."""
     past = {each.job_id: each for each in told}
     known = (records[after.job_id] for after in request.after if after.job_id in records)
     return past | {record.job_id: past_of(record) for record in known}
 
 
 def has_come(after: After, past: Past) -> bool | None:
-    """Return whether what a job waits for has come true; None: not yet.
+    """Return whether a dependency is met; False: it can never be met, None: not yet.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def has_come(after: After, past: Past) -> bool | None:
 
 
 def after_texts(after: Iterable[After]) -> list[str]:
-    """Return each condition in words; those of a group are one.
+    """Return each dependency in words; a group gives one text.
 
     Examples
     --------
@@ -76,9 +76,10 @@ def _after_text(group: list[After]) -> str:
 
 
 def _left_after_end(waits: list[After], past: Past) -> tuple[list[After], After | None]:
-    """Return what a job still waits for once another has ended, and the first condition that can come true no more.
+    """Return the open dependencies after a job has ended, and the first that can never be met.
 
-    Once a job of a group has failed, the others have to end; until then each that ends leaves it to the others to fail.
+    Once a job of a group has failed, the other jobs of the group only have to end. Until then, a job of the group that
+    ends without failing leaves the group to the other jobs.
     """
     left = [after for after in waits if after.job_id != past.job_id]
     hopeless = None
@@ -94,26 +95,26 @@ def _left_after_end(waits: list[After], past: Past) -> tuple[list[After], After 
 
 
 class _Kept(msgspec.Struct):
-    """A job that is kept from the queue."""
+    """A job that is kept out of the queue."""
 
-    after: list[After]  # what has not come true yet
-    # Its groups, which may have no room for it, and what it asks them for.
+    after: list[After]  # dependencies that are not met yet
+    # The job's groups, which may be full, and its demand on them.
     lane: Lane
     ask: Ask
-    attempt: int = 0  # the number of its last attempt, if it was in the queue before
+    attempt: int = 0  # number of its last attempt, if it was queued before
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What follows from all that has happened."""
+    """The consequences of the events since the last call of `Eligibility.settle`."""
 
-    let_in: list[tuple[int, int]]  # jobs that go into the queue, and the numbers of their last attempts
-    # Jobs that wait for what can happen no more, and why. They are to be ended.
+    let_in: list[tuple[int, int]]  # jobs that enter the queue, with their last attempts
+    # Jobs with a dependency that can never be met, and the reason; the caller must end them.
     hopeless: list[tuple[int, str]]
-    kept: list[tuple[int, str]]  # jobs that stay where they are, and why
+    kept: list[tuple[int, str]]  # jobs that still may not enter the queue, and why
 
 
 class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The jobs that are kept from the queue, when all is settled."""
+    """The state of an `Eligibility` with no open consequences."""
 
     kept: dict[int, _Kept]
     wishes: list[int]
@@ -122,11 +123,11 @@ class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Eligibility:
-    """The jobs that are kept from the queue.
+    """The jobs that are kept out of the queue.
 
-    It is told of every job that comes (`add`), starts, is taken out of the queue, and is over. After each instant, and
-    after whatever follows from that, `settle` says what is to be done; what comes of that is told as well. `lines` are
-    those in which jobs stand that nothing else keeps.
+    The caller reports every job that is submitted (`add`), starts, leaves the queue, or ends. After each instant it
+    calls `settle`, applies the result, and reports the consequences too. ``lines`` is the admission queue for jobs that
+    only wait for capacity in their groups.
 
     Examples
     --------
@@ -147,44 +148,44 @@ class Eligibility:
 
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
-        # Jobs that their users want held: kept, or still to be taken out of the queue.
+        # Jobs with a hold by their users: kept out of the queue, or still to be removed from it.
         self._wishes: set[int] = set()
-        # Of jobs that are not over: those that wait for them.
+        # The dependents of each job that has not ended.
         self._followers: dict[int, list[int]] = {}
         self.lines = Lines()
-        # Of what something has changed since it was settled.
+        # Jobs affected by a change since the last `settle`.
         self._doubtful: set[int] = set()
         self._hopeless: dict[int, str] = {}
         self._now_ms = 0
 
     def __contains__(self, job_id: int) -> bool:
-        """Return whether a job is kept from the queue."""
+        """Whether a job is kept out of the queue."""
         return job_id in self._kept
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def begin(self, now_ms: int) -> None:
-        """Begin an instant."""
+        """Set the current instant."""
         self._now_ms = now_ms
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when a job may be let in though nothing happens."""
+        """Return when a job may be admitted without another event, or None."""
         return self.lines.next_wakeup_ms()
 
     def set_maxima(self, maxima: Maxima) -> None:
-        """Have other maxima count from now on; who is in the queue stays there."""
+        """Replace the quotas; jobs in the queue stay there."""
         self.lines.change(maxima)
         self._doubtful.update(job_id for job_id in self._kept if job_id in self.lines)
 
     def is_wished(self, job_id: int) -> bool:
-        """Return whether the user of a job wants it held: it is, or will be if it does not start before."""
+        """Whether a job has a hold by its user; the hold takes effect unless the job starts first."""
         return job_id in self._wishes
 
     def add(self, job_id: int, request: JobRequest, past: dict[int, Past]) -> bool:
-        """Take in a job that was handed in; return whether it goes into the queue at once.
+        """Add a submitted job; return whether it enters the queue at once.
 
-        If not, `settle` says what becomes of it. ``past`` is of the jobs that it waits for.
+        If not, `settle` reports its state. ``past`` has the jobs that it depends on.
         """
         lane, ask = lane_of(request)
         self.lines.came(lane)
@@ -204,34 +205,34 @@ class Eligibility:
         return False
 
     def _after_end(self, job_id: int, waits: list[After], past: Past) -> list[After]:
-        """Return what a job still waits for after the end of another; it may be without hope now."""
+        """Return the open dependencies of a job after another has ended; record if one can never be met."""
         left, hopeless = _left_after_end(waits, past)
         if hopeless is not None:
             self._hopeless.setdefault(job_id, _why_hopeless(hopeless, past))
         return left
 
     def hold(self, job_id: int) -> None:
-        """Keep a job from the queue; one that is there is to be taken out (`taken_out`), unless it starts before."""
+        """Set a hold; a queued job must then be removed from the queue (`taken_out`), unless it starts first."""
         self._wishes.add(job_id)
         if job_id in self._kept:
             self.lines.step_out(job_id)
             self._doubtful.add(job_id)
 
     def release(self, job_id: int) -> None:
-        """Keep a job from the queue no more, as far as its user is concerned."""
+        """Lift the user's hold; the job may still wait for other reasons."""
         self._wishes.discard(job_id)
         if job_id in self._kept:
             self._doubtful.add(job_id)
 
     def taken_out(self, job_id: int, request: JobRequest, attempt: int) -> None:
-        """Take in a job that has left the queue after this attempt, because its user wants it held."""
+        """Record that a job has left the queue after this attempt because of a hold."""
         lane, ask = lane_of(request)
         self.lines.leave(lane, ask, self._now_ms)
         self._kept[job_id] = _Kept([], lane, ask, attempt)
         self._doubtful.add(job_id)
 
     def started(self, job_id: int, request: JobRequest) -> bool:
-        """Take note that a job runs; return whether its user wanted it held: that is over."""
+        """Record that a job runs; return whether it had a hold, which the start removes."""
         self.lines.started(job_id, lane_of(request)[0])
         for follower in self._followers.get(job_id, ()):
             kept = self._kept.get(follower)
@@ -243,11 +244,11 @@ class Eligibility:
         return wished
 
     def used(self, request: JobRequest, used_s: int) -> None:
-        """Take note that an attempt of a job that is not over has used so many node-seconds."""
+        """Record the node-seconds of an attempt of a job that has not ended."""
         self.lines.used(lane_of(request)[0], self._now_ms, used_s)
 
     def over(self, past: Past, request: JobRequest, used_s: int = 0) -> None:
-        """Take note that a job has ended, was refused, or cancelled while it was kept; its last attempt used this."""
+        """Record that a job has ended, was refused, or was cancelled while kept; ``used_s`` is for its last attempt."""
         job_id = past.job_id
         self._wishes.discard(job_id)
         self._hopeless.pop(job_id, None)
@@ -264,7 +265,7 @@ class Eligibility:
             self._doubtful.add(follower)
 
     def settle(self) -> Settled:
-        """Return what follows from what was told since the last call."""
+        """Return the consequences of all events since the last call."""
         hopeless, self._hopeless = sorted(self._hopeless.items()), {}
         doubtful, self._doubtful = self._doubtful, set()
         gone = {job_id for job_id, _ in hopeless}
@@ -286,7 +287,7 @@ class Eligibility:
         return Settled(numbers, hopeless, [(job_id, self.reason(job_id)) for job_id in still])
 
     def reason(self, job_id: int) -> str:
-        """Return why a job is kept from the queue, in one line; empty if it is not."""
+        """Return why a job is kept out of the queue, in one line; empty if it is not."""
         kept = self._kept.get(job_id)
         if kept is None:
             return ""
@@ -302,23 +303,23 @@ class Eligibility:
         return "; ".join(reasons)
 
     def bounds(self, job_id: int) -> list[Bound]:
-        """Return what has no room for a job that nothing else keeps; none if it is not in line, or others are first."""
+        """Return the full groups that keep a job in the admission queue; none if it only waits behind others."""
         if job_id not in self.lines:
             return []
         kept = self._kept[job_id]
         return self.lines.bound(self._now_ms, kept.lane, kept.ask)
 
     def state(self) -> EligibilityState:
-        """Return which jobs are kept, when all is settled."""
+        """Return the state; only valid right after `settle`."""
         return EligibilityState(self._kept, sorted(self._wishes), self._followers, self.lines.state())
 
     def restore(self, state: EligibilityState) -> None:
-        """Take in which jobs were kept."""
+        """Restore the state of another instance."""
         self._kept, self._wishes, self._followers = state.kept, set(state.wishes), state.followers
         self.lines.restore(state.lines)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself: a job that is kept for nothing."""
+        """Raise AssertionError if the state is inconsistent, e.g. a job is kept for no reason."""
         assert not self._doubtful, "something has changed and is not settled"
         assert not self._hopeless, "something is hopeless and not ended"
         for job_id, kept in self._kept.items():
@@ -328,7 +329,7 @@ class Eligibility:
 
 
 def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
-    """Return what is wrong with what a job is to wait for, in one line, or None."""
+    """Return what is wrong with the dependencies of a job, in one line, or None."""
     for after in request.after:
         found = past.get(after.job_id)
         if found is None:

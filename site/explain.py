@@ -1,7 +1,7 @@
-"""When a job starts, and why not sooner: the one answer that sites, the grid, its gateway and the command line give.
+"""Explain when a job starts, and why not sooner; used by sites, the grid, its gateway and the command line.
 
-Whoever knows a reason words it: the discipline of a site, its contract, the grid queue. Nobody words it again.
-The reasons are listed in docs/explain.md.
+Each reason is worded once, by the component that knows it: the discipline of a site, its contract, or the grid queue.
+All others pass the text on unchanged. docs/explain.md lists the reasons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gridweave.site.lifecycle import PLACED, JobState
 from gridweave.site.times import span_text, when_text
 
 Places = tuple[tuple[str, int], ...]
-"""Names of sites, and nodes of each."""
+"""Sites and the number of nodes at each."""
 
 
 class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,26 +25,25 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     site : str
-        Its name; empty in the answer of a discipline, which does not know it.
+        Name of the site; empty in the answer of a discipline, which does not know it.
     nodes, free : int
-        How many nodes it has (in the answer of the grid: those that the grid may have there), and how many are free.
+        Nodes of the site (in the grid's answer: of the grid's share), and how many are free.
     start_ms : int, optional
-        When the job starts there by the site's word, or, by the grid's, when it could if it were the next and all
-        that runs took as long as it may. None: never, or nothing is promised, as in a queue to the jobs behind the
-        head.
+        The job's start by the site's schedule. In the grid's answer: its start if it were the next job and all running
+        jobs used their whole estimates. None: never, or no start is promised, as for jobs behind the head of a queue.
     is_bound : bool
-        Whether the site guarantees ``start_ms``: it can only become earlier, as long as no estimate is exceeded and (in
-        a queue) no job goes ahead of this one. Never on a planning site, whose plan is made anew, nor with slack.
+        Whether the site guarantees ``start_ms``: it can only become earlier, unless an estimate is exceeded or, in a
+        queue, a job moves ahead of this one. Never true at a planning site, which recomputes its plan, nor with slack.
     ahead : int
-        How many jobs stand before it in the queue.
+        Number of jobs before it in the queue.
     waits_for : tuple of int
-        The running jobs that end by ``start_ms``, by their estimates; empty if there is none.
+        The running jobs that end by ``start_ms`` by their estimates; can be empty.
     reason : str
         One line for a person, with numbers.
     cause : str
-        The same without numbers, if the discipline tells it; what differs in numbers alone is one cause.
+        The reason without numbers, if the discipline provides it; used to group reasons that differ in numbers only.
     offer : str
-        Beside whom it could start now, and how much longer it would take; empty: beside nobody.
+        The jobs with which it could share nodes now, and the slowdown; empty: none.
     """
 
     site: str = ""
@@ -59,31 +58,31 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True):
     offer: str = ""
 
     def with_offer(self) -> SiteReason:
-        """Return this with a reason that ends with what the site offers."""
+        """Return a copy whose reason ends with the site's offer of shared nodes."""
         return msgspec.structs.replace(self, reason=f"{self.reason}; {self.offer}") if self.offer else self
 
 
 STARTS_AT_ONCE = "it would start at once"
-"""So the reason of a job begins that would not wait; where it would start follows."""
+"""Beginning of the reason of a job that would not wait; the placement follows."""
 
 
 class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
-    """What a split would cost, and gain.
+    """The cost and the gain of a split.
 
     Attributes
     ----------
     places : tuple of (str, int)
-        The sites and nodes of the best split that could start now, or soonest.
+        Sites and nodes of the best split that could start now, or of the earliest one.
     start_ms : int, optional
-        When.
+        Start of that split.
     length_ms, whole_ms : int
-        How long the job takes at most if it is split, and if it is not.
+        Wall time limit of the job with the split, and without it.
     gain_ms : int, optional
-        By how much sooner it would end than on one site; below 0: later; None: one of both is not to be had.
+        How much earlier the split ends than a run on one site; negative: later; None: one of the two is impossible.
     reason : str
-        Why it is, or is not, split.
+        Why the job is split, or is not.
     cost : SplitCost, optional
-        What that split costs, or, where none is made that costs so much, what it would cost.
+        Cost of that split, also if the split is rejected for its cost.
     """
 
     places: Places = ()
@@ -96,34 +95,34 @@ class SplitReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """When a job starts, and where, and why not sooner: an explanation, or a quote for one that was not handed in.
+    """When and where a job starts, and why not sooner; for a submitted job, or for a quote.
 
     Attributes
     ----------
     job_id : int, optional
         None for a quote.
     start_ms : int, optional
-        When it starts if every job takes as long as it may and no other comes; None: not known, or never.
+        Start if every job uses its whole limit and no other job is submitted; None: unknown, or never.
     places : tuple of (str, int)
-        The sites and nodes on which it starts then.
+        Sites and nodes of that start.
     length_ms : int
-        How long it takes there at most.
+        Wall time limit there.
     ahead : int
-        How many jobs stand before it in the queue.
+        Number of jobs before it in the queue.
     reason : str
         Why it waits, in one line.
     cause : str
-        The same without numbers, if whoever words it tells it; what differs in numbers alone is one cause.
+        The reason without numbers, if its source provides it; used to group reasons that differ in numbers only.
     split : SplitReason, optional
-        None where nothing is split.
+        None if the grid does not split jobs.
     queues : tuple of str
-        The sites in whose own queues it waits, or could wait if it were handed in: they know when it starts there.
-        Empty under full control.
+        The sites in whose queues it waits, or could wait after submission; they know its start there. Empty under full
+        control.
     evicted : str
-        Of a job of the grid that sites have evicted: how often, when last, where, and for which job; ``reason`` says so
-        too.
+        Number of evictions of a grid job, the last one's time and site, and the job that caused it; also part of
+        ``reason``.
     offers : tuple of str
-        The sites that know beside whom it could start now, if it were handed in to a grid with full control.
+        The sites that could start the job on shared nodes now, if it were submitted to a grid with full control.
     """
 
     job_id: int | None = None
@@ -143,14 +142,15 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Planner = Callable[[], list[Forecast]]
-"""Works out when all that waits starts, as far as it can be told, as a `Forecaster` does for one job."""
+"""Compute the forecasts of all waiting jobs, each as a `Forecaster` does for one job, where possible."""
 
 Forecaster = Callable[[], Forecast]
-"""Works a forecast out, from copies that were made when it was asked for: at once, later, or in another thread."""
+"""Compute a forecast from copies made at the time of the question; can be called at once, later, or in another
+thread."""
 
 
 def settled(forecast: Forecast) -> Forecaster:
-    """Return the forecaster of a forecast that needs no more work."""
+    """Return a forecaster for a forecast that is already computed."""
     return lambda: forecast
 
 
@@ -163,7 +163,7 @@ def forecast_at(
     length_ms: int,
     state: JobState = "waiting",
 ) -> Forecast:
-    """Return the forecast of a job that is, or would be, at one site, from what is said of it there."""
+    """Return the forecast of a job at one site, from the site's reason."""
     said = said.with_offer()
     return Forecast(
         job_id=job_id,
@@ -180,7 +180,7 @@ def forecast_at(
 
 
 def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
-    """Return a forecast in which sites that do not take the user of a job, by their names, say so and why."""
+    """Return a copy in which each site of ``refusals`` shows why it does not accept the job."""
     rows = [
         msgspec.structs.replace(row, start_ms=None, is_bound=False, waits_for=(), reason=f"does not take it: {why}")
         if (why := refusals.get(row.site))
@@ -191,13 +191,13 @@ def with_refusals(forecast: Forecast, refusals: Mapping[str, str]) -> Forecast:
 
 
 def with_cost(forecaster: Forecaster, cost: SplitCost) -> Forecast:
-    """Return the forecast of a job that is being started, with what its split costs."""
+    """Return the forecast of a job that is starting, with the cost of its split."""
     found = forecaster()
     return msgspec.structs.replace(found, reason=f"{found.reason}; {cost.text}")
 
 
 def took_text(record: JobRecord, now_ms: int | None = None) -> str:
-    """Return how long a job really took that has ended, or ends now; empty if it has not run."""
+    """Return the real run time of an ended job, or of one that ends now, in words; empty if it has not run."""
     end_ms = now_ms if record.end_ms is None else record.end_ms
     if record.start_ms is None or end_ms is None:
         return ""
@@ -205,7 +205,7 @@ def took_text(record: JobRecord, now_ms: int | None = None) -> str:
 
 
 def offer_text(slowdown: float, beside: Sequence[int]) -> str:
-    """Return that a job could start now beside others, and how much longer it would take.
+    """Return in words which jobs a job could share nodes with now, and the slowdown.
 
     Examples
     --------
@@ -217,7 +217,7 @@ def offer_text(slowdown: float, beside: Sequence[int]) -> str:
 
 
 def really_text(sharing: NodeSharing) -> str:
-    """Return what sharing nodes really did to a job that has ended.
+    """Return the measured slowdown of an ended job that shared nodes, in words.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def really_text(sharing: NodeSharing) -> str:
 
 
 def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
-    """Return what is known of a job that is not in a queue, and why it is kept from that, if it is."""
+    """Return the forecast of a job that is not in a queue, from its record; ``kept`` is why it is held, if it is."""
     return Forecast(
         job_id=record.job_id,
         now_ms=now_ms,
@@ -244,7 +244,7 @@ def record_forecast(record: JobRecord, now_ms: int, kept: str = "") -> Forecast:
 
 
 def _recorded(record: JobRecord) -> str:
-    """Return what the forecast's fields do not say: these have the state, the start, and where that is."""
+    """Return the reason of a record, without its state, start and placement, which the forecast has in fields."""
     match record.state:
         case "starting":
             return "it was placed"
@@ -261,11 +261,11 @@ def _recorded(record: JobRecord) -> str:
             return record.reason
 
 
-# -- words that all of them use ---------------------------------------------------------------------------------------
+# -- common phrases ---------------------------------------------------------------------------------------------------
 
 
 def nodes_text(count: int) -> str:
-    """Return so many nodes in words.
+    """Return a number of nodes in words.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def nodes_text(count: int) -> str:
 
 
 def too_small_text(nodes: int) -> str:
-    """Return that a site is too small for a job, of so many nodes that the grid may have there.
+    """Return in words that a job needs more nodes than the grid can have at a site.
 
     Examples
     --------
@@ -287,7 +287,7 @@ def too_small_text(nodes: int) -> str:
 
 
 def shut_text(why: str) -> str:
-    """Return that a site takes in nothing new for the grid, and why.
+    """Return in words that a site accepts no new grid jobs, and why.
 
     Examples
     --------
@@ -298,7 +298,7 @@ def shut_text(why: str) -> str:
 
 
 def free_text(free: int, nodes: int | None = None) -> str:
-    """Return how many nodes are free, of so many if that is given.
+    """Return how many nodes are free, in words; with the total if it is given.
 
     Examples
     --------
@@ -311,7 +311,7 @@ def free_text(free: int, nodes: int | None = None) -> str:
 
 
 def ahead_text(count: int) -> str:
-    """Return the jobs that stand before one in a queue.
+    """Return the number of jobs ahead in a queue, in words.
 
     Examples
     --------
@@ -322,7 +322,7 @@ def ahead_text(count: int) -> str:
 
 
 def places_text(places: Sequence[tuple[str, int]]) -> str:
-    """Return where a job runs.
+    """Return the placement of a job in words.
 
     Examples
     --------
@@ -333,7 +333,7 @@ def places_text(places: Sequence[tuple[str, int]]) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Return parts as people list them.
+    """Join parts with commas and a final "and".
 
     Examples
     --------
@@ -344,12 +344,12 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def with_evictions(reason: str, evicted: str) -> str:
-    """Return why a job waits, with what is known of its evictions, if there were any."""
+    """Return the reason of a waiting job, followed by its evictions, if any."""
     return f"{reason}; {evicted}" if evicted else reason
 
 
 def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str = "") -> str:
-    """Return how often a job was evicted, and when, where (if that is not here) and why that was last.
+    """Return how often a job was evicted, with the time, site (if another one) and reason of the last eviction.
 
     Examples
     --------
@@ -364,7 +364,7 @@ def evicted_text(times: int, last_ms: int, now_ms: int, reason: str, site: str =
 
 
 def without_site_answer(forecast: Forecast, site: str) -> Forecast:
-    """Return a forecast that says of a site that it does not answer; what is known of the job there is older."""
+    """Return a forecast in which a site is marked as not answering; older information about it is kept."""
     rows = tuple(
         msgspec.structs.replace(row, start_ms=None, reason=f"does not answer now; {row.reason}")
         if row.site == site
@@ -378,10 +378,10 @@ def without_site_answer(forecast: Forecast, site: str) -> Forecast:
 
 
 def with_site_answer(forecast: Forecast, site: str, answer: Forecast) -> Forecast:
-    """Return a forecast with what a site says of the job, that waits there or would.
+    """Return a forecast with the answer of a site at which the job waits, or would wait.
 
-    It has the site's own start and reason, if the job waits in its queue; if it is a quote, the site that could start
-    the job first, of those that have answered.
+    The forecast of a waiting job gets the site's start and reason. A quote gets the earliest start among the sites that
+    have answered.
     """
     said = answer.sites[0] if answer.sites else SiteReason(start_ms=answer.start_ms, reason=answer.reason)
     rows = tuple(

@@ -1,6 +1,7 @@
-"""What a machine is told of its piece of a job, and what it tells back; its files hold the same.
+"""Define the messages between a site's service and the runner of node tasks on a machine, and the runner's files.
 
-What a run on several sites costs stands here, too.
+A node task is the set of a job's ranks on one machine. `SplitCost` and `NodeSharing` describe the cost of running on
+several sites or on shared nodes.
 """
 
 from __future__ import annotations
@@ -18,24 +19,27 @@ DEFAULT_GRACE_MS = 5_000
 DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
 
 Outcome = Literal["finished", "failed", "limit", "cancelled", "lost"]
-"""How a piece ended: every rank with exit code 0; a rank otherwise, or a start that was not possible; at its limit;
-at somebody's wish; or by the fault of the machine, which failed under it, or had no room for it."""
+"""How a node task ended.
+
+``finished``: every rank exited with code 0; ``failed``: a rank did not, or the start was impossible; ``limit``: it
+reached its limit; ``cancelled``: somebody ended it; ``lost``: the machine failed under it, or had no capacity for it.
+"""
 
 Phase = Literal["waiting", "running", "ending", "ended"]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A Python callable in place of a command.
+    """A Python callable to run in place of a command.
 
     Attributes
     ----------
     function : str
         ``module:function``; the function may be an attribute of an attribute (``module:Class.method``).
     args, kwargs
-        Its arguments: whatever JSON can say.
+        Arguments of the function; any JSON values.
     each : bool
-        Whether it is called with each of `args` by itself, one after the other; the result is a line of JSON with an
-        `ItemEnd` for each of them.
+        Whether to call the function once for each item of `args`, in order; the result is then a line of JSON with one
+        `ItemEnd` per item.
     """
 
     function: str
@@ -45,14 +49,14 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
-    """What became of the call of a callable with one of many items.
+    """The result of calling a function with one item of many.
 
     Attributes
     ----------
     value : object
-        What it returned; what JSON can say.
+        The return value; any JSON value.
     error, trace : str
-        What it raised, in one line, and with its traceback; empty if it returned.
+        The exception in one line, and with its traceback; empty if the function returned.
     """
 
     value: Any = None
@@ -61,17 +65,17 @@ class ItemEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LimitSignal(msgspec.Struct, frozen=True):
-    """A signal ahead of the limit of a job, as ``--signal`` of Slurm.
+    """A signal before a job reaches its limit, as ``--signal`` of Slurm.
 
     Attributes
     ----------
     name : str
         One of `gridweave.site.job.SignalName`.
     ahead_ms : int
-        How long before the limit; at the start if the limit is shorter.
+        Time before the limit; a job with a shorter limit gets the signal at its start.
     to : str
-        Which processes get it: ``all``; ``rank``: the ranks alone (a script, but not what it runs); ``steps``: what the
-        ranks have started with ``srun``; ``below``: all but the ranks.
+        The processes that get it. ``all``: all processes; ``rank``: the ranks only (a script, but not its children);
+        ``steps``: the processes that the ranks started with ``srun``; ``below``: all but the ranks.
     """
 
     name: str
@@ -82,24 +86,24 @@ class LimitSignal(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One process of a job on this machine."""
 
-    rank: int  # its number in the whole job, from 0
-    node: int = 0  # the node of the job that it runs on, from 0; several nodes of a job may be on one machine
-    # The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of whoever
-    # started it.
+    rank: int  # number in the whole job, from 0
+    node: int = 0  # its node, numbered from 0 within the job; a machine can have several nodes of a job
+    # The hardware threads that it may run on, by the numbers of the operating system; ``None``: those of the parent
+    # process.
     threads: tuple[int, ...] | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What all processes of a job on a machine may use at most; ``None``: as much as there is.
+    """The most that all processes of a job on a machine may use together; ``None``: no limit.
 
     Attributes
     ----------
     memory_bytes : int, optional
-        Memory, the page cache of its files among it; swap is not had.
+        Memory, including the page cache of its files; no swap.
     cpus : float, optional
-        Processors' time for each unit of time, above 0.
+        CPU time per unit of wall time, above 0.
     processes : int, optional
-        Processes and threads at one time.
+        Processes and threads at any one time.
     """
 
     memory_bytes: int | None = None
@@ -107,19 +111,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     processes: int | None = None
 
     def times(self, nodes: int) -> Limits:
-        """Return what so many nodes may use."""
+        """Return the limits of ``nodes`` nodes together."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return Limits(**{name: None if value is None else value * nodes for name, value in values.items()})
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """The controllers of control groups that hold them."""
+        """The control group controllers that enforce these limits."""
         values = {"memory": self.memory_bytes, "cpu": self.cpus, "pids": self.processes}
         return tuple(name for name, value in values.items() if value is not None)
 
 
 class Meeting(NamedTuple):
-    """Where the ranks of a job meet, and the key by which they know each other; empty: they have none."""
+    """The rendezvous address of a job's ranks, and the key by which they authenticate each other; empty: no key."""
 
     key: str
     host: str
@@ -127,17 +131,17 @@ class Meeting(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The address alone, as ``host:port``."""
+        """The address without the key, as ``host:port``."""
         return f"{self.host}:{self.port}"
 
     @property
     def text(self) -> str:
-        """All of it, as `Launch.rendezvous` has it."""
+        """The value of `Launch.rendezvous`."""
         return f"{self.key}@{self.place}" if self.key else self.place
 
 
 def meeting_of(rendezvous: str) -> Meeting | None:
-    """Return where ranks meet, by `Launch.rendezvous`; None if nowhere.
+    """Parse `Launch.rendezvous`; return None if the job has no rendezvous.
 
     Examples
     --------
@@ -150,69 +154,71 @@ def meeting_of(rendezvous: str) -> Meeting | None:
 
 
 class NodePart(msgspec.Struct, frozen=True):
-    """What all ranks of a piece together have of the nodes of their machine where jobs get parts of them, in nodes."""
+    """The share of a machine's nodes that all ranks of a node task get together, where jobs get fractions; in nodes."""
 
     cpu: float  # at full speed
     memory: float
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a job: all that one machine must know to run its ranks."""
+    """A node task: everything that one machine needs to run its ranks of a job."""
 
-    # Together the name of the piece on its machine, both >= 0. A piece is started at most once.
+    # Together they identify the node task on its machine; both >= 0. A node task is started at most once.
     job_id: int
     attempt: int
     ranks: tuple[Rank, ...]  # the ranks on this machine; they start all or none
-    size: int | None = None  # ranks of the whole job; ``None``: those of this machine are all
+    size: int | None = None  # number of ranks of the whole job; ``None``: all are here
     argv: tuple[str, ...] = ()  # the command and its arguments, if `call` is not given
     call: Call | None = None  # the Python callable to run instead, in a process of its own per rank
-    environment: dict[str, str] = {}  # added to the environment that the runner was given
-    # The absolute path of an existing directory; ``None``: ``work`` in the piece's own folder, which goes when the
-    # piece is forgotten.
+    environment: dict[str, str] = {}  # added to the environment of the runner
+    # The absolute path of an existing directory; ``None``: ``work`` in the folder of the node task, which is deleted
+    # with that folder.
     working_directory: str | None = None
     site: str = ""  # the name of this site
     sites: tuple[str, ...] = ()  # the names of all sites of the job
-    # ``KEY@host:port`` (`Meeting`): where the ranks find each other, and by which key they know each other.
+    # ``KEY@host:port`` (`Meeting`): the rendezvous address of the ranks, and the key by which they authenticate.
     rendezvous: str = ""
-    # Work after which the piece is ended, in ms at full speed: wall time, if it is neither paused nor slowed.
+    # The node task is ended after this much work, in ms at full speed: wall time, if it is never paused or slowed.
     limit_ms: int | None = None
     grace_ms: int = DEFAULT_GRACE_MS  # time between TERM and KILL
-    # What is kept of the output of a rank, standard output and error together.
+    # Largest stored output of a rank, standard output and error together.
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
-    # The instant at which the ranks start, all at once, by the clock of this machine; ``None``: as soon as they can.
+    # Common start of all ranks, by the clock of this machine; ``None``: as soon as possible.
     start_at_unix_ms: int | None = None
-    # If not ``None``, the ranks wait at their gate until somebody opens it, and are ended if nobody has taken note that
-    # they run within so long.
+    # If not ``None``, the ranks wait at their gate until it is opened. They are then ended after this time unless the
+    # site confirms that the whole job runs.
     alone_ms: int | None = None
-    checkpoint_signal: str = "TERM"  # by its name, without ``SIG``: what its ranks are sent to save what they have done
-    # Whether the other ranks of this piece are ended when one has failed, as with ``mpirun``.
+    checkpoint_signal: str = "TERM"  # name without ``SIG``; asks the ranks to write a checkpoint
+    # Whether the other ranks of this node task are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
-    # Of a packed array: the elements that its ranks draw; ``None``: each rank runs the command once.
+    # Of a packed array: the tasks that the ranks run; ``None``: each rank runs the command once.
     elements: Ranges | None = None
-    starts: int = 0  # how often the job has started before
-    part: NodePart | None = None  # ``None``: the nodes of its ranks, whole
-    user: str = ""  # whose job it is
-    # What the machine adds: the socket of the launcher that starts the ranks as the Unix user of that user (empty: they
-    # run as the service does), what they may use together, and the control groups in which that is held, by controller.
+    starts: int = 0  # number of earlier starts of the job
+    part: NodePart | None = None  # ``None``: the whole nodes of its ranks
+    user: str = ""  # the job's user
+    # Added by the machine: the socket of the launcher that starts the ranks as the Unix user of the job's user (empty:
+    # they run as the user of the service), their common limits, and the control groups that enforce these, by
+    # controller.
     launcher: str = ""
     limits: Limits | None = None
     groups: dict[str, str] = {}
     limit_signal: LimitSignal | None = None
-    # Work per ms while no other job slows this one: below 1 where a split slows it, above 1 on fast machines.
+    # Work per ms when no other job slows this one: below 1 if a split slows it, above 1 on fast machines.
     rate: float = 1.0
-    # Where nodes are shared: how many cores the site counts on a node, and how many hardware threads on a core.
+    # Where nodes are shared: cores per node and hardware threads per core.
     lanes: tuple[int, int] | None = None
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a machine keeps the folders of ended jobs, with their output.
+    """How long a machine keeps the folders of ended jobs with their output.
 
     Attributes
     ----------
     days : int
         Days after the end of the job.
     bytes_per_user : int
-        Disk space on the machine for the folders of each user; beyond it the user's oldest are removed.
+        Disk space for the folders of each user on the machine; when it is exceeded, the user's oldest folders are
+        removed.
     """
 
     days: int = 90
@@ -223,7 +229,7 @@ KEEP_OUTPUT = OutputLimits()
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """When a machine removed the output of a job (Unix time), and why, in words that follow a colon."""
+    """When a machine removed the output of a job (Unix time), and why, as a phrase that follows a colon."""
 
     at_ms: int
     reason: str
@@ -233,21 +239,22 @@ _NAMED = 5
 
 
 class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose jobs a machine takes, or a site, which takes whom all of its machines take.
+    """The users whose jobs a machine or site accepts; a site accepts the users that all of its machines accept.
 
     Attributes
     ----------
     anyone : bool
     names : tuple of str
-        Who is taken, if not anyone.
+        The accepted users, unless anyone is accepted.
     is_mapped : bool
-        Whether that is a map of users to accounts, a launcher's or a batch system's; otherwise it is the owner alone.
+        Whether the names come from a map of users to accounts, of a launcher or a batch system; otherwise the only name
+        is the owner.
     options : tuple of str
-        The names of the options for a batch system that jobs may have, as they are passed on to it.
+        Names of the batch system options that jobs may have and that are passed on.
     forms : bool
-        Whether jobs may have forms, as the machines of the site differ.
+        Whether jobs may have forms because the site's machines differ.
     shares : bool
-        Whether jobs share its nodes by hardware threads.
+        Whether jobs share the nodes by hardware threads.
     """
 
     anyone: bool = True
@@ -258,7 +265,7 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
     shares: bool = False
 
     def refusal(self, user: str, options: Iterable[str] = (), *, has_forms: bool = False) -> str | None:
-        """Return why a job of a user with such options (``name=value``) is not taken, in one line, or None.
+        """Return why a job of a user with these options (``name=value``) is not accepted, in one line, or None.
 
         Examples
         --------
@@ -286,7 +293,7 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Whom it takes, as far as it has said; of many the first five.
+        """The accepted users in words; at most the first five.
 
         Examples
         --------
@@ -301,7 +308,7 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         return f"takes jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
     def both(self, other: TakenUsers) -> TakenUsers:
-        """Return whom both take, with which options."""
+        """Return the users and options that both accept."""
         options = tuple(name for name in self.options if name in other.options)
         if self.anyone or other.anyone:
             return msgspec.structs.replace(other if self.anyone else self, options=options)
@@ -313,27 +320,27 @@ ANYONE = TakenUsers()
 
 
 class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose jobs a machine of a site starts, as whom, and what they may use.
+    """The users whose jobs a machine starts, their Unix users, and the limits of their jobs.
 
     Attributes
     ----------
     owner : str
-        Whose jobs alone it starts; empty: anybody's.
+        The only user whose jobs it starts; empty: any user.
     launcher : str
-        The socket of the launcher that starts ranks as the Unix users of their jobs' users; empty: they run as the
-        service does.
+        Socket of the launcher that starts ranks as the Unix users of their jobs' users; empty: they run as the user of
+        the service.
     limits : Limits, optional
-        What a job may use for each of its nodes on the machine.
+        Limits of a job for each of its nodes on the machine.
     gives_parts : bool
-        Whether jobs get parts of its nodes, which control groups have to hold.
+        Whether jobs get fractions of its nodes, which control groups must enforce.
     counts_parts : bool
-        Whether parts of its nodes are only counted, as its nodes are: then nothing holds jobs to them.
+        Whether fractions of its nodes are only counted, as its nodes are, and not enforced.
     options : tuple of str
-        As `TakenUsers.options`.
+        See `TakenUsers.options`.
     mapped : tuple of str, optional
-        Whose jobs alone it starts, as users are mapped to accounts of a batch system; None: that is not said.
+        The only users whose jobs it starts, from the map of users to accounts of a batch system; None: no map.
     output : OutputLimits
-        How long it keeps the output of jobs that have ended.
+        How long it keeps the output of ended jobs.
     """
 
     owner: str = ""
@@ -346,7 +353,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     counts_parts: bool = False
 
     def refusal(self, user: str) -> str | None:
-        """Return why a job of a user is not started, in one line, or None.
+        """Return why a user's job is not started, in one line, or None.
 
         Examples
         --------
@@ -358,7 +365,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def users(self) -> TakenUsers:
-        """Whose jobs it starts, as far as these rules say; a launcher has a map of its own."""
+        """The accepted users by these rules; a launcher has a map of its own."""
         if self.mapped is not None:
             return TakenUsers(anyone=False, names=self.mapped, is_mapped=True, options=self.options)
         return TakenUsers(anyone=not self.owner, names=(self.owner,) if self.owner else (), options=self.options)
@@ -368,19 +375,19 @@ ANY_JOBS = MachineRules()
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What processes used.
+    """Resource use of processes.
 
     Attributes
     ----------
     cpu_s : float
-        Time on the processors, user and system.
+        CPU time, user and system.
     peak_memory_bytes : int
-        The most memory at one time: of a rank, the larger of its largest process and of all its processes together at
-        any sample (shared pages counted for each); of a piece, the sum over its ranks.
+        Peak memory. Of a rank: the larger of its largest process and of the largest sampled sum over its processes
+        (which counts shared pages in each process); of a node task: the sum over its ranks.
     read_bytes, written_bytes : int
-        What went from and to storage; what the page cache gave is not in it.
+        Bytes read from and written to storage, without reads from the page cache.
     wall_s : float
-        Time from start to end; of a piece, of its longest rank.
+        Wall time from start to end; of a node task: of its longest rank.
     """
 
     cpu_s: float = 0.0
@@ -391,64 +398,64 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class RankReport(msgspec.Struct, frozen=True):
-    """What became of a rank."""
+    """The state and the result of a rank."""
 
     rank: int
-    pid: int  # also the number of its session and process group
-    # When its process started, in clock ticks since the machine did; with `pid` it names one process for good.
+    pid: int  # also the id of its session and process group
+    # Start of its process in clock ticks since boot; with `pid` it identifies the process uniquely.
     start_ticks: int
-    exit_code: int | None = None  # if it has exited
+    exit_code: int | None = None  # if it exited by itself
     signal: int | None = None  # if a signal ended it
-    # Output that is in its files, and output that is not because the limit was reached or the disk was full.
+    # Output in its files, and output that was dropped because the limit was reached or the disk was full.
     kept_bytes: int = 0
     dropped_bytes: int = 0
-    output_problem: str = ""  # why output is missing; empty if none is
+    output_problem: str = ""  # why output is missing; empty if it is complete
     usage: Used = Used()
 
 
 class PieceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the folder of a piece says of it (``state.msgpack``)."""
+    """The state of a node task as stored in its folder (``state.msgpack``)."""
 
     job_id: int
     attempt: int
-    phase: Phase  # ``waiting`` for the agreed instant, ``running``, ``ending`` (told to end), ``ended``
-    boot_id: str  # the start of the machine in which the numbers of processes below mean something
+    phase: Phase  # ``waiting`` for the start, ``running``, ``ending`` (asked to exit), ``ended``
+    boot_id: str  # boot for which the process ids are valid
     token: str = ""  # the value of ``GRIDWEAVE_PIECE`` in the environment of its processes
-    # The process that supervises it; 0 if there never was one.
+    # Its supervisor process; 0 if it never had one.
     shim_pid: int = 0
     shim_start_ticks: int = 0
     # Unix time in ms.
     started_ms: int | None = None
     ended_ms: int | None = None
-    outcome: Outcome | None = None  # see `Outcome`; ``None`` until it has ended
-    reason: str = ""  # why it ended as it did, in one line
+    outcome: Outcome | None = None  # ``None`` until it has ended
+    reason: str = ""  # why it ended, in one line
     ranks: tuple[RankReport, ...] = ()
-    at_gate: bool = False  # whether all ranks wait until somebody opens their gate
-    usage: Used = Used()  # of the whole piece, also of processes that no rank can be found for
+    at_gate: bool = False  # whether all ranks wait at their gate
+    usage: Used = Used()  # of the whole node task, including processes without a known rank
     is_paused: bool = False
-    paused_ms: int = 0  # how long it has stood still, up to the last time that it went on
-    has_own_ipc: bool = False  # whether what it leaves of System V and POSIX IPC goes with its last process
-    kill_due_ms: int | None = None  # when its processes are killed at the latest, at the pace that it has now
+    paused_ms: int = 0  # total time paused, without the current pause
+    has_own_ipc: bool = False  # whether System V and POSIX IPC objects are removed with its last process
+    kill_due_ms: int | None = None  # latest time of the kill, at its current pace
 
 
 class PieceReady(msgspec.Struct, frozen=True, tag="PieceReady"):
-    """All ranks of a piece wait at their gate."""
+    """All ranks of a node task wait at their gate."""
 
     job_id: int
     attempt: int
 
 
 class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
-    """All ranks of a piece run."""
+    """All ranks of a node task run."""
 
     job_id: int
     attempt: int
     started_ms: int
-    alone_ms: int | None = None  # as in `Launch`
+    alone_ms: int | None = None  # see `Launch`
 
 
 class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
-    """No process of a piece is left; `started_ms` is ``None`` if none of its ranks ever ran."""
+    """No process of a node task is left; `started_ms` is ``None`` if no rank ever ran."""
 
     job_id: int
     attempt: int
@@ -458,7 +465,7 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     usage: Used
     started_ms: int | None
     ended_ms: int
-    # Of a packed array: what became of its elements, and which were drawn and did not end.
+    # Of a packed array: the ended tasks, and the tasks that started and did not end.
     elements: tuple[Element, ...] = ()
     interrupted: tuple[int, ...] = ()
 
@@ -467,11 +474,11 @@ PieceEvent = PieceReady | PieceStarted | PieceEnded
 
 
 Ran = tuple[int, int] | None
-"""From when to when all processes of something ran, by the clocks of machines."""
+"""Start and end of a set of processes, by the clocks of machines."""
 
 
 def both_ran(one: Ran, other: Ran) -> Ran:
-    """Return when the last processes of two began, and when the last ended.
+    """Merge two spans: when the last processes of both started, and when the last ended.
 
     Examples
     --------
@@ -484,22 +491,22 @@ def both_ran(one: Ran, other: Ran) -> Ran:
 
 
 _UnixMs = Annotated[int, Meta(ge=0, le=8_640_000_000_000_000)]
-"""Unix time in ms, as far as browsers know it."""
+"""Unix time in ms, in the range of a JavaScript date."""
 
 _Rank = Annotated[int, Meta(ge=0, le=10**7)]
 
 
 class UsagePoint(msgspec.Struct, frozen=True, array_like=True):
-    """What a piece of a job had used up to an instant.
+    """Resource use of a node task up to an instant.
 
     Attributes
     ----------
     at_ms : int
-        By the clock of its machine, Unix time.
+        Unix time, by the clock of its machine.
     cpu_s : float
-        Processor time of all its processes since they began.
+        CPU time of all its processes since their start.
     memory_bytes : int
-        The most that they had together at a look since the point before.
+        Peak sampled memory of all processes together since the previous point.
     """
 
     at_ms: _UnixMs
@@ -508,18 +515,18 @@ class UsagePoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """What a piece of a job used over time; as it lies where its user may write, it is bounded.
+    """Resource use of a node task over time; its user can write the file, so its sizes are limited.
 
     Attributes
     ----------
     site, host : str
-        Where it runs; the host as its operating system calls itself.
+        Site and host, by the host's own name.
     first_rank, last_rank, size : int
-        The ranks of the piece, of so many of the whole job.
+        First and last rank of the node task, and number of ranks of the whole job.
     start_ms : int
-        When its processes began, by the clock of its machine, Unix time; they had used nothing then.
+        Start of its processes, Unix time by the clock of its machine; their use was 0 then.
     points : tuple of UsagePoint
-        In order of time; at most 120 and the newest.
+        Ascending by time; at most 120 and the newest.
     """
 
     site: Annotated[str, Meta(max_length=200)]
@@ -532,7 +539,7 @@ class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def total_usage(parts: tuple[Used, ...]) -> Used:
-    """Return what several processes used together: sums, and the wall time of the longest.
+    """Return the total use of several processes: the sums, and the longest wall time.
 
     Examples
     --------
@@ -549,12 +556,14 @@ def total_usage(parts: tuple[Used, ...]) -> Used:
 
 
 def python_scalar(value: Any) -> Any:
-    """Return a number, truth value or text of numpy as Python's own; any other value as it is."""
+    """Convert a numpy scalar to the Python type; return any other value unchanged."""
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def json_problem(value: object, *, most_depth: int = 32) -> str | None:
-    """Return what in a value does not come back from JSON equal, or is too deep; a tuple may come back as a list.
+    """Return what in a value does not survive a JSON round trip, or is nested too deeply; None: nothing.
+
+    A tuple may come back as a list.
 
     Examples
     --------
@@ -578,7 +587,7 @@ def json_problem(value: object, *, most_depth: int = 32) -> str | None:
 
 
 def nested_values(values: Any) -> Iterator[tuple[Any, int]]:
-    """Yield all values within a value, with how deep they are; nothing here is recursive."""
+    """Yield a value and all values nested in it, with their depths, without recursion."""
     waiting = [(values, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -591,7 +600,7 @@ def nested_values(values: Any) -> Iterator[tuple[Any, int]]:
 
 
 def launch_problem(launch: Launch) -> str | None:
-    """Return what is wrong with a launch that no machine could run, in one line, or ``None``.
+    """Return why no machine could run a launch, in one line, or ``None``.
 
     Examples
     --------
@@ -650,22 +659,22 @@ def _number_problem(launch: Launch) -> str | None:
 
 
 class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What it costs a job to be split over several sites, by what was known when it was placed.
+    """The cost of splitting a job over several sites, by the network model at the time of its placement.
 
     Attributes
     ----------
     whole_ms, length_ms : int
-        How long it takes at most on one site, and on these.
+        Wall time limit on one site, and on these sites.
     factor : float
-        By which its work takes longer.
+        Slowdown factor of its work.
     latency_ms : float, optional
-        The longest between two of its sites, one way; None: the grid knows of no links.
+        Largest one-way latency between two of its sites; None: the grid has no network model.
     bandwidth_bps : float, optional
-        The least between two of its sites; None: the grid knows of no links.
+        Smallest bandwidth between two of its sites; None: the grid has no network model.
     communication : str
-        What it is taken to send, and who says so; empty if the grid knows of no links.
+        The assumed communication, and its source; empty if the grid has no network model.
     text : str
-        All of that in one line, for people.
+        All of this in one line, for people.
     """
 
     whole_ms: int
@@ -678,23 +687,23 @@ class SplitCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSharing(msgspec.Struct, frozen=True, kw_only=True):
-    """With whom a job shares its nodes, and what that costs (docs/sharing.md, "On machines").
+    """The jobs with which a job shares its nodes, and the cost of that (docs/sharing.md, "On machines").
 
     Attributes
     ----------
     beside : tuple of int
-        The jobs with which it has shared nodes so far, in the order in which they met.
+        The jobs that have shared its nodes so far, in the order of their first contact.
     now : tuple of int
-        Those of them that are on its nodes now; none once it has ended.
+        The jobs that share its nodes now; empty once it has ended.
     slowdown : float
-        How many times as long as alone its work takes by the table of its site: now, and once it has ended over its
-        whole run.
+        Expected slowdown factor by the site's table: the current one, or over the whole run once the job has ended.
     real : float, optional
-        How many times as long as such jobs take alone it really took; None before its end, and if none has run alone.
+        Measured slowdown factor, relative to such jobs without sharing. None before its end, and if no such job has run
+        alone.
     alone_ms, alone_runs : int
-        How long such jobs take alone (their geometric mean), and how many have.
+        Geometric mean of the run times of such jobs without sharing, and the number of these runs.
     text : str
-        What is expected in one line, for people.
+        The expectation in one line, for people.
     """
 
     beside: tuple[int, ...]

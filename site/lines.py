@@ -1,8 +1,8 @@
-"""Who is let into the queue, and who stands in line for that: arrays, and the maxima of users and accounts.
+"""Admit jobs to the queue within the limits of arrays and the quotas of users and accounts.
 
-Each of these is a *group*, which has room for so much at one time. A job falls under all of its groups and goes in when
-each has room, in the order of the numbers of jobs: none goes ahead of another that waits for the same group. No clock,
-no I/O.
+Each array, user and account is a *group* with a limited capacity. A job belongs to several groups and is admitted when
+each has capacity, in the order of job numbers: no job overtakes another that waits for the same group. No clock, no
+I/O.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from gridweave.site.maxima import NO_MAXIMA, NO_MAXIMUM, Maxima, Maximum, beyond
 from gridweave.site.times import span_text
 
 GroupName = tuple[str, str, str]
-"""``array`` with its user and its name; or ``user`` or ``account`` with its name, and nothing."""
+"""``("array", user, array name)``, ``("user", name, "")`` or ``("account", name, "")``."""
 
 Lane = tuple[GroupName, ...]
-"""The groups of a job: those with the same ones stand in one line."""
+"""The groups of a job; jobs with the same groups wait in one first-in-first-out line."""
 
 PARTS_OF_WINDOW = 100
-"""What was used leaves the window in so many parts: up to a hundredth of the window later than it might."""
+"""Resolution of the window of node-hours: use leaves it up to a hundredth of the window too late."""
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What a job asks its groups for."""
+    """A job's demand on its groups."""
 
     nodes: int
-    node_s: int  # that it may use
-    at_once: int  # so many jobs of its array may be inside; 0: all
+    node_s: int  # node-seconds up to its wall time limit
+    at_once: int  # most jobs of its array that can be admitted at one time; 0: all
 
 
 class JobGroup(msgspec.Struct):
-    """What the jobs of a group have: those that are inside, in the queue or running, and those that were."""
+    """Use of a group: its admitted jobs (queued or running), and its ended jobs in the window."""
 
     inside: int = 0
     nodes: int = 0
-    promised_s: int = 0  # node-seconds that those inside may use
-    unstarted: int = 0  # jobs that have not started, inside or not
-    used: list[tuple[int, int]] = []  # until when node-seconds count that were used, and how many; ascending
+    promised_s: int = 0  # node-seconds of the admitted jobs up to their limits
+    unstarted: int = 0  # jobs that have not started, admitted or not
+    used: list[tuple[int, int]] = []  # (instant at which they leave the window, node-seconds used), ascending
 
     def used_s(self, now_ms: int) -> int:
-        """Return the node-seconds of jobs that have ended within the window."""
+        """Return the node-seconds used within the window."""
         return sum(node_s for until_ms, node_s in self.used if until_ms > now_ms)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be known of it any more."""
+        """Whether the group can be deleted."""
         return not (self.inside or self.unstarted or self.used)
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """What of a group has no room for a job."""
+    """A limit of a group that a job would exceed."""
 
     group: GroupName
     what: str  # ``jobs``, ``nodes`` or ``node-hours``
@@ -63,16 +63,16 @@ class Bound(msgspec.Struct, frozen=True):
     there: int
     asked: int
     window_ms: int = 0
-    until_ms: int | None = None  # of node-hours: when there is room though nothing but time has passed
+    until_ms: int | None = None  # of node-hours: when there is capacity if no job ends
 
     @property
     def missing(self) -> int:
-        """By how much the job goes beyond it."""
+        """By how much the job exceeds the limit."""
         return self.there + self.asked - self.most
 
     @property
     def words(self) -> str:
-        """What binds, and by how much, in one line."""
+        """The limit and the excess, in one line."""
         kind, name, _ = self.group
         if kind == "array":
             are = "is" if self.most == 1 else "are"
@@ -89,7 +89,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class LinesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is inside and who stands in line, when all is settled."""
+    """The state of `Lines` after `Lines.move`."""
 
     maxima: Maxima
     groups: list[tuple[GroupName, JobGroup]]
@@ -98,7 +98,7 @@ class LinesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lines:
-    """The groups of the jobs that are not over, and the lines before them.
+    """The groups of all jobs that have not ended, and the admission queue.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class Lines:
     def __init__(self) -> None:
         self.maxima = NO_MAXIMA
         self._groups: dict[GroupName, JobGroup] = {}
-        # Of each lane, the numbers of the jobs that stand in it, as a heap; some may have left.
+        # The ids of the jobs in each lane, as a heap; some may have left.
         self._lanes: dict[Lane, list[int]] = {}
         self._asks: dict[int, tuple[Lane, Ask]] = {}
         self._lanes_of: dict[GroupName, set[Lane]] = {}
@@ -124,16 +124,16 @@ class Lines:
         self._moved: set[GroupName] = set()
 
     def __contains__(self, job_id: int) -> bool:
-        """Return whether a job stands in line."""
+        """Whether a job is in the admission queue."""
         return job_id in self._asks
 
     def change(self, maxima: Maxima) -> None:
-        """Have other maxima count from now on; who is inside stays there."""
+        """Replace the quotas; admitted jobs stay admitted."""
         self.maxima = maxima
         self._moved.update(self._lanes_of)
 
     def refusal(self, request: JobRequest) -> str | None:
-        """Return why a job may not be handed in, in one line, or None."""
+        """Return why a job may not be submitted, in one line, or None."""
         for kind, name in (("user", request.user), ("account", request.account)):
             maximum = self._maximum((kind, name, ""))
             if maximum is NO_MAXIMUM or (kind == "account" and not name):
@@ -145,22 +145,22 @@ class Lines:
                 return problem
         return None
 
-    # -- what becomes of jobs -----------------------------------------------------------------------------------------
+    # -- events of jobs -----------------------------------------------------------------------------------------------
 
     def came(self, lane: Lane) -> None:
-        """Take note of a job that was handed in."""
+        """Record a submitted job."""
         for name in lane:
             self._groups.setdefault(name, JobGroup()).unstarted += 1
 
     def started(self, job_id: int, lane: Lane) -> None:
-        """Take note that a job runs; if it did before, nothing changes."""
+        """Record that a job runs; a second start changes nothing."""
         if job_id not in self._started:
             self._started.add(job_id)
             for name in lane:
                 self._groups[name].unstarted -= 1
 
     def over(self, job_id: int, lane: Lane) -> None:
-        """Take note that a job is over, or was declined; it is neither inside nor in line."""
+        """Record that a job has ended or was declined; it must already have left the groups and the admission queue."""
         for name in lane:
             group = self._groups.get(name)
             if group is not None:
@@ -170,11 +170,11 @@ class Lines:
         self._started.discard(job_id)
 
     def has_to_stand(self, lane: Lane, ask: Ask) -> bool:
-        """Return whether a job has to stand in line, if only to be let in at once."""
+        """Whether a job must pass through the admission queue, even if it is admitted at once."""
         return bool(ask.at_once) or any(name in self._lanes_of or self._maximum(name).lets_wait for name in lane)
 
     def enter(self, lane: Lane, ask: Ask) -> None:
-        """Let a job in."""
+        """Admit a job."""
         for name in lane:
             group = self._groups.setdefault(name, JobGroup())
             group.inside += 1
@@ -182,7 +182,7 @@ class Lines:
             group.promised_s += ask.node_s
 
     def leave(self, lane: Lane, ask: Ask, now_ms: int, used_s: int = 0) -> None:
-        """Take note that a job is inside no more, and has used so many node-seconds."""
+        """Record that an admitted job has left its groups, after using ``used_s`` node-seconds."""
         for name in lane:
             group = self._groups[name]
             group.inside -= 1
@@ -192,14 +192,14 @@ class Lines:
         self.used(lane, now_ms, used_s)
 
     def used(self, lane: Lane, now_ms: int, used_s: int) -> None:
-        """Take note that a job which is or was inside has used so many node-seconds."""
+        """Record node-seconds of a job that is or was admitted."""
         for name in lane:
             maximum = self._maximum(name)
             if used_s and maximum.node_hours is not None:
                 _charge(self._groups[name], used_s, now_ms, maximum.window_ms)
 
     def stand(self, job_id: int, lane: Lane, ask: Ask) -> None:
-        """Have a job stand in line."""
+        """Add a job to the admission queue."""
         self._asks[job_id] = lane, ask
         heapq.heappush(self._lanes.setdefault(lane, []), job_id)
         for name in lane:
@@ -207,13 +207,13 @@ class Lines:
         self._moved.update(lane)
 
     def step_out(self, job_id: int) -> None:
-        """Have a job stand in line no more, if it does."""
+        """Remove a job from the admission queue, if it is there."""
         found = self._asks.pop(job_id, None)
         if found is not None:
             self._moved.update(found[0])
 
     def move(self, now_ms: int) -> list[int]:
-        """Let in who may go in, and return them in that order."""
+        """Admit all jobs that can be admitted; return them in that order."""
         for name in [name for name in self._lanes_of if name in self._groups]:
             used = self._groups[name].used
             while used and used[0][0] <= now_ms:
@@ -230,7 +230,10 @@ class Lines:
         return {lane for name in names for lane in self._lanes_of.get(name, ())}
 
     def _move(self, now_ms: int, lanes: set[Lane]) -> list[int]:
-        """Let in from the heads of lanes, the lowest number first; whoever has to wait lets none of its groups by."""
+        """Admit jobs from the heads of lanes, lowest number first.
+
+        A head that has to wait blocks all of its full groups: no later job is admitted to them.
+        """
         heads = [(first, lane) for lane in lanes if (first := self._first(lane)) is not None]
         heapq.heapify(heads)
         let_in: list[int] = []
@@ -246,7 +249,7 @@ class Lines:
             del self._asks[job_id]
             self.enter(lane, ask)
             let_in.append(job_id)
-            # Others may have stood behind it.
+            # Other jobs may have waited behind it.
             self._moved.update(lane)
             following = self._first(lane)
             if following is None:
@@ -256,7 +259,7 @@ class Lines:
         return let_in
 
     def _first(self, lane: Lane) -> int | None:
-        """Return the first that stands in a lane; a lane with none is forgotten."""
+        """Return the first job of a lane; delete the lane if it is empty."""
         line = self._lanes.get(lane)
         while line:
             if line[0] in self._asks:
@@ -271,15 +274,15 @@ class Lines:
                     del self._lanes_of[name]
         return None
 
-    # -- what binds ---------------------------------------------------------------------------------------------------
+    # -- full groups --------------------------------------------------------------------------------------------------
 
     def bound(self, now_ms: int, lane: Lane, ask: Ask) -> list[Bound]:
-        """Return which groups have no room for a job; none if it only stands behind others."""
+        """Return the limits of full groups that keep a job out; empty if it only waits behind other jobs."""
         found = (self._bound(now_ms, name, ask) for name in lane)
         return [bound for bound in found if bound is not None]
 
     def ahead(self, job_id: int) -> tuple[int, GroupName] | None:
-        """Return the first job that stands in line before another for the same group, and that; None if none does."""
+        """Return the first job that waits ahead of a job for one of its groups, with that group; None: no such job."""
         lane, _ = self._asks[job_id]
         found = []
         for name in lane:
@@ -288,7 +291,7 @@ class Lines:
         return min(found, default=None)
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when used node-hours leave the window of a group that somebody waits for; None if none do."""
+        """Return when node-hours next leave the window of a group with waiting jobs, or None."""
         found = (self._groups[name].used for name in self._lanes_of if name in self._groups)
         return min((used[0][0] for used in found if used), default=None)
 
@@ -297,7 +300,7 @@ class Lines:
         return NO_MAXIMUM if kind == "array" else self.maxima.of(kind, who)
 
     def _bound(self, now_ms: int, name: GroupName, ask: Ask) -> Bound | None:
-        """Return what of a group has no room; a job that asks for more than there ever is goes in when it is empty."""
+        """Return the limit of a group that a job exceeds; a job that exceeds the whole quota enters an empty group."""
         group = self._groups.get(name)
         if group is None:
             return None
@@ -316,14 +319,14 @@ class Lines:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def state(self) -> LinesState:
-        """Return who is inside and who stands in line."""
+        """Return the admitted and the waiting jobs."""
         standing: dict[Lane, dict[int, Ask]] = {}
         for job_id, (lane, ask) in self._asks.items():
             standing.setdefault(lane, {})[job_id] = ask
         return LinesState(self.maxima, list(self._groups.items()), list(standing.items()), sorted(self._started))
 
     def restore(self, state: LinesState) -> None:
-        """Take in who was inside and who stood in line; these are fresh."""
+        """Restore a state into a new instance."""
         self.maxima, self._groups, self._started = state.maxima, dict(state.groups), set(state.started)
         for lane, asks in state.standing:
             for job_id, ask in asks.items():
@@ -331,7 +334,7 @@ class Lines:
         self._moved = set()
 
     def check_invariants(self, now_ms: int) -> None:
-        """Raise AssertionError if the state contradicts itself: somebody waits for nothing."""
+        """Raise AssertionError if the state is inconsistent, e.g. a job waits for no reason."""
         for name, group in self._groups.items():
             least = min(group.inside, group.nodes, group.promised_s, group.unstarted)
             assert least >= 0, f"{name} has fewer than none"
@@ -341,7 +344,7 @@ class Lines:
 
 
 def lane_of(request: JobRequest) -> tuple[Lane, Ask]:
-    """Return the groups of a job, and what it asks them for."""
+    """Return the groups of a job, and its demand on them."""
     return tuple(_groups_of(request)), Ask(
         request.nodes,
         node_s_of(request.nodes, request.limit_ms),
@@ -358,7 +361,7 @@ def _groups_of(request: JobRequest) -> Iterator[GroupName]:
 
 
 def whose_text(kind: str, name: str) -> str:
-    """Return whose a maximum is, in words.
+    """Return the holder of a quota in words.
 
     Examples
     --------
@@ -373,7 +376,7 @@ def _jobs(count: int) -> str:
 
 
 def _less_used_ms(group: JobGroup, now_ms: int, node_s: int) -> int | None:
-    """Return when so many node-seconds that were used have left the window; None if fewer were used."""
+    """Return when at least ``node_s`` used node-seconds have left the window; None if fewer were used."""
     for until_ms, used_s in group.used:
         node_s -= used_s if until_ms > now_ms else 0
         if node_s <= 0:
@@ -382,7 +385,7 @@ def _less_used_ms(group: JobGroup, now_ms: int, node_s: int) -> int | None:
 
 
 def _charge(group: JobGroup, node_s: int, now_ms: int, window_ms: int) -> None:
-    """Count what was used until it leaves the window, in parts of that."""
+    """Add used node-seconds to a group until they leave the window, at the window's resolution."""
     part_ms = max(1, window_ms // PARTS_OF_WINDOW)
     until_ms = -(-now_ms // part_ms) * part_ms + window_ms
     group.used = [used for used in group.used if used[0] > now_ms]

@@ -1,7 +1,7 @@
-"""Maxima: what the jobs of a user, and of an account, may ask for and use; their operator writes them down.
+"""Define quotas: what the jobs of a user or an account may request and use, as the operator configures it.
 
-Some are of one job (its limit, priority and nodes) and of how many wait: what goes beyond is refused. The others are of
-what is under way, and of node-hours in a window: what goes beyond waits. docs/maxima.md has the rules.
+A job that exceeds a limit on one job (time limit, priority, nodes) or on waiting jobs is refused. A job that exceeds a
+limit on admitted jobs or on node-hours in a window waits. docs/maxima.md has the rules.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ HOUR_MS = 3_600_000
 USUAL_WINDOW_HOURS = 720.0
 
 MOST_NODE_S = 10**12
-"""A job counts as so many node-seconds at most (30,000 node-years): sums of them stay whole numbers of 64 bits."""
+"""Most node-seconds that a job counts with (30,000 node-years), so that sums fit 64-bit integers."""
 
 MOST_HOURS = MAX_TIME_MS / HOUR_MS
 
 
 class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the jobs of one user, or of one account, may ask for and use; what is left out has no maximum.
+    """The quota of one user or account; None: no limit.
 
     Attributes
     ----------
     limit_hours : float, optional
-        How long one job may run.
+        Longest wall time limit of a job.
     priority : float, optional
-        Of one job.
+        Highest priority of a job.
     nodes : int, optional
-        Of one job.
+        Most nodes of a job.
     waiting_jobs : int, optional
         Jobs that have not started, wherever they wait.
     running_jobs, running_nodes : int, optional
-        Jobs that are in the queue or run, and the nodes of these together.
+        Jobs that are queued or running, and the sum of their nodes.
     node_hours : float, optional
-        In the window: of jobs that ended in it, what they used; of those in the queue and running, what they may use.
+        Node-hours in the window: the real use of ended jobs, and the most that queued and running jobs can use.
     window_hours : float, optional
-        720, if left out.
+        Length of the window; None: 720.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise OptionError("priority", f"is {self.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}")
 
     def over(self, usual: Maximum) -> Maximum:
-        """Return these numbers, and the usual ones where none is given.
+        """Return this quota with the usual values for the fields that are None.
 
         Examples
         --------
@@ -85,22 +85,22 @@ class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def lets_wait(self) -> bool:
-        """Whether a job may have to wait for others because of it."""
+        """Whether this quota can make a job wait for other jobs."""
         return not (self.running_jobs is self.running_nodes is self.node_hours is None)
 
     @property
     def limit_ms(self) -> int:
-        """How long one job may run; if there is a maximum."""
+        """`limit_hours` in ms; only meaningful if it is set."""
         return math.floor((self.limit_hours or 0.0) * HOUR_MS)
 
     @property
     def node_s(self) -> int:
-        """Node-seconds in the window; if there is a maximum."""
+        """`node_hours` in node-seconds; only meaningful if it is set."""
         return math.floor((self.node_hours or 0.0) * 3600)
 
     @property
     def window_ms(self) -> int:
-        """The window of node-hours."""
+        """`window_hours` in ms, or the default."""
         return math.floor((self.window_hours or USUAL_WINDOW_HOURS) * HOUR_MS)
 
 
@@ -108,7 +108,7 @@ NO_MAXIMUM = Maximum()
 
 
 class Maxima(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The maxima of a grid, or of a site for its own users: for each user and account, and others for some by name."""
+    """The quotas of a grid, or of a site for its own users: defaults per user and account, and exceptions by name."""
 
     each_user: Maximum = NO_MAXIMUM
     each_account: Maximum = NO_MAXIMUM
@@ -116,7 +116,7 @@ class Maxima(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     accounts: dict[str, Maximum] = {}
 
     def of(self, kind: str, name: str) -> Maximum:
-        """Return what counts for a ``user`` or an ``account`` of this name.
+        """Return the quota of the ``user`` or ``account`` with this name.
 
         Examples
         --------
@@ -133,13 +133,13 @@ NO_MAXIMA = Maxima()
 
 
 class MaximaSet(msgspec.Struct, frozen=True, tag="MaximaSet"):
-    """The operator has set other maxima; they count for jobs that are handed in, or still wait for a maximum."""
+    """The operator has changed the quotas; they apply to new jobs and to jobs that wait for a quota."""
 
     maxima: Maxima
 
 
 def node_s_of(nodes: int, span_ms: int) -> int:
-    """Return the node-seconds of a job that has so many nodes for so long, rounded up; no more than `MOST_NODE_S`.
+    """Return the node-seconds of a job, rounded up; at most `MOST_NODE_S`.
 
     Examples
     --------
@@ -150,9 +150,9 @@ def node_s_of(nodes: int, span_ms: int) -> int:
 
 
 def beyond(maximum: Maximum, whose: str, request: JobRequest, unstarted: int) -> str | None:
-    """Return by how much a job goes beyond what may be asked for, and what would be right; None if it does not.
+    """Return which limit a submitted job exceeds, by how much, and what would be right; None if it exceeds none.
 
-    ``whose`` the maximum is, in words; so many of their jobs have not started.
+    ``whose`` is the holder of the quota in words, and ``unstarted`` the number of its jobs that have not started.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def beyond(maximum: Maximum, whose: str, request: JobRequest, unstarted: int) ->
 
 
 def hours_text(node_s: int) -> str:
-    """Return node-seconds in hours, as few digits as say it well.
+    """Return node-seconds in hours, with three digits below 1,000 hours.
 
     Examples
     --------

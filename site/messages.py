@@ -1,11 +1,11 @@
-"""What a site is told (events, in the past tense) and what it answers (commands, in the imperative).
+"""Define the messages of a site: events and reports in the past tense, commands and requests in the imperative.
 
-First what its core is told and what that commands, then the site contract: what a meta-scheduler may ask of any site,
-whatever discipline it runs, and what the site answers. Requests and answers travel in order and exactly once
-(`gridweave.site.channel`). A job that the grid places anew gets a new attempt number, so that what is said of an
-earlier attempt is never taken for the present one. The rules are in docs/contract.md.
+The first part has the events and commands of the scheduler. The second part is the site contract: the requests of a
+meta-scheduler to a site with any discipline, and the answers. Requests and answers arrive in order and exactly once
+(`gridweave.site.channel`). When the grid places a job again, it increments the attempt number, so a late message about
+an earlier attempt never affects the current one. The rules are in docs/contract.md.
 
-Last what a live site is told and answers besides, and what it and its machines tell each other, as bytes.
+The last part has the further messages of a live site, and those between the site and its machines, with their encoding.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ from gridweave.site.known_times import KnownTimes
 from gridweave.site.launch import ANYONE, Launch, NodeSharing, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
-# Messages hold no cycles, so the garbage collector need not look at them (``gc=False``).
+# No message contains a reference cycle, so the garbage collector can skip them (``gc=False``).
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag="JobSubmitted", gc=False):
     """A user, or the grid, has submitted a job to this site."""
 
     job: Job
-    now_or_never: bool = False  # whether the job is refused rather than queued if it does not start in this very pass
+    # whether to refuse the job, rather than queue it, if it cannot start in this scheduling pass
+    now_or_never: bool = False
 
 
 class JobFinished(msgspec.Struct, frozen=True, tag="JobFinished", gc=False):
-    """A job has left its nodes, by itself or killed."""
+    """A job has left its nodes, because it ended or was killed."""
 
     job_id: int
-    succeeded: bool = True  # whether it came to a good end of its own; what was killed, failed or was lost did not
-    ended_ms: int | None = None  # when its processes ended, which may be long ago; None: just now
+    succeeded: bool = True  # False if it was killed, failed or was lost
+    ended_ms: int | None = None  # when its processes ended, perhaps long ago; None: now
 
 
 class JobCancelled(msgspec.Struct, frozen=True, tag="JobCancelled", gc=False):
-    """A user wants a job no more, whether it waits or runs."""
+    """A user has cancelled a waiting or running job."""
 
     job_id: int
 
 
 class ReservationRequested(msgspec.Struct, frozen=True, tag="ReservationRequested", gc=False):
-    """A user has asked for nodes at a fixed time (Streit, section 3.1: a Fix-Time request)."""
+    """A user has requested nodes at a fixed time (Streit, section 3.1: a Fix-Time request)."""
 
     reservation_id: int
     start_ms: int
@@ -74,7 +75,7 @@ class ReservationRequested(msgspec.Struct, frozen=True, tag="ReservationRequeste
 
 
 def check_reservation(request: ReservationRequested) -> None:
-    """Raise InputError if a reservation can be none."""
+    """Raise InputError if a reservation request is invalid."""
     if not (
         0 <= request.reservation_id <= MAX_ID
         and 1 <= request.width <= MAX_WIDTH
@@ -88,7 +89,7 @@ def check_reservation(request: ReservationRequested) -> None:
 
 
 class ReservationCancelled(msgspec.Struct, frozen=True, tag="ReservationCancelled", gc=False):
-    """A user gives a reservation back, before it begins or while it lasts."""
+    """A user has cancelled a reservation, before its start or while it lasts."""
 
     reservation_id: int
 
@@ -97,33 +98,34 @@ AskState = Literal["waiting", "ready", "over", "refused", "cancelled"]
 
 
 class AskSeen(msgspec.Struct, frozen=True, gc=False):
-    """What has become of the nodes that a batch system was asked for on behalf of a job."""
+    """The state of the request that a site made to its batch system for the nodes of a job."""
 
     job_id: int
-    ask: int  # the number under which it was asked
-    # ``ready``: all nodes are there, and wait for the job; ``over``: they were given back, lost, or never came;
-    # ``refused``: the batch system will never give them; ``cancelled``: somebody cancelled that there.
+    ask: int  # the number of the request
+    # ``ready``: all nodes are available and wait for the job; ``over``: the nodes were returned or lost, or never came;
+    # ``refused``: the batch system will never provide them; ``cancelled``: somebody cancelled the request in the batch
+    # system.
     state: AskState
-    start_ms: int | None = None  # when they are expected, as the batch system says
+    start_ms: int | None = None  # when the batch system expects to provide the nodes
     reason: str = ""
-    # Whether it has looked at what waits, and has not given it its nodes; before that nothing is known of the start.
+    # Whether the batch system has considered the request and given it no nodes yet; before that, its start is unknown.
     is_put_off: bool = False
 
 
 class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
-    """The batch system that the nodes belong to has been looked at."""
+    """The state of the batch system has been read."""
 
-    nodes: int  # that run jobs, or could
-    longest_ms: int | None  # the longest time for which nodes are given; None: any
-    free_from: tuple[tuple[int, int], ...]  # from when on how many nodes nobody has, as is expected now; by the instant
+    nodes: int  # nodes in service
+    longest_ms: int | None  # the batch system's longest wall time limit; None: no limit
+    free_from: tuple[tuple[int, int], ...]  # (instant, number of nodes expected to be free from then on), ascending
     asks: tuple[AskSeen, ...] = ()
-    problem: str = ""  # why it does not answer; empty if it does
+    problem: str = ""  # why the batch system does not answer; empty if it does
 
 
 class ExperienceEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited", gc=False):
-    """An operator knows better how long jobs take."""
+    """An operator has corrected the run times that the site has recorded."""
 
-    times: tuple[KnownTimes, ...]  # in place of those of the same kind; those of 0 runs are forgotten
+    times: tuple[KnownTimes, ...]  # replace the times of the same kind; 0 runs: forget them
 
 
 Event = (
@@ -138,24 +140,24 @@ Event = (
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
-    """Start a job, now, on these nodes."""
+    """Start a job on these nodes now."""
 
     job_id: int
-    # Where jobs have parts of nodes, a node stands here once for each task on it.
+    # Where jobs get fractions of nodes, a node is listed once for each task on it.
     nodes: NodeIntervals
-    # The hardware threads that it has, counted through node by node, where nodes are shared; empty if all are its.
+    # The job's hardware threads, numbered across its nodes, where nodes are shared; empty: all threads of its nodes.
     threads: NodeIntervals = ()
 
 
 class ChangeRate(msgspec.Struct, frozen=True, tag="ChangeRate", gc=False):
-    """Expect a running job to go on at another rate, as who shares its nodes has changed."""
+    """Expect a running job to progress at another rate, because the jobs on its nodes have changed."""
 
     job_id: int
-    rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; that is also the rate at which every job starts
+    rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`, the rate of every job at its start
 
 
 class MoveJob(msgspec.Struct, frozen=True, tag="MoveJob", gc=False):
-    """Move a running job to other nodes: what it has done is saved, and it goes on there."""
+    """Move a running job to other nodes, where it continues from its checkpoint."""
 
     job_id: int
     nodes: NodeIntervals
@@ -163,51 +165,51 @@ class MoveJob(msgspec.Struct, frozen=True, tag="MoveJob", gc=False):
 
 
 class EvictJob(msgspec.Struct, frozen=True, tag="EvictJob", gc=False):
-    """Take a running job off its nodes, now; it is back in the queue, and starts again later."""
+    """Remove a running job from its nodes now and put it back in the queue."""
 
     job_id: int
-    keeps_work: bool  # whether it goes on from where it was, or begins from zero
-    by: int  # the job that has its nodes, or some of them
-    reason: str  # why, in one line
+    keeps_work: bool  # whether it continues from its checkpoint; otherwise it starts again from zero
+    by: int  # the job that gets some or all of its nodes
+    reason: str  # in one line
 
 
 class RequeueJob(msgspec.Struct, frozen=True, tag="RequeueJob", gc=False):
-    """Have a running job save what it has done and end; when that is reported it is lost, and runs again."""
+    """Have a running job write a checkpoint and end; its end is then reported as lost, and it runs again."""
 
     job_id: int
     reason: str
 
 
 class KillJob(msgspec.Struct, frozen=True, tag="KillJob", gc=False, repr_omit_defaults=True):
-    """End a running job; its nodes are free when it is reported as finished."""
+    """End a running job; its nodes are free when its end is reported."""
 
     job_id: int
     reason: str
-    at_once: bool = False  # whether it gets no time to end by itself
+    at_once: bool = False  # whether to skip the grace period
 
 
 class OpenFragment(msgspec.Struct, frozen=True, tag="OpenFragment", gc=False):
-    """Let the ranks of a fragment begin, which wait at their gate."""
+    """Let the ranks of a fragment, which wait at their gate, start."""
 
     job_id: int
 
 
 class RefuseJob(msgspec.Struct, frozen=True, tag="RefuseJob", gc=False):
-    """Tell the user that the site does not run a job, and why."""
+    """Notify the user that the site does not run a job, and why."""
 
     job_id: int
     reason: str
-    is_final: bool = False  # the job can never run here as it is
+    is_final: bool = False  # whether the job can never run here as submitted
 
 
 class AcceptReservation(msgspec.Struct, frozen=True, tag="AcceptReservation", gc=False):
-    """Tell the user that the nodes are reserved."""
+    """Notify the user that the nodes are reserved."""
 
     reservation_id: int
 
 
 class RefuseReservation(msgspec.Struct, frozen=True, tag="RefuseReservation", gc=False):
-    """Tell the user that the nodes are not free then, and when they are (``None``: never, and why)."""
+    """Notify the user that the nodes are not free at that time, and when they are; ``None``: never."""
 
     reservation_id: int
     reason: str
@@ -215,14 +217,14 @@ class RefuseReservation(msgspec.Struct, frozen=True, tag="RefuseReservation", gc
 
 
 class OpenReservation(msgspec.Struct, frozen=True, tag="OpenReservation", gc=False):
-    """Hand these nodes to the holder of a reservation, now."""
+    """Give these nodes to the holder of a reservation now."""
 
     reservation_id: int
     nodes: NodeIntervals
 
 
 class CloseReservation(msgspec.Struct, frozen=True, tag="CloseReservation", gc=False):
-    """Take the nodes of a reservation back, now."""
+    """Take back the nodes of a reservation now."""
 
     reservation_id: int
 
@@ -244,55 +246,56 @@ Command = (
 
 
 class OfAttempt(msgspec.Struct, frozen=True, gc=False):
-    """What is said of an attempt of a job of the grid."""
+    """Base of the messages about one attempt of a grid job."""
 
     job_id: int
     attempt: int
 
 
 class RequestQuote(msgspec.Struct, frozen=True, tag="RequestQuote", gc=False):
-    """Ask when these nodes could be had for so long, if asked for now."""
+    """Ask for the earliest start of ``width`` nodes for ``length_ms``, if requested now."""
 
     quote_id: int
     width: int
     length_ms: int
-    # What the job needs beside nodes: a site whose nodes are shared then says whether it could share some.
+    # The job's needs on its nodes; a site whose nodes are shared then answers whether the job could share some.
     resources: Resources | None = None
-    job_id: int | None = None  # for which job
-    user: str = ""  # whose job; who knows names fills that in
-    # The job itself, for which the site then says how long it expects it to take, and when its nodes come free.
+    job_id: int | None = None
+    user: str = ""  # the job's user; filled in where user names are available
+    # The job itself; the answer then has its expected run time, and the times at which nodes become free.
     job: Job | None = None
-    wants_ready: bool = True  # whether, if it has the job, it is to say when its nodes come free
-    assumed: Resources | None = None  # as in `Job`
+    wants_ready: bool = True  # whether the answer to a request with a job includes the times at which nodes become free
+    assumed: Resources | None = None  # see `Job`
 
 
 class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_omit_defaults=True):
-    """Ask for nodes for a fragment of a job, now or never."""
+    """Ask for the nodes of a fragment of a job; refused if they are not free now."""
 
-    width: int  # nodes of the fragment
-    length_ms: int  # how long it will run at most, from its start on
-    # The agreed start. Until then the nodes wait to be committed; their lease ends with that instant. None: it is the
-    # only fragment, so nothing is to be agreed on: it starts as soon as it is granted.
+    width: int  # number of nodes of the fragment
+    length_ms: int  # wall time limit, from the start of the fragment
+    # The agreed start, at which the lease ends unless the nodes were committed. None: this is the only fragment, so no
+    # start has to be agreed on, and it starts as soon as it is granted.
     start_ms: int | None = None
-    # What else a site's queue goes by, of a job of which the site has been told; the grid leaves it out.
+    # The job's other attributes that the order of the site's queue depends on, if the site needs them; the grid omits
+    # them otherwise.
     job: Job | None = None
-    evictions: int = 0  # how often the job has been evicted
-    # Not now or never: the fragment waits in the queue of the site, and keeps the nodes that it gets there until all
-    # other sites have theirs. ``start_ms`` is when that lease ends, if it is not renewed.
+    evictions: int = 0  # number of earlier evictions of the job
+    # Whether the fragment may wait in the site's queue. It then keeps the nodes that it gets until all other sites have
+    # theirs; ``start_ms`` is the end of that lease, unless it is renewed.
     ahead: bool = False
-    # Now, on nodes that others use, if the job takes at most so many times as long as alone; None: on nodes of its own.
+    # Start now on nodes of other jobs if the slowdown is at most this factor; None: use free nodes only.
     beside: float | None = None
 
 
 class CommitNodes(OfAttempt, frozen=True, tag="CommitNodes", gc=False, repr_omit_defaults=True):
-    """Start the fragment at the agreed instant: all sites have reserved their nodes."""
+    """Start the fragment at the agreed time; all sites have reserved their nodes."""
 
-    rendezvous: str = ""  # where the ranks of a live job find each other, as in `Launch`
-    start_ms: int | None = None  # the agreed instant, of nodes that were reserved ahead
+    rendezvous: str = ""  # where the ranks of a live job connect to each other; see `Launch`
+    start_ms: int | None = None  # the agreed start, if the nodes were reserved ahead
 
 
 class ReleaseNodes(OfAttempt, frozen=True, tag="ReleaseNodes", gc=False):
-    """Give the nodes back: some other site did not grant its part."""
+    """Release the reserved nodes; another site did not grant its fragment."""
 
 
 class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
@@ -300,30 +303,30 @@ class EnqueueJob(msgspec.Struct, frozen=True, tag="EnqueueJob", gc=False):
 
     job: Job
     attempt: int
-    # If the job still waits after that instant, and the lease has not been renewed, the site withdraws it by itself.
+    # The site withdraws the job if it still waits after this instant and the lease was not renewed.
     lease_until_ms: int
 
 
 class WithdrawJob(OfAttempt, frozen=True, tag="WithdrawJob", gc=False):
-    """Take a delegated job back if it still waits; if it has started, the site has said so already."""
+    """Remove a delegated job from the site's queue; no effect if the job has already started."""
 
 
 class CancelJob(OfAttempt, frozen=True, tag="CancelJob", gc=False):
-    """End whatever the site has of a job: a wait, reserved nodes, or a run."""
+    """Cancel a job at this site, whether it waits, has reserved nodes, or runs."""
 
 
 class RenewLeases(msgspec.Struct, frozen=True, tag="RenewLeases", gc=False):
-    """Let the delegated jobs wait on, until this instant at least."""
+    """Extend the leases of the waiting delegated jobs to this instant at least."""
 
     until_ms: int
 
 
 class DrainSite(msgspec.Struct, frozen=True, tag="DrainSite", gc=False):
-    """Take in nothing new for the grid until told otherwise; what runs or waits goes on."""
+    """Accept no new jobs from the grid until `ResumeSite`; waiting and running jobs are not affected."""
 
 
 class ResumeSite(msgspec.Struct, frozen=True, tag="ResumeSite", gc=False):
-    """Take in jobs of the grid again."""
+    """Accept jobs from the grid again."""
 
 
 Request = (
@@ -341,108 +344,111 @@ Request = (
 
 
 Cause = Literal["", "user", "job", "never"]
-"""Of a refusal: ``user`` if the site takes no job of that user, and ``never`` if it can never run this job, neither of
-which any wait changes; ``job`` if it had taken the job and will not have it after all, as its batch system cancels it;
-otherwise what it has now."""
+"""Cause of a refusal.
+
+``user``: the site accepts no job of that user; ``never``: the site can never run this job; ``job``: the site had
+accepted the job and gives it up, because its batch system cancelled it. Empty: the current load or state of the site,
+which can change.
+"""
 
 
 class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
-    """When the nodes could be had."""
+    """The answer to `RequestQuote`."""
 
     quote_id: int
-    free: int  # nodes that the grid may have now, one node each for this length
-    start_ms: int | None  # the earliest start, by estimates; None if there is none, for the given reason
+    free: int  # nodes that the grid can have now for this length
+    start_ms: int | None  # the earliest start by estimates; None: no start, because of ``reason``
     reason: str = ""
-    # The job could start now on nodes that others use, and would take so many times as long.
+    # Slowdown factor if the job started now on nodes of other jobs; None: it cannot.
     slowdown: float | None = None
-    cause: Cause = ""  # of a refusal
-    takes_parts: bool = True  # of a job on several sites
-    # Nodes for this length that the site has asked its batch system for, and that nothing which waits there needs; and
+    cause: Cause = ""
+    takes_parts: bool = True  # whether the site accepts fragments of multi-site jobs
+    # Nodes for this length that the site has requested from its batch system and that no waiting job there needs, and
     # when the last of them is expected.
     coming: int = 0
     coming_ms: int | None = None
-    # Only if the job itself was told: how long it is expected to take from its start on, on how many nodes. And if that
-    # is wanted: from when on how many nodes have nothing to run, by the instant; and how many jobs wait there that are
-    # not the grid's.
+    # Only for a request with a job: its expected run time, its number of nodes, the (instant, number of nodes) pairs at
+    # which nodes become idle if ``wants_ready``, and how many jobs of the site's own users wait.
     length_ms: int | None = None
     nodes: int | None = None
     ready: tuple[tuple[int, int], ...] = ()
     queued: int = 0
-    evicts: bool = False  # whether it would start now on nodes of jobs that are evicted for it
-    beside: tuple[int, ...] = ()  # which jobs are on the nodes that it could share
+    evicts: bool = False  # whether it would start now by evicting other jobs
+    beside: tuple[int, ...] = ()  # the jobs on the nodes that it could share
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):
-    """The nodes are reserved, until the agreed start at most."""
+    """The nodes are reserved, at most until the agreed start."""
 
-    # Where the ranks of a live job could find each other (as in `Launch`), if the first of them is here.
+    # Where the ranks of a live job can connect to each other (see `Launch`), if the first rank is at this site.
     rendezvous: str = ""
 
 
 class Refused(OfAttempt, frozen=True, tag="Refused", gc=False):
-    """The site has not taken in a fragment or a job, and why."""
+    """The site has refused a fragment or a job."""
 
     reason: str
     cause: Cause = ""
 
 
 class LeaseEnded(OfAttempt, frozen=True, tag="LeaseEnded", gc=False, repr_omit_defaults=True):
-    """Reserved nodes were released, or not committed in time, or others have them; the job does not."""
+    """Reserved nodes were released, not committed in time, or given to another job; the fragment ends."""
 
-    evicted: str = ""  # for which job, and why, if others were given the nodes
+    evicted: str = ""  # for an eviction: which job gets the nodes, and why
 
 
 class Enqueued(OfAttempt, frozen=True, tag="Enqueued", gc=False, repr_omit_defaults=True):
-    """A delegated job waits in the site's queue: it did not start at once; said again when it is to start later still.
+    """A delegated job did not start at once and waits in the site's queue; sent again if its start moves later.
 
-    Where a batch system gives the nodes, that is known when it has looked at the job.
+    If a batch system provides the nodes, the expected start is known only after the batch system has considered the
+    job.
     """
 
-    start_ms: int | None = None  # when it is expected to start, if the site knows that already
+    start_ms: int | None = None  # the expected start, if already known
 
 
 class Withdrawn(OfAttempt, frozen=True, tag="Withdrawn", gc=False):
-    """A delegated job waits here no longer: it was taken back, cancelled, or its lease has ended."""
+    """A delegated job was withdrawn or cancelled, or its lease has ended; it does not wait here any more."""
 
 
 class Started(OfAttempt, frozen=True, tag="Started", gc=False):
-    """A fragment, or a delegated job, has started."""
+    """A fragment or a delegated job has started."""
 
     start_ms: int
 
 
 class Ended(OfAttempt, frozen=True, tag="Ended", gc=False, repr_omit_defaults=True):
-    """A fragment, or a delegated job, has left its nodes."""
+    """A fragment or a delegated job has left its nodes."""
 
     end_ms: int
-    # ``finished`` by itself; ``failed``: by itself, and its program says that it went wrong; ``limit``: killed at its
-    # limit; ``cancelled``; ``unmet``: its other fragments did not come; ``lost``: the site failed, or it was evicted.
+    # ``finished``; ``failed``: the program reported an error; ``limit``: killed at its limit; ``cancelled``; ``unmet``:
+    # the other fragments did not start; ``lost``: the site failed, or the job was evicted.
     outcome: str
-    evicted: str = ""  # for which job, and why, if others were given its nodes
+    evicted: str = ""  # for an eviction: which job gets the nodes, and why
 
 
 class TakesUsers(msgspec.Struct, frozen=True, tag="TakesUsers"):
-    """The site takes jobs of these users from now on, whoever asks it."""
+    """The set of users whose jobs the site accepts has changed."""
 
     users: TakenUsers
 
 
 class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
-    """What the grid may have of the site has changed by what is not the grid's."""
+    """The capacity that the grid can use at the site has changed, for a reason other than the grid's own jobs."""
 
-    # Of the nodes that the owner lets the grid have, those that it cannot have now even if it held none; below 0 where
-    # jobs of the grid share nodes, and so take fewer than they are wide.
+    # How many nodes of the grid's share are unavailable even if the grid used none. Negative where grid jobs share
+    # nodes and so occupy fewer nodes than the sum of their widths.
     others: int
-    free: int  # nodes that a job of the grid may have now
-    closed: str = ""  # why the site takes in nothing new for the grid, as it is drained; empty if it does
-    longest_ms: int | None = None  # the longest estimate of a job that it can ever run; None: any
+    free: int  # nodes that a grid job can have now
+    closed: str = ""  # why the site accepts no new grid jobs, e.g. it is drained; empty if it does
+    longest_ms: int | None = None  # the longest estimate that the site accepts; None: no limit
 
 
 class RunsLate(OfAttempt, frozen=True, tag="RunsLate", gc=False):
-    """A fragment still runs at its end by estimate, as something slows it; said again whenever its rate changes."""
+    """A fragment runs beyond its estimated end because it was slowed; sent again whenever its rate changes."""
 
-    left: int  # of its work by its estimate (`gridweave.site.kernels.work`), as of ``since_ms``
-    rate: int  # at which it has been done since then, in units of `gridweave.site.kernels.work.RATE_ONE`
+    left: int  # remaining work by the estimate (`gridweave.site.kernels.work`) at ``since_ms``
+    rate: int  # rate since then, in units of `gridweave.site.kernels.work.RATE_ONE`
     since_ms: int
 
 
@@ -456,9 +462,9 @@ class ToGrid(msgspec.Struct, frozen=True, tag="ToGrid", gc=False):
 
 
 class SiteShut(msgspec.Struct, frozen=True, tag="SiteShut", gc=False):
-    """The site can start nothing for now: it takes in nothing new for the grid until `SiteOpened`."""
+    """The site cannot start jobs now; it accepts no new grid jobs until `SiteOpened`."""
 
-    reason: str  # in one line; the grid is told it
+    reason: str  # in one line; also sent to the grid
 
 
 class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
@@ -466,64 +472,64 @@ class SiteOpened(msgspec.Struct, frozen=True, tag="SiteOpened", gc=False):
 
 
 class FragmentReady(OfAttempt, frozen=True, tag="FragmentReady", gc=False):
-    """All ranks of a fragment wait at their gate, on all machines of the site."""
+    """All ranks of a fragment, on all machines of the site, wait at their gate."""
 
 
 class OpenGate(OfAttempt, frozen=True, tag="OpenGate", gc=False):
-    """Let the ranks of a fragment begin: those of all others are ready, too."""
+    """Let the ranks of a fragment start; the ranks of all other fragments are ready, too."""
 
-    by_ms: int  # later than that the others have given up
+    by_ms: int  # deadline: the other fragments give up after it
 
 
 class FragmentOpened(OfAttempt, frozen=True, tag="FragmentOpened", gc=False):
-    """All ranks of a fragment have begun."""
+    """All ranks of a fragment have started to run."""
 
 
 class FragmentEnding(OfAttempt, frozen=True, tag="FragmentEnding", gc=False):
-    """A fragment has reached its limit: its ranks were told to end, and have their time for that."""
+    """A fragment has reached its limit; its ranks were told to exit and are in their grace period."""
 
 
 class NodesShared(OfAttempt, frozen=True, tag="NodesShared"):
-    """Others have come to the nodes of a job that shares them, or have left; said once more when it has ended."""
+    """The jobs that share nodes with this job have changed; sent a last time when the job has ended."""
 
     sharing: NodeSharing
 
 
 class FragmentsMet(OfAttempt, frozen=True, tag="FragmentsMet", gc=False):
-    """All fragments of a job have started and found each other; now it runs."""
+    """All fragments of a job have started and connected to each other; the job runs."""
 
 
 class KillFragment(OfAttempt, frozen=True, tag="KillFragment", gc=False):
-    """End the ranks of a fragment at once, without the time that they have otherwise; it is cancelled, too."""
+    """Cancel a fragment and end its ranks at once, without a grace period."""
 
 
 class SignalFragment(OfAttempt, frozen=True, tag="SignalFragment", gc=False):
-    """Send the ranks of a fragment a signal, if they run."""
+    """Send a signal to the ranks of a fragment, if they run."""
 
     signal: SignalName
 
 
 class RequeueFragment(OfAttempt, frozen=True, tag="RequeueFragment", gc=False):
-    """Have the ranks of a fragment save what they have done and end; it is lost, so that the job runs again."""
+    """Have the ranks of a fragment write a checkpoint and exit; the fragment is then lost and the job runs again."""
 
     reason: str  # in one line
 
 
 class RateMeasured(OfAttempt, frozen=True, tag="RateMeasured", gc=False):
-    """The fragments of a job go on at another rate: what they send has other links, or more company there."""
+    """The fragments of a job progress at another rate, because the links or their load have changed."""
 
-    rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; 0 if they stand still
-    # Of its work by its estimate, where that is not what was left of it at the rates told so far: it has gone on to
-    # something else, as from fetching data to working.
+    rate: int  # in units of `gridweave.site.kernels.work.RATE_ONE`; 0: no progress
+    # Remaining work by the estimate, if it does not follow from the rates sent so far: the job has entered another
+    # phase, e.g. from transferring data to computing.
     left: int | None = None
 
 
 class SiteRestarted(msgspec.Struct, frozen=True, tag="SiteRestarted", gc=False):
-    """The site has failed and come back: what ran is lost, what waited still waits."""
+    """The site has failed and restarted: running jobs are lost, waiting jobs still wait."""
 
 
 LOCAL = "127.0.0.1"
-"""By which a machine is reached that has not said how."""
+"""Address of a machine that has not reported a host."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -536,8 +542,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str  # unique within the site
-    nodes: int  # how many nodes of the site it is, >= 1
-    ports: tuple[int, int] = (0, 0)  # half-open range of ports at which the ranks of jobs may meet; empty: none
+    nodes: int  # number of the site's nodes on this machine, >= 1
+    ports: tuple[int, int] = (0, 0)  # half-open range of ports for the rendezvous of ranks; empty: none
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -550,30 +556,30 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserSubmitted(msgspec.Struct, frozen=True, tag="UserSubmitted"):
-    """A user has handed in a job, to a site or to the grid."""
+    """A user has submitted a job, to a site or to the grid."""
 
     key: str
     request: JobRequest
-    origin: str = ""  # who asked, and with which request; it is told in the story
-    past: tuple[Past, ...] = ()  # what the journal knows of the jobs that it waits for and that are over
+    origin: str = ""  # the user and the request, for the job's history
+    past: tuple[Past, ...] = ()  # state of ended jobs that it depends on, from the journal
 
 
 class Wish(msgspec.Struct, frozen=True, tag="Wish"):
-    """A user wants something of jobs: of a site's own, or of the grid's."""
+    """A user's action on jobs of a site or of the grid."""
 
-    kind: WishKind  # see `WishKind`
+    kind: WishKind
     job_ids: tuple[int, ...]
-    origin: str = ""  # who asked, and with which request; it is told in the stories
-    signal: SignalName | None = None  # which one, if it is to be sent one
+    origin: str = ""  # the user and the request, for the jobs' histories
+    signal: SignalName | None = None  # the signal, for the action ``signal``
 
     @property
     def why_requeued(self) -> str:
-        """Why a job is begun anew that somebody wants requeued, for its story."""
+        """The reason for the history of a job that a user requeues."""
         return "requeued by wish" + (f", by {self.origin}" if self.origin else "")
 
 
 class OfRun(msgspec.Struct, frozen=True):
-    """What a site and a machine tell each other of what the machine has of an attempt of a job."""
+    """Base of the messages between a site and a machine about one attempt of a job on that machine."""
 
     machine: str
     job_id: int
@@ -581,68 +587,68 @@ class OfRun(msgspec.Struct, frozen=True):
 
 
 class RunReady(OfRun, frozen=True, tag="RunReady"):
-    """The ranks of a machine's part of a job wait at their gate."""
+    """The ranks of a job on a machine wait at their gate."""
 
 
 class RunStarted(OfRun, frozen=True, tag="RunStarted"):
-    """A machine runs its part of a job."""
+    """The ranks of a job on a machine have started."""
 
 
 class RunEnded(OfRun, frozen=True, tag="RunEnded"):
-    """A machine runs nothing of a job any more."""
+    """No process of a job is left on a machine."""
 
-    outcome: Outcome  # ``lost``: nobody knows how that came
+    outcome: Outcome  # ``lost``: for an unknown reason
     reason: str = ""
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
-    has_run: bool = True  # whether it may have run; if not, it certainly has not
-    elements: tuple[Element, ...] = ()  # of a packed array: those that ended
-    interrupted: tuple[int, ...] = ()  # ... and those that were begun, and did not end
-    ran_ms: Ran = None  # from when to when its processes ran; None if none did, or nobody knows
+    has_run: bool = True  # False if it certainly never ran
+    elements: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
+    interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
+    ran_ms: Ran = None  # first and last instant of its processes; None: none ran, or unknown
 
 
 class RunDelayed(OfRun, frozen=True, tag="RunDelayed"):
-    """A machine cannot start its part of a job now; what it is asked again once it has room it starts."""
+    """A machine cannot start its ranks of a job now; it starts them if asked again when it has capacity."""
 
     reason: str
 
 
 class MachineReady(msgspec.Struct, frozen=True, tag="MachineReady"):
-    """A machine that could not start anything can again."""
+    """A machine that could start nothing can start jobs again."""
 
     machine: str
 
 
 class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
-    """A machine is there, for the first time or again; it is asked what it still knows (`ConfirmRun`)."""
+    """A machine has connected or reconnected; the site then confirms the machine's runs (`ConfirmRun`)."""
 
     machine: str
-    host: str  # by which other machines reach it
-    users: TakenUsers = ANYONE  # of whom it starts jobs
-    secret: str = ""  # from which follow the keys of the jobs whose ranks meet there; empty: they have none
+    host: str  # its address for other machines
+    users: TakenUsers = ANYONE  # the users whose jobs it accepts
+    secret: str = ""  # source of the keys for the rendezvous of ranks on this machine; empty: no keys
 
 
 class MachineTakes(msgspec.Struct, frozen=True, tag="MachineTakes"):
-    """A machine starts jobs of these users from now on."""
+    """The set of users whose jobs a machine accepts has changed."""
 
     machine: str
     users: TakenUsers
 
 
 class MachineForgotten(msgspec.Struct, frozen=True, tag="MachineForgotten"):
-    """The operator says that a machine will not come back: what it ran is lost."""
+    """The operator reports that a machine will not come back; its jobs are lost."""
 
     machine: str
 
 
 class Probed(msgspec.Struct, frozen=True, tag="Probed"):
-    """A site has measured the way to another."""
+    """A site has measured the link to another site."""
 
     origin: str
     target: str
     at_ms: int
     round_trips_ms: tuple[float, ...]
-    # 0 if that was not measured.
+    # 0: not measured.
     there_bps: float = 0.0
     back_bps: float = 0.0
 
@@ -670,59 +676,59 @@ LiveSiteEvent = (
     | ExperienceEdited
     | SettingsChanged
 )
-"""What a live site is told."""
+"""The events of a live site."""
 
 GridMessage = Request | DescribeJob | OpenGate | FragmentsMet | KillFragment | SignalFragment | RequeueFragment
-"""What the grid tells a site."""
+"""The messages from the grid to a site."""
 
 SiteMessage = Answer | FragmentReport | FragmentReady | FragmentOpened | FragmentEnding | TakesUsers | NodesShared
-"""What a site tells the grid."""
+"""The messages from a site to the grid."""
 
 
 class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
-    """Have a machine run its part of a job; all times are the site's."""
+    """Have a machine start its ranks of a job; all times are by the site's clock."""
 
     machine: str
-    launch: Launch  # the hardware threads of its ranks are counted from 0 on each node
-    slots: tuple[int, ...]  # the node of that machine, from 0, that each rank runs on
+    launch: Launch  # hardware threads are numbered from 0 on each node
+    slots: tuple[int, ...]  # the node of each rank, numbered from 0 on the machine
 
 
 class ConfirmRun(OfRun, frozen=True, tag="ConfirmRun"):
-    """Have a machine that was away say that it runs its part of a job, or that it knows nothing of it any more."""
+    """Have a reconnected machine report whether it still has this run."""
 
 
 class EndRun(OfRun, frozen=True, tag="EndRun", repr_omit_defaults=True):
-    """Have a machine end its part of a job."""
+    """Have a machine end its ranks of a job."""
 
     reason: str
-    at_once: bool = False  # whether its ranks get no time to end by themselves
-    saves: bool = False  # whether they are sent the signal at which they save what they have done, in place of TERM
+    at_once: bool = False  # whether to skip the grace period
+    saves: bool = False  # whether to send the checkpoint signal in place of TERM
 
 
 class OpenRun(OfRun, frozen=True, tag="OpenRun"):
-    """Have a machine let the ranks of its part of a job begin, which wait at their gate."""
+    """Have a machine let its ranks of a job, which wait at their gate, start."""
 
 
 class KeepRun(OfRun, frozen=True, tag="KeepRun"):
-    """Have a machine not end its part of a job for being alone: the grid is being told that all of this site runs."""
+    """Have a machine keep its ranks running past ``alone_ms``: the grid is being notified that the fragment runs."""
 
 
 class PaceRun(OfRun, frozen=True, tag="PaceRun", repr_omit_defaults=True):
-    """Have a machine let its part of a job stand still, or go on."""
+    """Have a machine pause, resume or slow its ranks of a job."""
 
     runs: bool
-    at_ms: int = 0  # at which instant, the same for all machines of the job; one that has passed is now
-    speed: float = 1.0  # at which part of its full speed it works while it runs
+    at_ms: int = 0  # when, the same instant on all machines of the job; in the past: now
+    speed: float = 1.0  # fraction of full speed while it is not paused
 
 
 class SignalRun(OfRun, frozen=True, tag="SignalRun"):
-    """Have a machine send the ranks of its part of a job a signal; one that is away then sends none."""
+    """Have a machine send a signal to its ranks of a job; a disconnected machine never sends it."""
 
     signal: SignalName
 
 
 class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
-    """Have a machine that could not start anything say so when it can."""
+    """Have a machine that could start nothing report when it can."""
 
     machine: str
 
@@ -748,10 +754,10 @@ LiveSiteCommand = (
 )
 
 Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | PaceRun | SignalRun | LookForRoom
-"""What a site tells a machine."""
+"""The messages from a site to a machine."""
 
 Report = RunReady | RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined | MachineTakes
-"""What a machine tells its site."""
+"""The messages from a machine to its site."""
 
 
 ENCODER = msgspec.msgpack.Encoder()

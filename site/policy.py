@@ -1,4 +1,4 @@
-"""How a site schedules, as its operator writes it down: the names, their checks, and what compiled code makes of it."""
+"""Define the scheduling policy of a site as its operator configures it, check it, and convert it for compiled code."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ DAY_MS = 24 * 3600 * 1000
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 BACKFILLS = {"queue": ("easy", "none", "conservative", "slack"), "planning": ("easy", "none")}
-"""Discipline to the backfilling that it knows, the default first."""
+"""The backfilling methods of each discipline, the default first."""
 
 CHOICES = ("first-fit", "best-fit")
 
 DEFAULT_SLACK = 0.5
 
 MAX_SLACK = 10_000
-"""No product of slack and estimate is to leave int64."""
+"""Keeps the product of slack and estimate within int64."""
 
 MAX_CAP = 10**9
 
 MAX_LIMITS = 62
-"""Limits that a site may have: one bit of an int64 each."""
+"""Most limits of a site: one bit of an int64 each."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of every week, in the site's local time.
+    """A recurring period of the week, in the site's local time.
 
     Attributes
     ----------
     days : tuple of int
         Days on which the window opens, Monday is 0.
     from_ms, to_ms : int
-        Milliseconds of the day; ``to_ms`` itself is outside. If it is not after ``from_ms``, the window ends on
-        the next day.
+        Milliseconds since midnight; ``to_ms`` is exclusive. If it is not after ``from_ms``, the window ends on the next
+        day.
     """
 
     days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
@@ -59,22 +59,23 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """What some jobs may not do on a planning site (docs/disciplines.md, "Limits"; Streit, section 3.1.2).
+    """A restriction on some jobs at a planning site (docs/disciplines.md, "Limits"; Streit, section 3.1.2).
 
-    The limit applies to jobs that are wider, longer and of the user named, as far as these are given.
+    It applies to jobs that are wider than `wider_than`, longer than `longer_than_ms`, and of this user, where these are
+    set. Exactly one of `window`, `max_nodes` and `max_jobs` is set.
 
     Attributes
     ----------
     wider_than : int
-        Nodes.
+        Number of nodes.
     longer_than_ms : int
         Estimate.
     window : Window, optional
-        Such a job does not start within the window. Excludes the two below.
+        Such jobs do not start within the window.
     max_nodes : int, optional
-        Nodes that such jobs may hold together at any time.
+        Most nodes that all such jobs hold together at any time.
     max_jobs : int, optional
-        Such jobs that may run at any time.
+        Most such jobs that run at any time.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The limit in a few words, as the command reads them; they tell apart any two.
+        """The limit as short text in the syntax of the command line; any two limits differ in it.
 
         Examples
         --------
@@ -132,7 +133,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     def applies_to(
         self, *, width: npt.ArrayLike, estimate_ms: npt.ArrayLike, user: npt.ArrayLike | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Return whether a job, or each of several, falls under the limit; one for a user needs to know that."""
+        """Return whether the limit applies to a job, or to each of several; a limit for one user needs ``user``."""
         wide = np.asarray(width) > self.wider_than
         long = np.asarray(estimate_ms) > self.longer_than_ms
         whose = self.user is None or (user is not None and np.asarray(user) == self.user)
@@ -140,7 +141,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site schedules.
+    """The scheduling policy of a site.
 
     Attributes
     ----------
@@ -151,11 +152,12 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
     backfill : str
         For a queue ``easy``, ``none``, ``conservative`` or ``slack``; for planning ``easy`` (implicit) or ``none``.
     choice : str
-        Which backfill candidate is taken: ``first-fit`` or ``best-fit`` (EASY and slack).
+        How to choose a backfill candidate: ``first-fit`` or ``best-fit`` (EASY and slack).
     slack : float
-        For ``slack``: by which part of its estimate a head may be held back, >= 0.
+        For ``slack``: how far a head can be delayed, as a fraction of its estimate, >= 0.
     aging_ms : float
-        For the order ``priority``: the waiting time that one level is worth, > 0; infinite for no aging.
+        For the order ``priority``: the waiting time in ms that raises the priority by one level, > 0; infinite: no
+        aging.
     limits : tuple of Limit
         For planning.
 
@@ -196,7 +198,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call this policy; it tells apart any two that schedule differently.
+        """The name of the policy in tables and plots; two policies that schedule differently have different labels.
 
         Examples
         --------
@@ -217,22 +219,22 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def makes_plan(self) -> bool:
-        """Whether a site under this policy keeps a plan of promised starts."""
+        """Whether a site with this policy keeps a plan of promised starts."""
         return self.discipline == "planning" or self.backfill == "conservative"
 
     @property
     def keeps_promises(self) -> bool:
-        """Whether a start that a job has been promised can only become earlier while no job goes ahead of it."""
+        """Whether a promised start can only become earlier, unless another job moves ahead in the queue."""
         return self.discipline == "queue" and (self.backfill != "slack" or self.slack == 0)
 
     @property
     def codes(self) -> QueueCodes:
-        """The policy of a queue without promises, as compiled code reads it."""
+        """The policy of a queue without promises, in the form for compiled code."""
         slack = float(self.slack) if self.backfill == "slack" else 0.0
         return QueueCodes(self.backfill != "none", self.choice == "best-fit", slack)
 
     def rules(self, plan: Plan | None, limits: LimitArrays | None) -> SiteRules:
-        """Return what compiled code plays a site by under this policy; there is a plan if it `makes_plan`."""
+        """Return the rules of this policy for compiled code; a plan is needed if it `makes_plan`."""
         if plan is None:
             return QueueRules(self.codes)
         if limits is None:
@@ -240,17 +242,17 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return PlanRules(plan, limits, self.backfill != "none")
 
     def profile_totals(self, nodes: int) -> npt.NDArray[np.int64]:
-        """Return what each availability profile of a plan has when nothing runs: the nodes, then each cap."""
+        """Return the capacity of each availability profile of a plan: the nodes, then the cap of each limit."""
         caps = [limit.max_nodes or limit.max_jobs or 0 for limit in self.limits if limit.window is None]
         return np.array([nodes, *caps], np.int64)
 
     @property
     def has_windows(self) -> bool:
-        """Whether some limit depends on the local time of the week."""
+        """Whether a limit depends on the local time of the week."""
         return any(limit.window is not None for limit in self.limits)
 
     def limit_arrays(self, *, week: WeekClock = FROM_MONDAY) -> LimitArrays | None:
-        """Return the limits as compiled code reads them; None for a queue, which keeps none."""
+        """Return the limits in the form for compiled code; None for a queue, which has no limits."""
         if self.discipline != "planning":
             return None
         windows = [
@@ -281,7 +283,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return masks
 
     def why_never(self, nodes: int, *, width: int, limits: int) -> str | None:
-        """Return why a job under these limits, a bit mask, could never start on a site, or None if it could."""
+        """Return why a job could never start on a site, or None; ``limits`` is the bit mask of its limits."""
         if width > nodes:
             return f"it needs {width} nodes and the site has {nodes}"
         for k, limit in enumerate(self.limits):
@@ -294,7 +296,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _number(value: float) -> str:
-    """Return a number in as few digits as tell it from every other."""
+    """Return the shortest text that identifies a number exactly."""
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
@@ -304,7 +306,7 @@ def _time_of_day(of_day_ms: int) -> str:
 
 
 def window_spans(window: Window) -> list[tuple[int, int]]:
-    """Return a window as spans of the week that do not run over its end."""
+    """Return a window as spans of the week, split at the end of the week."""
     spans = []
     for day in sorted(set(window.days)):
         start_ms = day * DAY_MS + window.from_ms

@@ -1,9 +1,9 @@
-"""The state of a core as plain typed data, and as bytes: what a journal keeps, so that a core goes on where it stood.
+"""Convert the state of a scheduler to plain typed data and to bytes, which a journal stores for recovery.
 
-Every core has ``state()``, which returns a `CoreState` of its own kind, and ``restore(state)``, by which a fresh core
-of the same settings takes it in. A state holds numbers, texts, structs, tuples and dicts; arrays by the names of their
-columns (`arrays_state`), generators of chance by their numbers (`generator_state`), and the states of its parts. No
-name in the bytes is looked up. What a release may change of it says docs/journal.md, "Versions".
+Every core has ``state()``, which returns its own kind of `CoreState`, and ``restore(state)`` for a new core with the
+same settings. A state holds numbers, texts, structs, tuples and dicts; arrays as their columns by name
+(`arrays_state`), random number generators as numbers (`generator_state`), and the states of its parts. Decoding never
+looks up a name from the bytes. docs/journal.md, "Versions", says how a release may change a state.
 """
 
 from __future__ import annotations
@@ -20,64 +20,64 @@ from numpy.random import Generator
 
 from gridweave.errors import InputError
 
-_LEVEL = 1  # of compression: most of a state are zeros, which the quickest level finds as well
+_LEVEL = 1  # compression level: most of a state is zeros, which the fastest level compresses as well
 
 A = TypeVar("A", bound=NamedTuple)
 
 
 class CoreState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="state"):
-    """What a core knows; the tag of each kind says whose state it is, and in which version: ``tag="SiteCore 1"``."""
+    """Base of the states; the tag of each subclass is its owner and version: ``tag="SiteCore 1"``."""
 
 
 class HasState(Protocol):
-    """A core, or a part of one that may be another."""
+    """A core, or a replaceable part of one."""
 
     @property
     def state_type(self) -> Any:
-        """What `state` returns and `restore` takes: a `CoreState`.
+        """The type that `state` returns and `restore` accepts: a `CoreState`.
 
-        Or a union of several, of which older releases have written all but the last; or, where a part may be another,
-        `with_parts` of those parts.
+        Or a union, whose last member is the current type and whose others were written by older releases. Or
+        `with_parts`, if a part is replaceable.
         """
 
     def state(self) -> Any:
-        """Return what is known; it is to be encoded before the core goes on, with which it may share parts."""
+        """Return the state; it may share objects with the core, so encode it before the core continues."""
 
     def restore(self, state: Any) -> None:
-        """Take in what another of the same settings knew; this one is fresh, and keeps parts of the state."""
+        """Restore the state of a core with the same settings into this new one, which may keep objects of it."""
 
 
 def with_parts(kind: Any, *parts: HasState) -> Any:
-    """Return a generic `CoreState` of what these parts know."""
+    """Return the generic `CoreState` for these parts."""
     return kind[tuple(part.state_type for part in parts)]
 
 
 class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array, or a column of one."""
+    """An array, or one column of a structured array."""
 
-    dtype: str  # as numpy writes it, with the order of bytes: ``<i8``
+    dtype: str  # numpy's name with the byte order: ``<i8``
     shape: tuple[int, ...]
-    data: bytes  # in the order of C
+    data: bytes  # in C order
 
 
 Arrays = dict[str, ArrayState]
-"""Arrays and columns by their names; a column of ``jobs`` is ``jobs.width``."""
+"""Arrays and columns by name; column ``width`` of ``jobs`` is ``jobs.width``."""
 
 
 class GeneratorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a generator of chance stands."""
+    """The state of a random number generator."""
 
-    kind: str  # ``PCG64``, or another of the same numbers
-    # Of 128 bits, as hexadecimal digits.
+    kind: str  # ``PCG64``, or a generator with the same state fields
+    # 128-bit integers in hexadecimal.
     state: str
     increment: str
-    # The half of a number that was not given out yet.
+    # The buffered half of a 64-bit number.
     has_uint32: int
     uinteger: int
 
 
 def arrays_state(arrays: NamedTuple) -> Arrays:
-    """Return the arrays of a named tuple, and of the named tuples within; what is no array is left out."""
+    """Return the arrays of a named tuple, including nested ones; values that are not arrays are omitted."""
     columns = _columns(arrays, "")
     return {name: ArrayState(array.dtype.str, array.shape, array.tobytes()) for name, array in columns}
 
@@ -94,7 +94,7 @@ def _columns(arrays: NamedTuple, prefix: str) -> Iterator[tuple[str, npt.NDArray
 
 
 def restored_arrays(fresh: A, kept: Arrays) -> A:
-    """Return the arrays that `arrays_state` was given, in their sizes; what was not kept is as in a fresh core."""
+    """Return the arrays from `arrays_state` in their stored sizes; arrays that were not stored are as in ``fresh``."""
     left = dict(kept)
     try:
         arrays = _filled(fresh, left, "")
@@ -106,7 +106,7 @@ def restored_arrays(fresh: A, kept: Arrays) -> A:
 
 
 def _filled(fresh: A, left: Arrays, prefix: str) -> A:
-    """Take the arrays of a named tuple out of those that are left."""
+    """Build a named tuple from the stored arrays, and remove these from ``left``."""
     found: dict[str, Any] = {}
     for name, value in zip(fresh._fields, fresh, strict=True):
         if hasattr(value, "_fields"):
@@ -123,7 +123,7 @@ def _filled_array(fresh: npt.NDArray[Any], left: Arrays, name: str) -> npt.NDArr
     columns = {column: left.pop(f"{name}.{column}") for column in fresh.dtype.names if f"{name}.{column}" in left}
     if not columns:
         return fresh
-    # A column may have several numbers a row.
+    # A column may have several numbers per row.
     shapes = {kept.shape[: len(kept.shape) - fresh.dtype[column].ndim] for column, kept in columns.items()}
     if len(shapes) > 1:
         raise ValueError(f"the columns of {name} are of {len(shapes)} sizes")
@@ -140,7 +140,7 @@ def _array(kept: ArrayState, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def generator_state(rng: Generator) -> GeneratorState:
-    """Return where a generator stands."""
+    """Return the state of a random number generator."""
     known: Any = rng.bit_generator.state
     numbers = known["state"]
     return GeneratorState(
@@ -153,7 +153,7 @@ def generator_state(rng: Generator) -> GeneratorState:
 
 
 def restore_generator(rng: Generator, kept: GeneratorState) -> None:
-    """Have a generator go on where another of its kind stood."""
+    """Set a random number generator to the state of another of its kind."""
     try:
         rng.bit_generator.state = {
             "bit_generator": kept.kind,
@@ -166,7 +166,7 @@ def restore_generator(rng: Generator, kept: GeneratorState) -> None:
 
 
 def kind_of(core: HasState) -> str:
-    """Return whose state a core has, and in which version: ``SiteCore 1``."""
+    """Return the owner and version of a core's state, such as ``SiteCore 1``."""
     newest = (get_args(core.state_type) if isinstance(core.state_type, UnionType) else (core.state_type,))[-1]
     return str((get_origin(newest) or newest).__struct_config__.tag)
 
@@ -177,12 +177,12 @@ def dump_state(core: HasState) -> bytes:
 
 
 def compressed(state: bytes) -> bytes:
-    """Return what `state_bytes` has made as `read_state` takes it in."""
+    """Compress the result of `state_bytes` for `read_state`."""
     return zlib.compress(state, _LEVEL)
 
 
 def state_bytes(core: HasState) -> bytes:
-    """Return the state of a core as bytes that are not compressed yet."""
+    """Return the state of a core as uncompressed bytes."""
     try:
         return _ENCODER.encode(core.state())
     except (TypeError, ValueError, OverflowError) as error:
@@ -190,7 +190,7 @@ def state_bytes(core: HasState) -> bytes:
 
 
 def read_state(core: HasState, data: bytes) -> Any:
-    """Return the state that `dump_state` has made bytes of, for a fresh core to take in (``restore``)."""
+    """Decode the result of `dump_state` for the `restore` method of a new core."""
     try:
         return msgspec.msgpack.decode(zlib.decompress(data), type=core.state_type)
     except zlib.error as error:
@@ -200,7 +200,7 @@ def read_state(core: HasState, data: bytes) -> Any:
 
 
 def hand_over(old: HasState, new: HasState) -> None:
-    """Have a fresh core take in what another knows; it may have other settings, as far as these make no other state."""
+    """Restore the state of one core into a new one, whose settings may differ if the type of the state is the same."""
     new.restore(msgspec.msgpack.decode(state_bytes(old), type=new.state_type))
 
 

@@ -1,4 +1,4 @@
-"""Spans of time as people write them, pauses that grow, and how long a job has run."""
+"""Parse and format time spans, and compute growing pauses and the run times of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridweave.site.launch import Ran
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])?", re.ASCII)
-# As Slurm has them: minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]].
+# Slurm's formats: minutes:seconds, hours:minutes:seconds, and days-hours[:minutes[:seconds]].
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)", re.ASCII)
 _DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
@@ -21,7 +21,7 @@ LONGEST_PAUSE_MS = 600_000
 
 
 def growing_pause_ms(first_ms: int, times: int) -> int:
-    """Return how long to wait before something is tried again that has failed so often before: twice as long each time.
+    """Return the pause before the next try after ``times`` failures; it doubles each time, up to 10 min.
 
     Examples
     --------
@@ -55,20 +55,20 @@ def parse_time_ms(option: str, text: str, *, bare: Literal["s", "m"] = "s") -> i
 
 
 def _clock_ms(text: str) -> float | None:
-    """Return a time that is written with colons or a dash, or None if it is not."""
+    """Return a time that is written with colons or a dash in ms, or None if it is not."""
     if clock := _CLOCK.fullmatch(text):
         days, counts = "0", [clock[1] or "0", clock[2], clock[3]]
     elif clock := _DAYS.fullmatch(text):
         days, counts = clock[1], [clock[2], clock[3] or "0", clock[4] or "0"]
     else:
         return None
-    # As floats: a number of any length is then too long a time, and no fault of a conversion.
+    # Floats, so that a very long number gives a time that is too long, not a conversion error.
     units = (_UNITS_MS["d"], _UNITS_MS["h"], _UNITS_MS["m"], _UNITS_MS["s"])
     return sum(float(count) * unit for count, unit in zip([days, *counts], units, strict=True))
 
 
 def typed_time(span_ms: int) -> str:
-    """Return the exact time span as a user types it, readable by `parse_time_ms`.
+    """Return a time span exactly, as a user types it and `parse_time_ms` reads it.
 
     Examples
     --------
@@ -87,9 +87,9 @@ _SHOWN_UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000}
 
 
 def span_text(span_ms: float) -> str:
-    """Return a time span for people: its largest unit and the next one, rounded to the latter.
+    """Return a time span for people: its largest unit and the next smaller one, rounded to the latter.
 
-    `span` in ``grid/gateway/web/text.js`` is the same function for the pages.
+    `span` in ``grid/gateway/web/text.js`` is the same function for the web pages.
 
     Examples
     --------
@@ -117,12 +117,12 @@ def _two_units(span_ms: int) -> str:
 
 
 def _half_up(span_ms: float, step_ms: int) -> int:
-    """Return how many steps a time span has, halves rounded up."""
+    """Return the number of steps in a time span, halves rounded up."""
     return int((span_ms + step_ms / 2) // step_ms)
 
 
 def when_text(when_ms: int, now_ms: int) -> str:
-    """Return when something is, as seen from now.
+    """Return an instant relative to now, in words.
 
     Examples
     --------
@@ -135,21 +135,21 @@ def when_text(when_ms: int, now_ms: int) -> str:
 
 
 def end_of_processes_ms(start_ms: int, ran_ms: Ran, heard_ms: int) -> int:
-    """Return when processes ended, by the clocks of their machines; if these cannot be right, when that was heard.
+    """Return when processes ended by their machines' clocks, or ``heard_ms`` if that time is implausible.
 
-    The two differ when a part of the grid was away at the end of the job: an outage is no part of a run.
+    The two times differ when a part of the grid was unreachable at the end of the job; the outage is not run time.
     """
     return ran_ms[1] if ran_ms is not None and start_ms <= ran_ms[1] <= heard_ms else heard_ms
 
 
 def processes_ended_ms(record: JobRecord) -> int | None:
-    """Return when the processes of a job ended, as `end_of_processes_ms`; None if it is not over."""
+    """Return when the processes of a job ended, as `end_of_processes_ms` does; None if the job has not ended."""
     if record.start_ms is None or record.end_ms is None:
         return record.end_ms
     return end_of_processes_ms(record.start_ms, record.ran_ms, record.end_ms)
 
 
 def run_time_ms(record: JobRecord, now_ms: int | None = None) -> int | None:
-    """Return how long the last attempt of a job has run, until `now_ms` if it still runs; None if it has not."""
+    """Return the run time of a job's last attempt, until `now_ms` if it still runs; None if it has not started."""
     until_ms = now_ms if record.end_ms is None else processes_ended_ms(record)
     return None if record.start_ms is None or until_ms is None else until_ms - record.start_ms
