@@ -1,4 +1,4 @@
-"""What is known of run times, as operators read, write and edit it: a table for each kind of runs."""
+"""Represent recorded run times as operators read and edit them: one TOML table per kind of run."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Iterable
 import msgspec
 
 Name = int | str | None
-"""Of a class of jobs, or of a user: a number in simulations, a name at live sites."""
+"""A job class or a user: a number in simulations, a name at live sites."""
 
 TimesKey = tuple[str | None, str | None, str]
-"""Of which class, of which user, and on which resource runs are."""
+"""Class, user and resource of a kind of run."""
 
 
 class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Times of one kind: one of ``[[experience]]``.
+    """Run times of one kind: one ``[[experience]]`` table.
 
     Attributes
     ----------
     job_class, user : int or str, optional
-        Of the jobs; one of the two.
+        Class or user of the jobs; exactly one of the two is set.
     resource : str
-        A class of machines, or a team as ``NAME x WIDTH``; left out for work at speed 1 anywhere.
+        A machine class, or a team as ``NAME x WIDTH``; empty for work at speed 1 on any machine.
     runs : int
-        From how many runs the rest is.
+        Number of runs.
     mean_ms, deviation_ms : float
-        Their mean, and their standard deviation.
+        Mean and standard deviation of the run times.
     """
 
     job_class: Name = None
@@ -39,11 +39,11 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def key(self) -> TimesKey:
-        """Of which runs they are; a number and the same number as text are alike."""
+        """Identifies the kind of run; a number and the same number as text are equal."""
         return (name_text(self.job_class), name_text(self.user), self.resource)
 
     def problem(self) -> str | None:
-        """Return what is wrong with them, in one line, or None."""
+        """Return what is wrong with the values, in one line, or None."""
         whose = f"job class {self.job_class}" if self.user is None else f"user {self.user}"
         if (self.job_class is None) == (self.user is None):
             return "experience is of a job_class or of a user; give one of the two"
@@ -60,7 +60,7 @@ def name_text(name: Name) -> str | None:
 
 
 def in_order(known: Iterable[KnownTimes]) -> list[KnownTimes]:
-    """Return times by class, user and resource: those without a class first, numbers before names.
+    """Sort times by class, user and resource: those without a class first, numbers before names.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def in_order(known: Iterable[KnownTimes]) -> list[KnownTimes]:
 
 
 def experience_text(known: Iterable[KnownTimes]) -> str:
-    """Return times as the tables of a file."""
+    """Return the times as TOML."""
     return "\n".join(map(_table, known))
 
 
@@ -82,8 +82,8 @@ def _table(known: KnownTimes) -> str:
 
 
 def _toml_text(value: object) -> str:
-    """Return a number or a text as TOML writes it."""
-    # As JSON does, but TOML takes no escaped surrogates, and no bare DEL.
+    """Return a number or a text in TOML syntax."""
+    # Same as JSON, except that TOML accepts no escaped surrogates and no bare DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

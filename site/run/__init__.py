@@ -1,1 +1,1 @@
-"""From a job that starts to orders for machines."""
+"""Turn the start of a job into orders for machines."""

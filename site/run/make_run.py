@@ -1,4 +1,4 @@
-"""What each machine of a site has to run of a job, from the nodes that the job gets."""
+"""Build the node task of each machine from the nodes that a job gets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def make_run(
     *,
     gives_parts: bool = False,
 ) -> Run:
-    """Work out what each machine has to run; the nodes are those of the first machine, then those of the next.
+    """Build the run of a job; the site's nodes are numbered machine by machine.
 
-    Ranks go up with the nodes, in each group of tasks that are alike. Where nodes are shared, a rank has its hardware
-    threads, counted from 0 on its node, core by core; `lanes` says how many cores a node has, and threads a core. Where
-    jobs get parts of nodes, several ranks may be on one, and none is bound to threads. The first machine is that of the
-    lowest rank.
+    Ranks ascend with the nodes within each group of equal tasks. Where nodes are shared, each rank has hardware
+    threads, numbered from 0 on its node, core by core; `lanes` is the number of cores per node and of threads per core.
+    Where jobs get fractions of nodes, a node can have several ranks, and no rank is bound to threads. The machine of
+    the lowest rank comes first.
     """
     width = count_of(start.nodes)
     groups = task_groups(described.request.resources if gives_parts else None, width)
@@ -54,7 +54,7 @@ def make_run(
 
 
 def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
-    """Return the hardware threads of each node that are not all the job's."""
+    """Return the job's hardware threads on each node that it shares."""
     found: dict[int, list[int]] = {}
     for low, high in threads:
         for thread in range(low, high):
@@ -87,7 +87,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         checkpoint_signal=program.checkpoint_signal or "TERM",
         output_limit_bytes=program.output_limit_bytes,
         limit_signal=program.limit_signal,
-        # Of a packed array one rank has elements of its own, whatever became of another.
+        # In a packed array each rank has its own tasks, so the failure of one must not end the others.
         end_on_failure=program.end_on_failure and elements is None,
         elements=elements,
         alone_ms=settings.alone_ms if len(described.sites) > 1 else None,

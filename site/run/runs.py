@@ -1,7 +1,7 @@
-"""The runs of a live site: which ranks of a job each machine runs, how each task ends, and how the whole job ends.
+"""Track the runs of a live site: the ranks that each machine runs, the end of each node task, and the job's outcome.
 
-`SiteSettings` has the machines, `Run` is one attempt of a job, and `Runs` keeps all runs: it gives the machines their
-orders and applies their reports. No clock, no I/O: docs/live.md, "Machines".
+`SiteSettings` has the machines, `Run` is one attempt of a job, and `Runs` keeps all runs. `Runs` sends orders to the
+machines and applies their reports. No clock, no I/O: docs/live.md, "Machines".
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     policy: Policy
     owner: OwnerPolicy = OwnerPolicy()
-    # As for `ContractCore`.
+    # See `ContractCore`.
     rendezvous_ms: int = 30_000
     alone_ms: int = 1_500
-    # As for `gridweave.site.kernels.limits.week_of`, on a clock of Unix time; empty where the policy has no windows.
+    # See `gridweave.site.kernels.limits.week_of`, in Unix time; empty if the policy has no windows.
     week: tuple[tuple[int, int], ...] = ()
-    needs: UsualNeeds = UsualNeeds()  # of jobs of its own users that do not say what they need
+    needs: UsualNeeds = UsualNeeds()  # default needs of its own users' jobs
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -97,7 +97,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> int:
-        """The number of nodes of the site."""
+        """Number of nodes of the site."""
         return sum(machine.nodes for machine in self.machines)
 
     @property
@@ -108,18 +108,18 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_CODES = 20
-"""The most ranks with a bad exit code that are reported."""
+"""Most failed ranks that are reported."""
 
 
 class Piece(msgspec.Struct):
-    """The task of one machine in a run: some ranks of the job."""
+    """A node task: the ranks of a job on one machine, in a run."""
 
     launch: Launch
-    slots: tuple[int, ...]  # as in `StartRun`
-    is_ready: bool = False  # whether its ranks wait at the gate, or have passed it
+    slots: tuple[int, ...]  # see `StartRun`
+    is_ready: bool = False  # whether its ranks are at the gate or past it
     has_started: bool = False  # whether the machine has reported its start or its end
     has_run: bool = False  # whether it may have run
-    in_doubt: bool = False  # whether the machine was away, and may not know the task any more
+    in_doubt: bool = False  # whether the machine has reconnected and may not know the task any more
     delayed: str = ""  # why the machine cannot start it yet, as reported; empty if not
     end: RunEnded | None = None
 
@@ -130,44 +130,43 @@ class Piece(msgspec.Struct):
 
 
 class Run(msgspec.Struct):
-    """An attempt of a job on this site, from its start until the last machine has reported its end."""
+    """An attempt of a job on this site, from its start until the last machine has reported the end of its task."""
 
     job_id: int
     attempt: int
     request: JobRequest
-    width: int  # the number of its nodes on this site
+    width: int  # number of its nodes on this site
     start_ms: int
     pieces: dict[str, Piece]  # by machine, in the order of the ranks
-    # For a job on several sites: whether the grid has opened the gate at which its ranks wait, and whether the ranks on
-    # all other sites have begun, too.
+    # For a multi-site job: whether the grid has opened its gate, and whether the ranks on all other sites run, too.
     is_open: bool = False
     has_met: bool = False
-    ending: str = ""  # why its machines were ordered to end it; empty if they were not
-    at_once: bool = False  # whether the order allows no time of grace
-    saves: bool = False  # whether it first gets the signal to save its work
-    # Why the site ends the run, as `RUN_END` has it; empty: it does not.
+    ending: str = ""  # why its machines must end it; empty if they need not
+    at_once: bool = False  # whether that order skips the grace period
+    saves: bool = False  # whether it first gets the checkpoint signal
+    # Why the site ends the run, a state of `RUN_END`; empty: it does not.
     killed: str = ""
     why_killed: str = ""  # in one line
-    port: Port = NO_PORT  # where its ranks meet
-    is_paused: bool | None = None  # as last ordered; ``None`` if never
-    speed: float = 1.0  # its part of full speed, as last ordered
-    next_run: Run | None = None  # on other nodes, to start when this run has saved its work and ended
-    is_evicted: bool = False  # whether it leaves its nodes for another job; its job waits, or has `next_start`
-    next_start: StartJob | None = None  # the next start of its job, decided before this run had left its nodes
-    next_limit_ms: int = 0  # how long the job may run from `next_start` on
-    is_kept: bool = False  # whether it has not begun, as an evicted run is still on its nodes
-    shared: SharedTime | None = None  # how it has shared its nodes, on sites that share nodes by threads
-    rate: int = RATE_ONE  # the rate of work that its site expects
+    port: Port = NO_PORT  # rendezvous port of its ranks
+    is_paused: bool | None = None  # by the last order; ``None``: no order yet
+    speed: float = 1.0  # fraction of full speed by the last order
+    next_run: Run | None = None  # run on other nodes that starts when this run has written a checkpoint and ended
+    is_evicted: bool = False  # whether it leaves its nodes to another job; its own job waits or has `next_start`
+    next_start: StartJob | None = None  # next start of its job, decided before this run had left its nodes
+    next_limit_ms: int = 0  # wall time limit from `next_start` on
+    is_kept: bool = False  # whether its start waits for an evicted run to leave its nodes
+    shared: SharedTime | None = None  # history of node sharing, on sites that share nodes by threads
+    rate: int = RATE_ONE  # rate of work that the site expects
 
     @property
     def goes_on(self) -> bool:
-        """Whether it ended only to continue as `next_run`: not by itself, and not because the job is to end."""
+        """Whether it ended only to continue as `next_run`, not by itself and not because the job is being ended."""
         found = {piece.end.outcome for piece in self.pieces.values() if piece.end is not None}
         return self.next_run is not None and not self.killed and "cancelled" in found <= {"cancelled", "finished"}
 
     @property
     def is_gated(self) -> bool:
-        """Whether its ranks wait for the ranks on other sites before they begin."""
+        """Whether its ranks wait at a gate for the ranks on other sites."""
         return any(piece.launch.alone_ms is not None for piece in self.pieces.values())
 
     @property
@@ -177,12 +176,12 @@ class Run(msgspec.Struct):
 
     @property
     def why_delayed(self) -> str:
-        """Why a machine cannot start it yet; empty if no machine has reported a delay."""
+        """Why a machine cannot start its task yet; empty if no machine has reported a delay."""
         return next((piece.delayed for piece in self.pieces.values() if piece.delayed), "")
 
     @property
     def nodes(self) -> list[tuple[str, int]]:
-        """Its nodes, each as the machine and the node's index there."""
+        """Its nodes, each as the machine and the index of the node there."""
         return [(machine, slot) for machine, piece in self.pieces.items() for slot in piece.slots]
 
     @property
@@ -192,22 +191,22 @@ class Run(msgspec.Struct):
 
     @property
     def used(self) -> Used:
-        """The resources that it used on all its machines."""
+        """Its resource use on all machines."""
         return total_usage(tuple(piece.end.used for piece in self.pieces.values() if piece.end is not None))
 
     @property
     def ran_ms(self) -> Ran:
-        """When the last of its processes began and the last ended."""
+        """When the last of its processes started, and when the last one ended."""
         return functools.reduce(both_ran, (piece.end.ran_ms for piece in self.pieces.values() if piece.end), None)
 
     @property
     def ended_ms(self) -> int | None:
-        """When its processes ended, by the clocks of their machines; None if unknown or before its start."""
+        """When its processes ended by their machines' clocks; None if unknown, or if that is before its start."""
         return self.ran_ms[1] if self.ran_ms is not None and self.ran_ms[1] >= self.start_ms else None
 
     @property
     def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:
-        """Rank, exit code and signal of each rank that did not end well, by rank; at most `MOST_CODES`."""
+        """Rank, exit code and signal of each failed rank, by rank; at most `MOST_CODES`."""
         ranks = [rank for piece in self.pieces.values() if piece.end is not None for rank in piece.end.ranks]
         bad = [(rank.rank, rank.exit_code, rank.signal) for rank in ranks if rank.exit_code != 0]
         return tuple(sorted(bad, key=lambda code: code[0])[:MOST_CODES])
@@ -219,7 +218,7 @@ class Run(msgspec.Struct):
 
     @property
     def interrupted(self) -> tuple[int, ...]:
-        """The interrupted tasks of a packed array; all tasks of a machine that reported nothing may be among them."""
+        """The interrupted tasks of a packed array; includes all tasks of a machine that was lost without a report."""
         found: list[int] = []
         for piece in self.pieces.values():
             if piece.end is None or not piece.has_run:
@@ -229,11 +228,11 @@ class Run(msgspec.Struct):
         return tuple(sorted(found))
 
     def sharing_at_end(self, now_ms: int) -> NodeSharing | None:
-        """Return how it shared its nodes up to its end, or None if it had them alone."""
+        """Return how it shared its nodes until its end; None if it never shared them."""
         return None if self.shared is None or not self.shared.ever else self.shared.at_end(now_ms)
 
     def end_for(self, cause: RunEndCause, reason: str) -> bool:
-        """Record why the site ends the run, as `RUN_END` has it; return whether that is why it ends now."""
+        """Record why the site ends the run, by the table `RUN_END`; return whether the reason is new."""
         killed = RUN_END.after(self.killed, cause) or self.killed
         is_new = killed != self.killed
         if is_new or cause == "cancel":
@@ -241,7 +240,7 @@ class Run(msgspec.Struct):
         return is_new
 
     def meet(self, rendezvous: str) -> None:
-        """Set where its ranks meet."""
+        """Set the rendezvous address of its ranks."""
         for piece in self.pieces.values():
             piece.launch = msgspec.structs.replace(piece.launch, rendezvous=rendezvous)
 
@@ -253,12 +252,12 @@ class Run(msgspec.Struct):
     def outcome(self) -> tuple[str, str]:
         """Return the outcome of the whole run, and the reason in one line.
 
-        A run that ended well by itself has finished, even if it was being ended at that moment. A run that never ran
-        has not reached its limit: its machines were away or full for all of that time, so it is lost.
+        A run that succeeded by itself has finished, even if it was being ended at that moment. A run that never ran has
+        not reached its limit: its machines were unreachable or full all that time, so it is lost.
         """
         ends = [piece.end for piece in self.pieces.values() if piece.end is not None]
         found = {end.outcome: end.reason for end in reversed(ends)}
-        if self._has_run_all():  # a rank that was killed then had nothing left to do
+        if self._has_run_all():  # a rank that was killed then had no task left
             problem = elements_problem(self.elements)
             return ("failed", problem) if problem else ("finished", "")
         if set(found) == {"finished"}:
@@ -286,7 +285,7 @@ class Run(msgspec.Struct):
 def repeated_orders(
     runs: Iterable[Run], machines: Collection[str]
 ) -> Iterator[StartRun | OpenRun | ConfirmRun | EndRun | PaceRun]:
-    """Yield the orders that machines have not confirmed yet; all are safe to repeat."""
+    """Yield the orders that machines have not confirmed yet; every order is safe to repeat."""
     for run in runs:
         for machine, piece in run.pieces.items():
             if machine not in machines or piece.is_over or (run.is_kept and not run.ending):
@@ -317,14 +316,14 @@ def _ranks_at(run: Run) -> dict[str, tuple[int, NodePart | None]]:
 
 
 PACE_MARGIN_MS = 20
-"""How long ahead several machines are ordered to pause or resume a job: about the longest time that a message takes."""
+"""How far ahead an order to pause or resume a job on several machines is sent: about the longest message delay."""
 
 CoreEvent = JobFinished | SiteShut | SiteOpened
 """The events for the core of a site that follow from reports of its machines."""
 
 
 class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of `Runs`: the runs, the full machines with the reason, the ports in use, the machines' addresses."""
+    """The state of `Runs`: runs, full machines with reasons, ports in use, and addresses of machines."""
 
     runs: list[Run]
     full: dict[str, str]
@@ -335,10 +334,10 @@ class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Runs:
-    """The runs of a site, and the machines that cannot start anything.
+    """The runs of a site, and the machines that are full.
 
-    It notes what happens to jobs in the site's registry, and adds the orders for machines to the registry's commands.
-    `over` has the runs that ended at this instant, by job, and `begun` those that waited for their nodes until now.
+    It records the history of jobs in the site's registry, and adds orders for machines to the registry's commands.
+    `over` has the runs that ended at this instant, by job; `begun` has the runs whose wait for nodes ended.
     """
 
     def __init__(self, settings: SiteSettings, book: JobBook) -> None:
@@ -350,7 +349,8 @@ class Runs:
         self._n_machines, self._has_forms = len(settings.machines), traits.forms
         self._shares_nodes, self._pauses = traits.uses_resources, traits.pauses
         self._runs: dict[int, Run] = {}
-        # The machines that cannot start anything, with the reason; the accepted users of each machine that reported.
+        # The machines that cannot start anything, with the reason, and the accepted users of each machine that has
+        # reported.
         self._full: dict[str, str] = {}
         self._users: dict[str, TakenUsers] = {}
 
@@ -360,7 +360,7 @@ class Runs:
         return RunsState(list(self._runs.values()), self._full, ports, hosts, self._users, secrets)
 
     def use_ports(self, machines: Collection[Machine]) -> None:
-        """Use other ranges of ports from now on; jobs keep the ports that they have."""
+        """Switch to other port ranges; running jobs keep their ports."""
         ports = Ports(machines)
         ports.restore(*self.ports.state())
         self.ports = ports
@@ -372,7 +372,7 @@ class Runs:
         self.ports.restore(state.ports, state.hosts, state.secrets)
 
     def begin(self) -> None:
-        """Begin an instant."""
+        """Start a new instant."""
         self.over, self.begun = {}, []
 
     @property
@@ -387,12 +387,12 @@ class Runs:
         return msgspec.structs.replace(taken, forms=self._has_forms, shares=self._shares_nodes)
 
     def orders(self, *machines: str) -> Iterator[Order]:
-        """Yield the orders for these machines that they have not confirmed yet; all are safe to repeat."""
+        """Yield the orders for these machines that they have not confirmed yet; every order is safe to repeat."""
         yield from repeated_orders(self._runs.values(), set(machines))
         yield from (LookForRoom(machine) for machine in self._full if machine in machines)
 
     def expects(self, machine: str, job_id: int, attempt: int) -> bool:
-        """Whether a machine has a task of this attempt that is not over."""
+        """Whether a machine has an open task of this attempt."""
         run = self._run_of(job_id, attempt)
         piece = None if run is None else run.pieces.get(machine)
         return piece is not None and not piece.is_over
@@ -403,7 +403,7 @@ class Runs:
         return run if run is not None and run.attempt == attempt else None
 
     def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
-        """Return the machine of a rank of an attempt; empty if there is none now."""
+        """Return the machine of a rank of an attempt; empty if the attempt or rank is not here."""
         run = self._run_of(job_id, attempt)
         if run is None:
             return ""
@@ -411,7 +411,7 @@ class Runs:
         return ranks.get(rank, "")
 
     def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
-        """Return the open tasks of a job: machine, attempt, and the first of the task's nodes in the job."""
+        """Return the open tasks of a job: machine, attempt, and the job's index of the first node."""
         run = self._runs.get(job_id)
         if run is None:
             return []
@@ -419,17 +419,17 @@ class Runs:
         return [(machine, run.attempt, piece.launch.ranks[0].node) for machine, piece in pieces]
 
     def problem_of(self, machine: str) -> str:
-        """Return why a machine cannot start anything now, as reported; empty if it can."""
+        """Return why a machine cannot start anything now; empty if it can."""
         return self._full.get(machine, "")
 
     def paused(self) -> tuple[int, ...]:
-        """Return the paused jobs, by number."""
+        """Return the paused jobs, by id."""
         return tuple(job_id for job_id, run in sorted(self._runs.items()) if run.is_paused)
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
-        """Order the machines to start a run, when the evicted runs have left its nodes."""
+        """Start a run as soon as the evicted runs have left its nodes."""
         self._runs[run.job_id] = run
         run.is_kept = bool(self.in_way(run))
         if not run.is_kept:
@@ -451,7 +451,7 @@ class Runs:
         return run.is_evicted or (self._pauses and bool(run.ending))
 
     def put_off(self, command: StartJob, limit_ms: int) -> bool:
-        """Keep the start of a job that has not left the nodes that it was evicted from; return False if it has."""
+        """Postpone the start of a job that has not left its previous nodes yet; return whether it was postponed."""
         run = self._runs.get(command.job_id)
         if is_put_off := run is not None and run.is_evicted:
             run.next_start, run.next_limit_ms = command, limit_ms
@@ -464,7 +464,7 @@ class Runs:
         return found + [(run.job_id, next(iter(run.pieces.values())).launch.limit_ms or 0) for run in kept]
 
     def evict(self, job_id: int, reason: str) -> None:
-        """Order the machines to let a job save its work and end: its nodes are for another job."""
+        """Order the machines to have a job write a checkpoint and end, because another job gets its nodes."""
         run = self._runs[job_id]
         run.is_evicted, run.next_start, run.is_paused = True, None, None
         run.saves = run.end_for("evict", reason) or run.saves
@@ -478,7 +478,7 @@ class Runs:
             self._book.out += [OpenRun(machine, job_id, run.attempt) for machine in run.pieces]
 
     def met(self, job_id: int, attempt: int) -> None:
-        """Record that the ranks of a job have begun on all its sites."""
+        """Record that the ranks of a job have started on all its sites."""
         run = self._run_of(job_id, attempt)
         if run is not None:
             run.has_met = True
@@ -496,9 +496,9 @@ class Runs:
         return self._run_of(job_id, attempt) is not None
 
     def signal(self, job_id: int, attempt: int, signal: SignalName) -> None:
-        """Order the machines to send a signal to the ranks of a job that run.
+        """Order the machines to send a signal to the running ranks of a job.
 
-        The order goes to each open task: a machine knows that its ranks have begun before the site does.
+        The order goes to each open task, because a machine knows that its ranks have started before the site does.
         """
         run = self._run_of(job_id, attempt)
         if run is not None and not (run.ending or run.is_kept):
@@ -512,7 +512,7 @@ class Runs:
             self._book.change(record, "stop")
 
     def kill(self, job_id: int, reason: str, *, at_once: bool = False) -> None:
-        """Order the machines to end a job; `at_once` cuts its time of grace."""
+        """Order the machines to end a job; `at_once` skips the grace period."""
         run = self._runs.get(job_id)
         if run is not None:
             is_new = run.end_for("limit" if reason == "reached its limit" else "kill", reason)
@@ -523,19 +523,19 @@ class Runs:
             self._end_pieces(run, reason, at_once=at_once)
 
     def requeue(self, job_id: int, attempt: int, reason: str) -> None:
-        """Order the machines to let a job save its work and end; its outcome is ``lost``, so that it runs again."""
+        """Order the machines to have a job write a checkpoint and end; the outcome ``lost`` makes it run again."""
         run = self._run_of(job_id, attempt)
         if run is not None and not run.ending and run.end_for("requeue", reason):
             run.saves = True
             self._end_pieces(run, reason)
 
     def has_as_many(self, run: Run) -> bool:
-        """Whether each machine has as many ranks of a job as in its present run, with the same part of the nodes."""
+        """Whether each machine has the same number of ranks and the same share of its nodes as in the current run."""
         old = self._runs.get(run.job_id)
         return old is not None and _ranks_at(old.next_run or old) == _ranks_at(run)
 
     def move(self, run: Run) -> None:
-        """Move a job to the nodes of another run: it saves its work, ends, and starts there."""
+        """Move a job to the nodes of another run: it writes a checkpoint, ends, and starts there."""
         old = self._runs.get(run.job_id)
         if old is not None and not old.killed and (not old.ending or old.next_run is not None):
             old.next_run, old.saves = run, True
@@ -544,8 +544,8 @@ class Runs:
     def pace(self, now_ms: int, job_id: int, *, runs: bool, speed: float = 1.0) -> bool:
         """Order the machines to pause or resume a job, or to change its speed.
 
-        Several machines do so at one instant of their clocks, so that one job pauses when another resumes. The speed of
-        a paused job does not matter. A job that still has to leave other nodes begins with this pace.
+        Several machines act at the same instant of their clocks, so that one job pauses when another resumes. The speed
+        of a paused job does not matter. A job that still has to leave other nodes starts with this pace.
 
         Returns
         -------
@@ -566,7 +566,7 @@ class Runs:
         return True
 
     def hand_back(self) -> None:
-        """Hand delayed grid jobs back if no machine can start anything; jobs of the site's own users wait."""
+        """If no machine can start anything, hand delayed grid jobs back to the grid; the site's own jobs wait."""
         if not self.is_full:
             return
         for run in self._runs.values():
@@ -582,12 +582,12 @@ class Runs:
                     self._book.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once, run.saves))
 
     def note_rate(self, job_id: int, rate: int) -> None:
-        """Record the rate at which the site expects a job to work from now on."""
+        """Record the rate of work that the site expects from a job from now on."""
         if job_id in self._runs:
             self._runs[job_id].rate = rate
 
     def change_sharing(self, now_ms: int) -> list[Run]:
-        """Record which jobs share nodes now; return the runs whose neighbours have changed."""
+        """Record which jobs share nodes now; return the runs whose rate or partners have changed."""
         found = [(run, run.shared) for run in self._runs.values() if run.shared is not None]
         partners = partners_of({run.job_id: run.nodes for run, _ in found})
         return [run for run, shared in found if shared.change(now_ms, run.rate, partners[run.job_id])]
@@ -597,7 +597,7 @@ class Runs:
     def take_in(self, event: Report | MachineForgotten) -> list[CoreEvent]:
         """Apply a report; return the events for the core that follow from it.
 
-        A report about any but the present attempt of a job changes nothing.
+        A report about any other attempt than the current one changes nothing.
         """
         match event:
             case RunReady():
@@ -627,7 +627,7 @@ class Runs:
             self._book.out.append(TellGrid(TakesUsers(self.users)))
 
     def _waits_at_gate(self, event: RunReady) -> list[CoreEvent]:
-        """Record that a machine's ranks are ready; notify the grid when those of all machines are."""
+        """Record that a machine's ranks are ready; notify the grid when all machines are ready."""
         if not self.expects(event.machine, event.job_id, event.attempt):
             return []
         run = self._runs[event.job_id]
@@ -647,12 +647,12 @@ class Runs:
         if run.is_gated and run.has_started:
             if not had_started:
                 self._book.out.append(TellGrid(FragmentOpened(run.job_id, run.attempt)))
-            # A machine that repeats its report has not received the order.
+            # A machine that repeats its report has not received this order.
             machines = [event.machine] if had_started else run.pieces
             self._book.out += [KeepRun(machine, run.job_id, run.attempt) for machine in machines]
         if record is not None and run.has_started and not had_started:
             record.starts += 1
-        # The job's start stays the instant at which it was given its nodes, as for the jobs of the grid.
+        # The start of a job stays the instant of its placement, as for grid jobs.
         if record is not None and run.has_started and self._book.change(record, "run"):
             self._book.note(event.job_id, "runs", f"on {run.where}")
         return []
@@ -667,7 +667,7 @@ class Runs:
             return []
         run = self._runs[event.job_id]
         if event.outcome == "cancelled" and not run.ending:
-            # The site did not order that: the machine was shut down, or had lost its files.
+            # Not ordered by the site: the machine was shut down, or had lost its files.
             event = msgspec.structs.replace(event, outcome="lost")
         piece, program = run.pieces[event.machine], run.request.program
         piece.has_started, piece.has_run = True, piece.has_run or event.has_run
@@ -685,11 +685,11 @@ class Runs:
         del self._runs[event.job_id]
         self.ports.give(run.port)
         self.over[event.job_id] = run
-        # For the core an evicted job left its nodes when it was evicted; what follows depends on its outcome.
+        # For the core, an evicted job left its nodes at the eviction; the next step depends on its outcome.
         return [] if run.is_evicted else [JobFinished(event.job_id, run.outcome()[0] == "finished", run.ended_ms)]
 
     def _runs_that_waited(self, machine: str) -> None:
-        """Begin the kept runs on a machine whose nodes are all free now, by job id."""
+        """Start the waiting runs on a machine if all their nodes are free now, by job id."""
         for _, run in sorted(self._runs.items()):
             if run.is_kept and not run.ending and machine in run.pieces and not self.in_way(run):
                 run.is_kept = False
@@ -709,7 +709,7 @@ class Runs:
         self.start(new)
 
     def _delayed(self, event: RunDelayed) -> list[CoreEvent]:
-        """Record that a machine cannot start a task; if none can, the site accepts nothing for the grid."""
+        """Record that a machine cannot start a task; if no machine can, the site accepts no new grid jobs."""
         was_full = self.is_full
         self._full[event.machine] = event.reason
         if self.expects(event.machine, event.job_id, event.attempt):
@@ -726,7 +726,7 @@ class Runs:
         return [SiteOpened()] if was_full and not self.is_full else []
 
     def _joined(self, event: MachineJoined) -> list[CoreEvent]:
-        """Record that a machine has joined, for the first time or again."""
+        """Record that a machine has connected or reconnected."""
         self.ports.reached_by(event.machine, event.host, event.secret)
         for run in self._runs.values():
             if event.machine in run.pieces:
@@ -737,7 +737,7 @@ class Runs:
     def check_invariants(self, running: Collection[int], given: Collection[Port]) -> None:
         """Raise AssertionError unless `running` are the jobs that run, and no port is lost or used twice.
 
-        `given` are the ports that jobs have before they start.
+        `given` are the ports of jobs that have not started.
         """
         leaving = {job_id for job_id, run in self._runs.items() if run.is_evicted and run.next_start is None}
         assert set(running) == self._runs.keys() - leaving, "what runs is not what is run"

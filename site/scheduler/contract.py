@@ -1,7 +1,8 @@
-"""ContractCore: one site as its own users and the grid see it, events and requests in, commands and answers out.
+"""ContractCore: one site as its own users and the grid see it; events and requests in, commands and answers out.
 
-Around a `SiteCore`, which decides what starts when, it keeps what the site has promised to the grid: reserved nodes
-with their leases, delegated jobs, late ends, and what the owner lets the grid have. The rules are in docs/contract.md.
+It contains a `SiteCore`, which decides what starts when, and keeps the site's promises to the grid: reserved nodes with
+their leases, delegated jobs, late ends, and the share that the owner gives to the grid. The rules are in
+docs/contract.md.
 """
 
 from __future__ import annotations
@@ -72,17 +73,19 @@ from gridweave.site.times import span_text
 from gridweave.site.users.owner import GridJob, GridShare, OwnerPolicy, ShareState, SlowedFragment
 
 RENDEZVOUS_MS = 30_000
-"""How long the fragments of a job wait for each other after the agreed start before they end by themselves."""
+"""How long the fragments of a job wait for each other after the agreed start before they end."""
 
 ALONE_MS = 1_500
-"""How long a fragment runs after its gate was opened without news that all others run. With the time to end it, no part
-of a job runs alone for longer than 2 s."""
+"""How long a fragment runs after its gate has opened without confirmation that all other fragments run.
+
+Together with the time to end it, no fragment runs alone for more than 2 s.
+"""
 
 OWN = 0
 """The attempt number of a job of the site's own users."""
 
 PartRequest = CommitNodes | ReleaseNodes | CancelJob | WithdrawJob | OpenGate | FragmentsMet | RateMeasured
-"""What the grid asks for a part that is here."""
+"""The grid's requests for a part that is at this site."""
 
 ContractEvent = Event | Request | OpenGate | FragmentsMet | RateMeasured | SiteRestarted | SiteShut | SiteOpened
 
@@ -112,21 +115,20 @@ class ContractCore:
     nodes : int
         Nodes of the site, >= 1.
     owner : OwnerPolicy, optional
-        All nodes for the grid, in one queue with the owner's users, if left out.
+        Default: all nodes for the grid, in one queue with the site's own users.
     rendezvous_ms : int
-        How long started fragments wait for the others of their job.
+        How long started fragments wait for the other fragments of their job.
     alone_ms : int
-        How long fragments whose gate was opened (`OpenGate`) run before they have heard that the others do, too.
+        How long a fragment runs after `OpenGate` without confirmation that the others run, too.
     is_gated : bool
-        Whether the ranks of a job with an agreed start wait for `OpenGate`; its limit counts from then on.
+        Whether the ranks of a job with an agreed start wait for `OpenGate`, from which its limit counts.
     week : WeekClock
         The local time of the week at the site, for windows.
 
     Notes
     -----
-    Ids of jobs are unique over the grid and the site's own users; who hands them out sees to that. A request about an
-    attempt that the site does not have (any more) changes nothing, and is answered with nothing, but for `ReserveNodes`
-    and `EnqueueJob`, which bring a new one.
+    Job ids must be unique over the grid and the site's own users. A request about an attempt that is not at this site
+    changes nothing and gets no answer, except for `ReserveNodes` and `EnqueueJob`, which create an attempt.
     """
 
     def __init__(
@@ -148,38 +150,38 @@ class ContractCore:
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}
         self._life = Lifecycle(PART)
-        # Those that some instant may change by itself, and those that something slows; the others are not looked at.
+        # Parts with a timeout, and parts that are slowed; the other parts need no checks.
         self._timed: set[int] = set()
         self._slowed: set[int] = set()
         self._own_running: dict[int, Job] = {}
         self._own_jobs: dict[int, Job] = {}
         self._told = SiteChanged(0, self._share.cap)
         self._out: list[Command | ToGrid] = []
-        # What the site is to be told at this instant.
+        # The events for the site at this instant.
         self._inner: list[Event] = []
 
     def handle(self, now_ms: int, *events: ContractEvent) -> list[Command | ToGrid]:
-        """Take in what has happened and what the grid asks, and return what is to be done and answered.
+        """Apply the events of an instant and the grid's requests; return the commands and answers.
 
         Parameters
         ----------
         now_ms : int
             The instant; never earlier than in the call before.
         *events
-            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. None is a
+            Events of the site as for `SiteCore.handle`, and requests in the order in which they were sent. No event: a
             wakeup.
 
         Returns
         -------
         list of Command or ToGrid
-            In the order in which they are to be carried out and sent. A fragment whose nodes are reserved has no
-            `StartJob` until its agreed start.
+            The caller must execute and send them in this order. A fragment with reserved nodes gets its `StartJob` at
+            the agreed start.
 
         Raises
         ------
         InputError
-            As `SiteCore.handle`, for what the site's own users ask; nothing has changed then. A request of the grid
-            with impossible numbers is refused.
+            As `SiteCore.handle`, for events of the site's own users; nothing has changed then. A request of the grid
+            with invalid numbers is refused instead.
         """
         return self.take_in(now_ms, events)
 
@@ -208,7 +210,7 @@ class ContractCore:
         return self._out
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called without an event."""
+        """Return when to call `handle` without an event, or None."""
         site_ms = self.site.next_wakeup_ms()
         if not self._timed:
             return site_ms
@@ -217,16 +219,16 @@ class ContractCore:
 
     @property
     def draining(self) -> bool:
-        """Whether an operator drains the site: it accepts nothing new for the grid."""
+        """Whether the site accepts no new grid jobs because an operator drains it."""
         return self._share.draining
 
     @property
     def shut(self) -> str:
-        """Why the site cannot start anything, and so accepts nothing new for the grid; empty if it can."""
+        """Why the site cannot start jobs and so accepts no new grid jobs; empty if it can."""
         return self._share.shut
 
     def forecast(self, now_ms: int, job_id: int, name: str = "") -> Forecast | None:
-        """Return when a job that waits or has nodes reserved here starts, or None; nothing changes by that."""
+        """Return the start of a job that waits or has reserved nodes here, or None; the state does not change."""
         part, site = self._parts.get(job_id), self.site.copy()
         job = next((job for job, _ in site.waiting() if job.job_id == job_id), None)
         if job is not None:
@@ -246,7 +248,7 @@ class ContractCore:
         return forecast_at(name, said, now_ms, job_id, part.width, part.length_ms, "starting")
 
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
-        """Return when a job would start that an own user or the grid submitted now; nothing changes by that."""
+        """Return the start of a job if an own user or the grid submitted it now; the state does not change."""
         said, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:
@@ -290,7 +292,7 @@ class ContractCore:
         )
 
     def restore(self, state: ContractCoreState[Any]) -> None:
-        """Restore the state of another site of the same settings into this new one."""
+        """Restore the state of another site with the same settings into this new one."""
         self._now_ms, self._told = state.now_ms, state.told
         self.site.restore(state.site)
         self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
@@ -298,7 +300,7 @@ class ContractCore:
         self._own_running, self._own_jobs = state.own_running, state.own_jobs
 
     def kept_nodes(self) -> Iterator[tuple[Literal["reservation", "lease"], int, int, int, int]]:
-        """Yield the nodes that are kept for something: its kind, its number, how many nodes, start and end [ms]."""
+        """Yield each reservation and lease: kind, number, number of nodes, start and end [ms]."""
         for each in self.site.reservations():
             yield "reservation", each.reservation_id, each.width, each.start_ms, each.start_ms + each.length_ms
         for job_id, part in self._parts.items():
@@ -306,7 +308,7 @@ class ContractCore:
                 yield "lease", job_id, part.width, part.start_ms, part.start_ms + part.length_ms
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself, or the grid has more than the owner's share."""
+        """Raise AssertionError if the state is inconsistent, or the grid has more than the owner's share."""
         self.site.check_invariants()
         share = self._share
         assert share.waiting == sum(part.width for part in self._parts.values() if part.state == WAITING)
@@ -360,7 +362,7 @@ class ContractCore:
         """Return the events for the site that follow from a request for a part that is here."""
         job_id = event.job_id
         match event:
-            # Later than the agreed start the lease has ended, though nobody has seen to it yet.
+            # The lease ends at the agreed start, even if this has not been processed yet.
             case CommitNodes() if part.state == RESERVED and self._now_ms <= part.start_ms:
                 return self._commit(event, part)
             case CancelJob() if part.state == EVICTED:
@@ -436,14 +438,14 @@ class ContractCore:
             job_id=job_id,
             width=width,
             estimate_ms=length_ms if request.ahead else start_ms - self._now_ms + length_ms,
-            # The grid has chosen how wide it is, at most: a job that has forms may start in any.
+            # The grid has chosen the width or an upper bound of it; a job with forms can start in any of them.
             forms=(not is_shared and request.job and request.job.forms) or self.site.as_wide(width),
             in_step=is_shared,
             evictions=request.evictions,
         )
         reason = self._why_refused(job, start_ms, ahead=request.ahead)
         if reason is None and request.job is not None and self.site.traits.assigns_threads:
-            # By what it is when all that came before has happened: a job that has ended has left its nodes.
+            # Check the state after all earlier events, e.g. the nodes of ended jobs are free.
             before, self._inner[:] = self._inner.copy(), []
             self._run_site(before)
             reason = why_not_placed(self.site, self._now_ms, job, request.beside)
@@ -455,7 +457,7 @@ class ContractCore:
         part = GridJob(request.attempt, width, state, start_ms, is_shared, length_ms=length_ms)
         self._parts[job_id] = part
         if request.ahead:
-            # It waits as a delegated job does, but that its nodes wait for others when it has them.
+            # It waits like a delegated job, but keeps its nodes for the other sites once it has them.
             part.ahead, part.lease_until_ms = True, start_ms
             self._timed.add(job_id)
             self._share.wait(job)
@@ -540,7 +542,7 @@ class ContractCore:
         """Order the end of a running fragment; `JobFinished` reports its end."""
         if part.outcome == "finished":
             part.outcome = outcome
-            # A fragment that still waits for the others may run alone: its work is not worth a time of grace.
+            # A fragment that waits for the others may run alone; its work is not worth a grace period.
             is_alone = job_id in self._timed
             self._timed.discard(job_id)
             reason = "cancelled" if outcome == "cancelled" else "its other fragments did not come"
@@ -562,7 +564,7 @@ class ContractCore:
         return ended
 
     def _due_ms(self, part: GridJob) -> int:
-        """Return when a timed part changes by itself."""
+        """Return the timeout of a part."""
         if part.state == COMMITTED:
             return part.start_ms
         if part.state == RESERVED:
@@ -585,9 +587,9 @@ class ContractCore:
             self._answer(slowed.as_told(event.job_id, part.attempt))
 
     def _put_off_limits(self) -> None:
-        """Move the limits of slowed fragments until their work is done: the traffic of others must not kill a job.
+        """Extend the limits of slowed fragments until their work is done: other traffic must not kill a job.
 
-        A fragment that waits at its gate has not begun to work.
+        A fragment that waits at its gate has not started to work.
         """
         for job_id in sorted(self._timed) if self._is_gated else ():
             part = self._parts[job_id]
@@ -614,7 +616,7 @@ class ContractCore:
                 evicted |= self._evicted(command, part)
                 continue
             if job_id in evicted:
-                if type(command) is StartJob:  # elsewhere, in this very pass
+                if type(command) is StartJob:  # on other nodes in the same pass
                     evicted[job_id] = JobFinished(job_id, succeeded=False)
                 continue
             if part is not None and type(command) is StartJob:
@@ -635,7 +637,7 @@ class ContractCore:
                     self._out.append(command)
                     self._out += new_rate(self.site, self._now_ms, job_id, part)
             elif isinstance(command, RefuseJob):
-                # What a part cannot have, as that is wide, the whole may, or a part of another width.
+                # The whole job, or a fragment of another width, may still be possible.
                 is_never = command.is_final and not part.shared
                 cause: Cause = "never" if is_never else "job" if part.state == WAITING else ""
                 self._forget(job_id, "refuse")
@@ -649,8 +651,8 @@ class ContractCore:
     def _evicted(self, command: EvictJob, part: GridJob | None) -> dict[int, Event]:
         """Apply an eviction; return the event for the site that follows for a grid job.
 
-        A job of an own user waits again. A grid job leaves the site: when its processes are gone, the grid ends its
-        other fragments and places the whole job again.
+        A job of the site's own users waits again. A grid job leaves the site: when its processes have ended, the grid
+        ends its other fragments and places the whole job again.
         """
         job_id = command.job_id
         if part is None:
@@ -660,7 +662,7 @@ class ContractCore:
         if part.state == RUNNING:
             self._life.change(job_id, part, "evict")
             part.evicted = command.reason
-            # It does not count against the share any more: the job that has its nodes may be a grid job, too.
+            # It no longer counts against the share, because the job that gets its nodes may be a grid job, too.
             self._share.nodes -= part.width
             self._timed.discard(job_id)
             self._slowed.discard(job_id)
@@ -671,7 +673,7 @@ class ContractCore:
         return {job_id: JobCancelled(job_id)}
 
     def _granted(self, command: StartJob, part: GridJob) -> None:
-        """Apply that a part has its nodes: keep them until the agreed start, or start the part now."""
+        """Record that a part has its nodes: keep them until the agreed start, or start the part now."""
         job_id = command.job_id
         part.grant = command
         if part.state == WAITING:
@@ -723,7 +725,7 @@ class ContractCore:
         self._out.append(ToGrid(answer))
 
     def offer(self, now_ms: int, request: RequestQuote) -> Quoted:
-        """Return what would be answered to a request for a quote now; nothing changes by that."""
+        """Return the answer to a quote request now; the state does not change."""
         return self._quote(now_ms, self.site.copy(), request)
 
     def _quote(self, now_ms: int, site: SiteCore, request: RequestQuote) -> Quoted:
@@ -762,7 +764,7 @@ class ContractCore:
             self._answer(Enqueued(job_id, attempt, start_ms))
 
     def _tell_change(self) -> None:
-        """Report to the grid if anything but its own jobs has changed how much of the site it can have."""
+        """Report to the grid if its capacity here has changed for a reason other than its own jobs."""
         free = self.site.source.idle
         others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
         if (others, closed, longest_ms) != (self._told.others, self._told.closed, self._told.longest_ms):

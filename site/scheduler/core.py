@@ -1,6 +1,6 @@
-"""SiteCore: one site as a state machine, events in, commands out.
+"""SiteCore: the scheduler of one site as a state machine, events in, commands out.
 
-No clock, no I/O: the time is an argument, and whoever drives the core carries out what it commands.
+No clock, no I/O: the time is an argument, and the caller executes the commands.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ D = TypeVar("D")
 
 
 class SiteCoreState(CoreState, Generic[D], frozen=True, kw_only=True, tag="SiteCore 1"):
-    """What a site knows: its jobs by number, and the state of its discipline."""
+    """The state of a `SiteCore`: its jobs by id, and the state of its discipline."""
 
     now_ms: int
     waiting: list[int]
@@ -73,13 +73,13 @@ class SiteCore:
     nodes : int
         Nodes of the site, >= 1.
     week : WeekClock
-        The local time of the week; counts for limits with windows.
+        Local time of the week; only used by limits with windows.
 
     Notes
     -----
-    An event that repeats what is known already, or speaks of a job that is not here, changes nothing: messages may come
-    twice. The ids of jobs that have left are not kept, so whoever drives a core must not tell it of their submission
-    again; nor of a cancellation before the submission.
+    Messages can arrive twice, so a repeated event or an event about an unknown job changes nothing. The core does not
+    remember the ids of jobs that have left. The caller must not submit such a job again, or cancel a job before its
+    submission.
 
     Examples
     --------
@@ -106,15 +106,15 @@ class SiteCore:
     def _use(self, source: NodeSource) -> None:
         self.source, self._discipline, self.traits = source, source.discipline, source.traits
         self._nodes_of = source.nodes_of
-        # Asked at every step, so without a detour: own nodes have nothing to add to what the discipline answers.
+        # Called at every step: a site with its own nodes calls the discipline directly.
         asked = source.discipline if source.is_own else source
         self._why_never, self._next_pass_ms = asked.why_never, asked.next_wakeup_ms
 
     def copy(self) -> Self:
-        """Return a copy; what is done to one never changes the other.
+        """Return an independent copy.
 
-        Questions are asked of a copy: they use space in the arrays of a discipline, and what a journal keeps of a site
-        must not depend on who has asked.
+        Quotes run on a copy: they use space in the arrays of a discipline, and the state in the journal must not depend
+        on the quotes.
         """
         twin = copy.copy(self)
         twin._use(self.source.copy())
@@ -124,46 +124,46 @@ class SiteCore:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the site."""
+        """Number of nodes of the site."""
         return self.source.nodes
 
     @property
     def takes_parts(self) -> bool:
-        """Whether a part of a job on several sites can run here."""
+        """Whether a fragment of a multi-site job can run here."""
         return self.source.can_hold_nodes and self.traits.takes_parts
 
     @property
     def threads_per_node(self) -> int:
-        """Hardware threads of a node that are assigned one by one; 1 where jobs get whole nodes."""
+        """Number of separately assigned hardware threads per node; 1 where jobs get whole nodes."""
         return math.prod(self.traits.threads)
 
     @property
     def free(self) -> int:
-        """Nodes that no job and no open reservation holds."""
+        """Number of nodes that no job and no open reservation holds."""
         return self.source.free
 
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the figures of a job that ends now, before it is reported: one for each of `Traits.columns`."""
+        """Return the values of `Traits.columns` for a job that ends now; call this before reporting its end."""
         return self._discipline.figures(now_ms, job_id)
 
     def totals(self) -> Mapping[str, float]:
-        """Return what the discipline has counted so far, by name."""
+        """Return the discipline's counters by name."""
         return self._discipline.totals()
 
     def switches_after(self, count: int) -> Sequence[tuple[int, int]]:
-        """Return the switches of policy after the first `count` (`Discipline.switches_after`)."""
+        """Return the policy switches after the first `count` (see `Discipline.switches_after`)."""
         return self._discipline.switches_after(count)
 
     def report(self, switches: Sequence[tuple[int, int]], columns: Mapping[str, Any], has_started: Any) -> object:
-        """Return what a simulation gives users as ``result.own`` (`Discipline.report`)."""
+        """Return the value of ``result.own`` in a simulation (see `Discipline.report`)."""
         return self._discipline.report(switches, columns, has_started)
 
     def form_of(self, job_id: int) -> JobForm | None:
-        """Return the form in which a running job runs; None if the job has no forms of its own."""
+        """Return the form of a running job; None if the job has no forms of its own."""
         return self._discipline.form_of(job_id)
 
     def rate_of(self, job_id: int) -> int:
-        """Return the rate at which a job starts on its nodes: above 1 on fast machines, where these differ."""
+        """Return the rate of a job at its start; above 1 on fast machines, where machines differ."""
         return self._discipline.rate_of(job_id)
 
     def known_times(self) -> tuple[KnownTimes, ...]:
@@ -171,32 +171,32 @@ class SiteCore:
         return self._discipline.known_times()
 
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
-        """Take in what has happened and return what is to be done.
+        """Apply the events of an instant and return the commands that follow.
 
         Parameters
         ----------
         now_ms : int
             The instant; never earlier than in the call before.
         *events
-            What happened at this instant. They are taken in the order completions (by job id), cancellations,
-            submissions and requests (as given; a tie in the queue goes by job id), whatever their order here. None is a
-            wakeup.
+            What happened at this instant, in any order. Completions are applied first (by job id), then cancellations,
+            then submissions and requests in the given order (equal jobs in the queue are ordered by job id). No event:
+            a wakeup.
 
         Returns
         -------
         list of Command
-            In the order in which they are to be carried out.
+            The caller must execute them in this order.
 
         Raises
         ------
         InputError
-            If time went backwards, or a job or a request has impossible numbers; nothing has changed then.
+            If time goes backwards, or a job or request has invalid numbers; nothing has changed then.
         """
         self.check(now_ms, *events)
         return self.act(now_ms, events)
 
     def act(self, now_ms: int, events: Sequence[Event]) -> list[Command]:
-        """Do as `handle`, for a caller that has called `check`."""
+        """Do the same as `handle`, for a caller that has already called `check`."""
         self._now_ms = now_ms
         if len(events) > 1:
             events = sorted(events, key=_instant_order)
@@ -230,7 +230,7 @@ class SiteCore:
         return commands
 
     def _asked(self, event: Event) -> list[Command]:
-        """Take in a cancellation, or what is asked of reservations."""
+        """Apply a cancellation, a reservation request, or another event that is not a submission or an end."""
         if isinstance(event, JobCancelled):
             return self._cancel(event.job_id)
         if isinstance(event, ReservationRequested):
@@ -243,7 +243,7 @@ class SiteCore:
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
     def _batch_seen(self, event: BatchSeen) -> list[Command]:
-        """Apply what the batch system reports, and refuse the jobs that it rejects."""
+        """Apply a report of the batch system, and refuse the jobs that it rejects."""
         refused = self.source.seen(self._now_ms, event)
         for job_id, _ in refused:
             self._waiting.discard(job_id)
@@ -251,9 +251,9 @@ class SiteCore:
         return [RefuseJob(job_id, reason) for job_id, reason in refused]
 
     def check(self, now_ms: int, *events: object) -> None:
-        """Raise InputError if `handle` would: time went backwards, or a job or a request has impossible numbers.
+        """Raise InputError if `handle` would: time goes backwards, or a job or request has invalid numbers.
 
-        What is no event of a site is passed over.
+        Objects that are not events of a site are ignored.
         """
         if now_ms < self._now_ms:
             raise InputError(
@@ -266,20 +266,20 @@ class SiteCore:
                 check_reservation(event)
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Move the limit of a running job that shares its nodes with none: what slows it is not its doing.
+        """Move the limit of a running job that has its nodes alone, because something outside the site slows it.
 
         Parameters
         ----------
         now_ms : int
             The instant of the next call of `handle`.
         end_ms : int
-            After now.
+            The new limit, after now.
         """
         if job_id in self._nodes_of and job_id not in self._killed:
             self._discipline.expect_end(now_ms, job_id, end_ms)
 
     def _run_pass(self, commands: list[Command]) -> Decisions:
-        """Run one pass, and carry out its evictions and starts; moves and rates are left to the caller."""
+        """Run one scheduling pass and apply its evictions and starts; the caller applies moves and rates."""
         source = self.source
         if not source.is_own:
             source.before_pass(self._now_ms)
@@ -304,7 +304,7 @@ class SiteCore:
         return EvictJob(*eviction)
 
     def _refuse_what_waits(self, or_never: list[Job], commands: list[Command], decided: Decisions) -> Decisions:
-        """Remove the jobs that had to start in this pass and have not, and let others start instead."""
+        """Refuse the jobs that had to start in this pass and did not, and run another pass for the other jobs."""
         late = [job for job in or_never if job.job_id in self._waiting]
         for job in late:
             self._waiting.discard(job.job_id)
@@ -314,21 +314,21 @@ class SiteCore:
         return _both(decided, self._run_pass(commands)) if late else decided
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called though no event comes: planned starts, limits of jobs, reservations."""
+        """Return when to call `handle` without an event: for planned starts, limits of jobs, and reservations."""
         discipline = self._discipline
         next_ms = self._next_limit_ms() if self._killed else discipline.next_end_ms()
         planned_ms = self._next_pass_ms()
         if next_ms is None or (planned_ms is not None and planned_ms < next_ms):
             next_ms = planned_ms
         for reservation in self._reservations.values():
-            # One that is due but not open waits for a job past its limit, whose end will be told.
+            # A reservation that is due but not open waits for the end of a job past its limit, which is an event.
             begun = reservation.start_ms <= self._now_ms
             change_ms = reservation.start_ms + (reservation.length_ms if begun else 0)
             next_ms = change_ms if next_ms is None else min(next_ms, change_ms)
         return next_ms if next_ms is None or next_ms > self._now_ms else self._now_ms + 1
 
     def why_paused(self, now_ms: int, job_id: int) -> str:
-        """Return for which job an evicted one pauses on its nodes; empty if it does not pause."""
+        """Return why an evicted job is paused on its nodes, and for which job; empty if it is not paused."""
         return self._discipline.pause_reason(now_ms, job_id) if job_id in self._nodes_of else ""
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
@@ -342,18 +342,18 @@ class SiteCore:
         if job_id not in self._waiting:
             state = "runs" if job_id in self._nodes_of else "is not known here"
             raise InputError(f"job {job_id} {state}; only a waiting job has a start to explain")
-        # The discipline does not see the nodes that open reservations hold.
+        # The discipline does not know the nodes that open reservations hold.
         said = self.source.explain(now_ms, job_id)
         reason = self._with_rule(said.reason)
         return msgspec.structs.replace(said, reason=reason, nodes=self.nodes, free=self.source.idle)
 
     def _with_rule(self, reason: str) -> str:
-        """Return a reason, with the rule by which the start may move if the discipline has one."""
+        """Append to a reason the rule by which the start can still move, if the discipline has one."""
         rule = self._discipline.rule_in_force()
         return f"{reason}; {rule}" if rule else reason
 
     def quote(self, now_ms: int, job: Job) -> tuple[SiteReason, ExpectedRun | None]:
-        """Return how a job that is not here would run if it were submitted now, and why it would not start sooner."""
+        """Return how a job would run if it were submitted now, and why it would not start sooner."""
         ahead = sum(1 for _ in self._discipline.waiting())
         reason, run = why_impossible(job) or self.why_never(job), None
         if reason is None:
@@ -376,25 +376,25 @@ class SiteCore:
         return said, run
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:
-        """Return why a job that is not here would start then, with so many jobs before it in the queue."""
+        """Return why a job that is not here would start at that time, with `ahead` jobs before it in the queue."""
         free = free_text(self.source.idle, self.nodes)
         if run.start_ms == now_ms:
             evicting = ", on nodes of jobs that it may evict" if run.evicts else ""
             return f"{free}, and it could start at once{evicting}"
-        # Whether others wait in the queue of a batch system the site does not know.
+        # The site does not know whether other jobs wait in the queue of its batch system.
         whose = "" if self.source.can_hold_nodes else " of this site"
         jobs = f"{ahead or 'no'} job{'s' * (ahead > 1)}{whose} wait{'s' * (ahead < 2)}"
         reason = f"it needs {nodes_text(run.nodes)}, {free}, and {jobs}"
         return self._with_rule(f"{reason} before it" if run.ahead is not None else reason)
 
     def limit_left_ms(self, now_ms: int, job_id: int) -> int:
-        """Return how long a running job may run from now on, at least 1 ms; 0 if it does not run."""
+        """Return the remaining wall time of a running job, at least 1 ms; 0 if it does not run."""
         limits = (one.end_by_estimate_ms for one in self._discipline.running() if one.job.job_id == job_id)
         limit_ms = next(limits, None)
         return 0 if limit_ms is None else max(1, limit_ms - now_ms)
 
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could have at once, without harm to what has been promised.
+        """Return how many nodes a job of this length could get now without delaying a promised start.
 
         Parameters
         ----------
@@ -411,7 +411,7 @@ class SiteCore:
         now_ms : int
             The instant of the last call of `handle`.
         job : Job
-            A job that is not at this site; its resource needs decide.
+            A job that is not at this site; the result depends on its resource needs.
         """
         return self.source.sharing_offered(now_ms, job)
 
@@ -429,56 +429,56 @@ class SiteCore:
         return why_never, "never", has_parts and self.why_never(part) is None
 
     def as_wide(self, width: int) -> tuple[JobForm, ...]:
-        """Return the form in which a part of a job on several sites runs that is so wide, where jobs have forms."""
+        """Return the form of a fragment with this width, where jobs have forms; otherwise empty."""
         return (JobForm(width=width),) if self.traits.forms else ()
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job submitted now would start, if estimates held and nothing else came; None: never.
+        """Return when a job submitted now would start by estimates, without later jobs; None: never.
 
-        In a queue that gives no promises it is worked out as if all that wait were planned in the order of the queue.
+        A queue without promises computes it as if all waiting jobs were planned in the order of the queue.
         """
         return self.source.earliest_start_ms(now_ms, width, length_ms)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run that were submitted now, if all went as expected; None if it never could."""
+        """Return how a job submitted now would run, if all estimates hold; None if it could never run."""
         return self.source.expected_run(now_ms, job)
 
     def nodes_ready(self, now_ms: int) -> list[tuple[int, int]]:
-        """Return from when on how many nodes have nothing to run, by the instant; of what waits nothing counts."""
+        """Return (instant, number of nodes idle from then on), ascending; waiting jobs do not count."""
         return self._discipline.nodes_ready(now_ms, self.free)
 
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs, by their end by estimate."""
+        """Yield the running jobs, ordered by their estimated end."""
         return self._discipline.running()
 
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of the queue, with the start that each has been promised, if any.
+        """Yield the waiting jobs in queue order, each with its promised start, if any.
 
-        For a planning site this is its plan; for a queue only the head has a promise, its shadow time.
+        At a planning site this is the plan. In a queue only the head has a promise, its shadow time.
         """
         return self._discipline.waiting()
 
     def occupied(self) -> list[tuple[int, NodeIntervals]]:
-        """Return which nodes the running jobs have, by job."""
+        """Return the nodes of each running job, by job id."""
         return [(job_id, intervals_of(nodes)) for job_id, nodes in sorted(self._nodes_of.items())]
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
-        """Yield each running job, its speed as a part of full speed, and its work in ms, if limits count work."""
+        """Yield each running job with its fraction of full speed and its work done in ms, if limits count work."""
         if self.traits.counts_work:
             for running in self._discipline.running():
                 yield running.job.job_id, *self._discipline.progress(now_ms, running.job.job_id)
 
     def reservations(self) -> list[ReservationRequested]:
-        """Return the accepted reservations that are not over, by start and id."""
+        """Return the accepted reservations that have not ended, by start and id."""
         return sorted(self._reservations.values(), key=lambda r: (r.start_ms, r.reservation_id))
 
     @property
     def state_type(self) -> Any:
-        """The type of the state; it goes with the discipline."""
+        """The type of the state, which depends on the discipline."""
         return with_parts(SiteCoreState, self.source)
 
     def state(self) -> SiteCoreState[Any]:
-        """Return all that is known."""
+        """Return the state between two instants."""
         return SiteCoreState(
             now_ms=self._now_ms,
             waiting=sorted(self._waiting),
@@ -490,7 +490,7 @@ class SiteCore:
         )
 
     def restore(self, state: SiteCoreState[Any]) -> None:
-        """Take in all that another site of the same settings knew; this one is fresh."""
+        """Restore the state of a site with the same settings into this new one."""
         self._now_ms = state.now_ms
         self._waiting, self._killed = set(state.waiting), set(state.killed)
         self._reservations = {each.reservation_id: each for each in state.reservations}
@@ -501,7 +501,7 @@ class SiteCore:
             self.source.pool.occupy(bits_of(nodes))
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself: a node held twice, or a job lost."""
+        """Raise AssertionError if the state is inconsistent: a node held twice, or a job lost."""
         self.source.check_invariants()
         held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
         n_held = functools.reduce(operator.or_, held, 0).bit_count()
@@ -543,8 +543,8 @@ class SiteCore:
         return []
 
     def _next_limit_ms(self) -> int | None:
-        """Return the first limit of a job that has not been told to end, where some have been."""
-        # By their end by estimate, so the first that has not been told to end is the next that will be.
+        """Return the next limit of a running job that is not being killed already."""
+        # The jobs are ordered by estimated end, so the first that is not being killed is the next.
         limits = (running.end_by_estimate_ms for running in self._discipline.running() if self._may_be_killed(running))
         return next(limits, None)
 
@@ -553,7 +553,7 @@ class SiteCore:
         return job_id not in self._killed and not (self.traits.pauses and self._discipline.is_paused(job_id))
 
     def _kill_overdue(self) -> list[Command]:
-        """Command the end of the jobs that have reached their limit; a driver that simulates has ended them itself."""
+        """Kill the jobs that have reached their limit; in a simulation the caller has already ended them."""
         overdue = []
         for running in self._discipline.running():
             if running.end_by_estimate_ms > self._now_ms:
@@ -564,7 +564,7 @@ class SiteCore:
         return [KillJob(job_id, "reached its limit") for job_id in overdue]
 
     def _leave_overdue(self, job_ids: Sequence[int]) -> list[Command]:
-        """Command jobs to leave nodes that a batch system is about to take; they run again."""
+        """Requeue jobs on nodes that a batch system is about to take back."""
         leaving = [job_id for job_id in job_ids if job_id not in self._killed]
         self._killed.update(leaving)
         return [RequeueJob(job_id, "the time of its pilot is up") for job_id in leaving]
@@ -600,7 +600,7 @@ class SiteCore:
     def _open_reservations(self) -> list[Command]:
         commands: list[Command] = []
         for reservation in self.reservations():
-            # A job past its limit may still sit on the nodes; then the reservation opens when it has left.
+            # A job past its limit may still hold the nodes; then the reservation opens when the job has left.
             due = reservation.start_ms <= self._now_ms and reservation.reservation_id not in self._reserved_nodes
             if due and reservation.width <= self.source.pool.free:
                 nodes = self.source.pool.allocate(reservation.width)
@@ -610,14 +610,14 @@ class SiteCore:
 
 
 def _instant_order(event: Event) -> tuple[int, int]:
-    """Return where an event stands among those of one instant; those that are alike keep their order."""
+    """Return the sort key of an event within its instant; events with equal keys keep their order."""
     if isinstance(event, JobFinished):
         return 0, event.job_id
     return (1, 0) if isinstance(event, (JobCancelled, ReservationCancelled)) else (2, 0)
 
 
 def _both(first: Decisions, second: Decisions) -> Decisions:
-    """Return the moves and rates of two passes of one instant: the later ones hold."""
+    """Merge the moves and rates of two passes of one instant; the later ones win."""
     evicted = {eviction.job_id for eviction in second.evictions}
     moves = {move.job_id: move for move in (*first.moves, *second.moves)}
     rates = {rate.job_id: rate for rate in first.rates if rate.job_id not in evicted}

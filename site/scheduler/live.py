@@ -1,8 +1,7 @@
 """LiveSite: a site with the programs of its jobs and the machines that run them, as a state machine.
 
-It contains a `ContractCore`, which decides, and keeps the users' jobs (`JobBook`) and the runs (`Runs`): it turns the
-start of a job into orders for machines, and the reports of machines into the end of the job. No clock, no I/O:
-docs/live.md.
+It contains a `ContractCore`, which decides, the users' jobs (`JobBook`) and the runs (`Runs`). It turns the start of a
+job into orders for machines, and the reports of machines into the end of the job. No clock, no I/O: docs/live.md.
 """
 
 from __future__ import annotations
@@ -83,9 +82,9 @@ class Expected(msgspec.Struct):
 
     described: DescribeJob
     is_asked: bool = False  # whether the grid has asked for its nodes
-    # Where its ranks meet, from the commitment; empty for a job on one site, or if not known yet.
+    # Rendezvous address of its ranks, known from the commitment on; empty for a job on one site.
     meeting: str = ""
-    port: Port = NO_PORT  # where its ranks on all sites meet, from the request to the start
+    port: Port = NO_PORT  # rendezvous port for its ranks on all sites, from the request to the start
 
 
 D = TypeVar("D")
@@ -140,7 +139,7 @@ class LiveSite:
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
         self.core = _core_of(settings)
-        # Whether jobs get parts of nodes, and so are bound to no node of their machine.
+        # Whether jobs get fractions of nodes, so that they are not bound to a node of their machine.
         self._gives_parts = self.core.site.traits.fractions
         # Whether jobs share nodes by hardware threads, and so slow each other.
         self._by_threads = self.core.site.threads_per_node > 1
@@ -155,7 +154,7 @@ class LiveSite:
         self._inner: list[ContractEvent] = []
 
     def handle(self, now_ms: int, *events: LiveSiteEvent) -> list[LiveSiteCommand]:
-        """Apply the events of an instant and return the commands, in the order in which they must be carried out.
+        """Apply the events of an instant and return the commands, which must be executed in this order.
 
         A call without events is a wakeup. If time goes backwards, InputError is raised and nothing has changed.
         """
@@ -163,7 +162,7 @@ class LiveSite:
         self._now_ms, self._inner = now_ms, []
         self.book.begin(now_ms)
         self.runs.begin()
-        # A job that cannot begin yet keeps its whole limit: jobs that leave its nodes late must not cost it time.
+        # A job that cannot start yet keeps its whole limit: jobs that leave its nodes late must not cost it time.
         for job_id, limit_ms in self.runs.not_begun():
             self.core.site.expect_end(now_ms, job_id, now_ms + limit_ms)
         for event in events:
@@ -182,7 +181,7 @@ class LiveSite:
         return self.book.out
 
     def request_of(self, job_id: int) -> JobRequest | None:
-        """Return the request of a job that is here, an own user's or the grid's; None if unknown."""
+        """Return the request of a job at this site, of an own user or the grid; None if unknown."""
         record = self.book.records.get(job_id)
         if record is not None:
             return record.request
@@ -190,11 +189,11 @@ class LiveSite:
         return None if expected is None else expected.described.request
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called without an event."""
+        """Return when to call `handle` without an event, or None."""
         return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Forecast when a job starts here, an own user's or the grid's; None if it is unknown."""
+        """Return the forecast of a job at this site, of an own user or the grid; None if it is unknown."""
         now_ms = max(now_ms, self._now_ms)
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
@@ -206,7 +205,7 @@ class LiveSite:
         return found
 
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
-        """Return when a job would start that were handed in now, or delegated by the grid; nothing changes by that."""
+        """Return the start of a job if it were submitted now, or delegated by the grid; the state does not change."""
         now_ms = max(now_ms, self._now_ms)
         reason = request_problem(request) if for_grid else self.book.refusal(request)
         reason = reason or self._why_stuck(request) or self._not_taken(request)
@@ -218,7 +217,7 @@ class LiveSite:
         return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
 
     def offer(self, now_ms: int, request: JobRequest) -> Quoted:
-        """Return what the site would quote the grid for a job that were submitted now; nothing changes by that."""
+        """Return the site's quote for the grid if a job were submitted now; the state does not change."""
         reason = request_problem(request) or self._why_stuck(request) or self._not_taken(request)
         if reason is not None:
             return Quoted(0, 0, None, reason, cause="never")
@@ -244,7 +243,7 @@ class LiveSite:
         )
 
     def restore(self, state: LiveSiteState[Any]) -> None:
-        """Restore the state of another site of the same settings into this new one."""
+        """Restore the state of another site with the same settings into this new one."""
         self._now_ms = state.now_ms
         if state.settings:
             self._use(state.settings)
@@ -254,7 +253,7 @@ class LiveSite:
         self._expected = {(each.described.job_id, each.described.attempt): each for each in state.expected}
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself: a running job without a run, or a run without a job."""
+        """Raise AssertionError if the state is inconsistent: a running job without a run, or a run without a job."""
         self.core.check_invariants()
         running = {running.job.job_id for running in self.core.site.running()}
         reserved = {job_id for job_id in running if self.core.part_state(job_id) in GRANTED}
@@ -309,20 +308,20 @@ class LiveSite:
                 self._inner.append(event)
 
     def _use(self, settings: dict[str, Any]) -> None:
-        """Use other settings, with a new core."""
+        """Switch to other settings, with a new core."""
         self._changed = settings
         self.settings = settings_as(self.settings, settings, self.settings.changeable)
         self.core = _core_of(self.settings)
         self.runs.use_ports(self.settings.machines)
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
-        """Use other settings, and keep the state."""
+        """Switch to other settings and keep the state."""
         core = self.core
         self._use(settings)
         hand_over(core, self.core)
 
     def _begin_late(self) -> None:
-        """Record the start of jobs whose nodes the evicted jobs have left at this instant."""
+        """Record the start of jobs that the evicted jobs have now made way for."""
         for run in self.runs.begun:
             run.start_ms = self._now_ms
             record = self.book.records.get(run.job_id)
@@ -331,7 +330,7 @@ class LiveSite:
             self.book.note(run.job_id, "starting", f"on {run.where}, which has been left")
 
     def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
-        """Pass a request for nodes to the core if the job was described and its user is accepted here."""
+        """Pass a request for nodes to the core if the job was described and its user is accepted."""
         expected = self._expected.get((job_id, event.attempt))
         if expected is None:
             self._answer(Refused(job_id, event.attempt, "the site was not told what it runs"))
@@ -344,11 +343,11 @@ class LiveSite:
             else:
                 expected.is_asked = True
                 if isinstance(event, ReserveNodes) and self.core.site.traits.evicts:
-                    # Who evicts whom goes by more than the width.
+                    # Evictions depend on more than the width.
                     event = msgspec.structs.replace(event, job=self.book.next_job(request))
                 elif isinstance(event, ReserveNodes) and self._by_threads and event.job is None:
-                    # A grid that has yet to hear that nodes are shared here says no more than the width, but others
-                    # may join the job all the same; those of a job on several sites nobody joins.
+                    # A grid that does not know yet that nodes are shared here sends only the width. Other jobs may
+                    # still share the nodes of this job, unless it runs on several sites.
                     job = self.book.next_job(request) if event.start_ms is None else None
                     event = msgspec.structs.replace(event, job=job)
                 self._inner.append(event)
@@ -365,7 +364,7 @@ class LiveSite:
         return f"the site moves running jobs to other nodes, and this one does not say that it can be: {right}"
 
     def _wish(self, wish: Wish, record: JobRecord) -> None:
-        """Apply a user's action to a job that is in the queue or runs."""
+        """Apply a user's action to a queued or running job."""
         if wish.kind == "hold":
             self._inner.append(JobCancelled(record.job_id))
             self.book.take_out(record, record.attempt)
@@ -398,7 +397,7 @@ class LiveSite:
                     self._start(command)
                 case ChangeRate(job_id=job_id, rate=rate):
                     self.runs.note_rate(job_id, rate)
-                    # On machines that differ its limit and its launch go by its rate there, which only pauses change.
+                    # On machines that differ, the limit and the launch use the rate there; only pauses change it.
                     speed = 1.0 if self.core.site.traits.forms else rate / RATE_ONE
                     if self.runs.pace(self._now_ms, job_id, runs=rate > 0, speed=speed):
                         self._note_pause(job_id, rate)
@@ -422,7 +421,7 @@ class LiveSite:
                     self._answer(answer)
 
     def _tell_sharing(self) -> None:
-        """Note and report which jobs share nodes from now on, and how much longer they take because of it."""
+        """Note and report which jobs share nodes from now on, and the slowdowns."""
         for run in self.runs.change_sharing(self._now_ms):
             limit_ms = next(iter(run.pieces.values())).launch.limit_ms or run.request.limit_ms
             self._shares(run, run.shared.so_far(limit_ms) if run.shared is not None else None)
@@ -446,7 +445,7 @@ class LiveSite:
             self.book.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
-        """Note the jobs whose nodes a batch system took back before they began, and when it is asked again."""
+        """Note the jobs whose nodes a batch system took back before their start, and the next request for nodes."""
         asks = [ask for event in events if isinstance(event, BatchSeen) for ask in event.asks if ask.state == "over"]
         for ask in asks:
             forecast = self.core.forecast(self._now_ms, ask.job_id)
@@ -454,10 +453,11 @@ class LiveSite:
                 self.book.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob, last: Run | None = None) -> None:
-        """Start a job on the nodes that the core gave it: an own user's or the grid's.
+        """Start a job of an own user or the grid on the nodes that the core gave it.
 
-        On sites that evict jobs the core says how long the job may run: machines may differ, and the job may have run
-        before. If the job has only now left its former nodes, `last` is its run there, with the pace ordered meanwhile.
+        On sites that evict jobs, the core provides the remaining wall time: machines may differ, and the job may have
+        run before. If the job has only now left its previous nodes, `last` is its run there, which has the latest
+        ordered pace.
         """
         evicts = self.core.site.traits.evicts
         limit_ms = self.core.site.limit_left_ms(self._now_ms, command.job_id) if evicts else 0
@@ -479,7 +479,7 @@ class LiveSite:
             described, meeting, port = expected.described, expected.meeting, expected.port
             expected.port = NO_PORT
         if evicts and len(described.sites) == 1:
-            # In one of its forms it may have other nodes than it asked for, and another command.
+            # Its form may have another width and another command than the job.
             request = in_form(described.request, self.core.site.form_of(command.job_id))
             size = 1 if request.program.ranks == "first-node" else width
             described = msgspec.structs.replace(described, request=request, limit_ms=limit_ms, size=size)
@@ -488,7 +488,7 @@ class LiveSite:
         if last is not None:
             run.is_paused, run.speed = last.is_paused, last.speed
         if len(described.sites) == 1:
-            # It has one already if its start was agreed on, which a job on one site need not be.
+            # A job with an agreed start already has a port.
             taken = next(iter(run.pieces)), run.job_id, run.attempt
             run.port = port if port.number else self.runs.ports.take(*taken)
             meeting = run.port.meeting
@@ -499,7 +499,7 @@ class LiveSite:
         self.runs.start(run)
 
     def _evict(self, command: EvictJob) -> None:
-        """Evict a job for another one: it saves its work and ends within its time of grace."""
+        """Evict a job for another job: it writes a checkpoint and ends within its grace period."""
         reason = f"evicted at {self.settings.name}: {command.reason}"
         self.book.note(command.job_id, "evicted", reason)
         self.book.note(command.by, "evicts", f"job {command.job_id}")
@@ -515,14 +515,14 @@ class LiveSite:
             described = self._expected[job_id, attempt].described
         run = self._made(StartJob(job_id, command.nodes, command.threads), described)
         if not command.nodes or (self._gives_parts and self.runs.has_as_many(run)):
-            return  # it is paused, or may stay on its machines
+            return  # the job is paused, or can stay on its machines
         if record is None:
             self.runs.requeue(job_id, attempt, f"its nodes at {self.settings.name} are for others now")
         else:
             self.runs.move(run)
 
     def _made(self, start: StartJob, described: DescribeJob) -> Run:
-        """Return the run of a job on these nodes, with the task of each machine."""
+        """Return the run of a job on these nodes, with the node task of each machine."""
         told = self.settings, start, described, self.core.site.traits.threads, self._now_ms
         run = make_run(*told, gives_parts=self._gives_parts)
         if self.core.site.traits.forms:
@@ -530,14 +530,14 @@ class LiveSite:
         return run
 
     def _describe(self, record: JobRecord, attempt: int) -> DescribeJob:
-        """Return the description of an attempt of an own user's job, in the form that the grid uses for its jobs."""
+        """Return the description of an attempt of an own user's job, as the grid sends it for its jobs."""
         request = record.request
         size = 1 if request.program.ranks == "first-node" else request.nodes
         told = attempt, request, request.limit_ms, 0, size, (self.settings.name,), record.left(), record.starts
         return DescribeJob(record.job_id, *told)
 
     def _answer(self, answer: Answer) -> None:
-        """Send an answer of the core to the grid, completed by what only the live site knows."""
+        """Send an answer of the core to the grid, with the fields that only the live site knows."""
         if isinstance(answer, Reserved):
             answer = msgspec.structs.replace(answer, rendezvous=self._meeting_for(answer.job_id, answer.attempt))
         elif isinstance(answer, Ended):
@@ -549,7 +549,7 @@ class LiveSite:
         self.book.out.append(TellGrid(answer))
 
     def _meeting_for(self, job_id: int, attempt: int) -> str:
-        """Return where the ranks of a job on several sites meet if its first rank is here; else an empty text."""
+        """Return the rendezvous address of a multi-site job if its first rank is here; otherwise an empty text."""
         expected, grant = self._expected[job_id, attempt], self.core.grant_of(job_id)
         if grant is None or expected.described.first_rank != 0:
             return ""
@@ -558,17 +558,17 @@ class LiveSite:
         return expected.port.meeting
 
     def _ended_answer(self, answer: Ended) -> Ended:
-        """Return the answer with the outcome of a grid job's run; send the report of the run ahead of it."""
+        """Return the answer with the outcome of a grid job's run; first send the report of the run."""
         run = self.runs.over.get(answer.job_id)
         if run is None:
             return answer
         outcome, reason = run.outcome()
-        # The run has the outcome. But a job that the grid ended must not run again, whatever the outcome of its run.
+        # Use the outcome of the run. But a job that the grid ended must not run again, whatever that outcome is.
         was_evicted = run.is_evicted and answer.outcome == "lost"
         if answer.outcome in ("finished", "limit") or outcome == "finished" or was_evicted:
             answer = msgspec.structs.replace(answer, outcome=outcome)
         elif answer.outcome == "cancelled" and run.is_gated and not run.is_open:
-            # It never began, so the job has not run, even if its other parts have begun.
+            # The fragment never started, so the job has not run, even if other fragments have started.
             answer = msgspec.structs.replace(answer, outcome="unmet")
         key = answer.job_id, answer.attempt
         report = FragmentReport(
@@ -582,9 +582,9 @@ class LiveSite:
         return answer
 
     def _settle_evicted(self) -> None:
-        """Record that evicted jobs have left their nodes: they wait again, or start on the nodes that they have now.
+        """Record that evicted jobs have left their nodes: they wait again, or start on their new nodes.
 
-        A job that ended by itself or was cancelled leaves the queue or those nodes. A grid job goes back to the grid.
+        A job that ended by itself or was cancelled leaves the queue or its new nodes. A grid job goes back to the grid.
         """
         for job_id, run in list(self.runs.over.items()):
             record = self.book.records.get(job_id)
@@ -603,7 +603,7 @@ class LiveSite:
                 self._start(run.next_start, run)
 
     def _settle_over(self) -> list[Job]:
-        """Record the ends of jobs of the site's own users; return the jobs that have to run again."""
+        """Record the ends of the site's own jobs; return the jobs that have to run again."""
         again: list[Job] = []
         for job_id, run in self.runs.over.items():
             record = self.book.records.get(job_id)

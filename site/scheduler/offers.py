@@ -1,4 +1,4 @@
-"""What a site whose nodes jobs share by hardware threads offers the grid, and whether that still holds."""
+"""Offer the grid nodes shared by hardware threads, and check whether an offer still holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridweave.site.users.owner import GridJob
 
 
 def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> SharedOffer | None:
-    """Return how a job could share nodes now, if it is known what it needs, and the site shares any."""
+    """Return how a job could share nodes now; None if its needs are unknown or the site cannot share nodes with it."""
     is_known = job.resources is not None or job.assumed is not None
     if not is_known or job.width > room or why_impossible(job) is not None:
         return None
@@ -20,22 +20,23 @@ def offered(site: SiteCore, now_ms: int, job: Job, room: int) -> SharedOffer | N
 
 
 def untold_job(request: RequestQuote) -> Job:
-    """Return a job of which a site is told no more than a request for a quote says."""
+    """Return a job with no more than the fields of a quote request."""
     needs = {"resources": request.resources, "assumed": request.assumed}
     untold = Job(job_id=0, width=request.width, estimate_ms=request.length_ms, user_name=request.user)
     return msgspec.structs.replace(untold, **needs)
 
 
 def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, room: int) -> Quoted:
-    """Return a quote with how a job could share nodes now, if it could."""
+    """Return a quote extended by the offer of shared nodes, if there is one."""
     offer = offered(site, now_ms, job, room)
     return quoted if offer is None else msgspec.structs.replace(quoted, slowdown=offer.slowdown, beside=offer.beside)
 
 
 def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:
-    """Return what a grid that has placed a job itself is told when others on its nodes slow it, or do so no more.
+    """Return the report to the grid that the rate of a job on shared nodes has changed.
 
-    Such a grid counts on the end of the job. One that has delegated it leaves that to the site.
+    Only a grid that has placed the job itself needs it, because it plans with the end of the job. For a delegated job
+    the result is empty.
     """
     is_placed = part.lease_until_ms == 0 and not part.shared
     if not is_placed or not site.traits.assigns_threads:
@@ -45,10 +46,10 @@ def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[To
 
 
 def why_not_placed(site: SiteCore, now_ms: int, job: Job, beside: float | None) -> str | None:
-    """Return why a job cannot start as the grid has placed it, on its own nodes or beside others, or None.
+    """Return why a job cannot start as the grid has placed it, on free or on shared nodes, or None.
 
-    The site would start it either way. What the other way costs the grid has not weighed. `beside` is how many times as
-    long as alone the job may take beside others; None: it is to have its nodes alone.
+    The site could still start the job in the other way, but the grid has not considered the cost of that. `beside` is
+    the largest accepted slowdown on shared nodes; None: the grid wants free nodes.
     """
     if beside is None:
         left = site.startable(now_ms, job.estimate_ms)
