@@ -1,4 +1,4 @@
-"""Processes of this machine: which is which, what stems from which, and how all of them are ended (Linux)."""
+"""Find, signal and end processes of this machine (Linux)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 _STOP_S, _STOP_LOOK_S = 1.0, 0.0005
-"""For how long processes are looked for that still move, and how often: one stops when it next has a processor, and may
-fork before it; one that waits for a disk may take its time."""
+"""How long and how often to look for processes that still run: a process stops when it is next scheduled and can fork
+before; a process that waits for a disk can take longer."""
 
 
 class ProcessStat(NamedTuple):
-    """What ``/proc/PID/stat`` says of a process.
+    """The fields of ``/proc/PID/stat``.
 
-    Its start is in clock ticks since that of the machine; its processor time is in clock ticks too, with that of the
-    children that it has waited for.
+    `start_ticks` counts clock ticks since boot. `cpu_ticks` includes the reaped children.
     """
 
     pid: int
@@ -47,13 +46,13 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Return what is known of a process, or ``None`` if there is none of that number."""
+    """Return the state of a process, or ``None`` if there is no process with this id."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb") as file:
             data = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the name in parentheses; it may hold any character, also ")" and blanks.
+    # The second field is the name in parentheses, which can contain any character, even ")" and blanks.
     fields = data[data.rindex(b")") + 2 :].split()
     cpu_ticks = sum(map(int, fields[11:15]))
     return ProcessStat(
@@ -63,14 +62,14 @@ def process_stat(pid: int) -> ProcessStat | None:
 
 @cache
 def boot_id() -> str:
-    """Return the name of this start of the machine."""
+    """Return the id of the current boot."""
     return Path(f"{PROC}/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def open_process(pid: int, start_ticks: int) -> int | None:
-    """Return a pidfd of the very process that had this number and start, or ``None`` if it is no more.
+    """Return a pidfd of the process with this id and start, or ``None`` if it has ended.
 
-    The start is compared after the pidfd is open, so a number that was given anew in between is found out.
+    The start is compared after the pidfd is open, so a reused id is detected.
     """
     try:
         handle = os.pidfd_open(pid)
@@ -84,7 +83,7 @@ def open_process(pid: int, start_ticks: int) -> int | None:
 
 
 def call_kernel(name: str, *arguments: int | bytes | None) -> None:
-    """Call a function of the C library that returns 0, or sets errno."""
+    """Call a function of the C library that returns 0 or sets errno; raise OSError on failure."""
     if getattr(_libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -96,19 +95,19 @@ def control_process(option: int, value: int | bytes) -> None:
 
 
 FIRST_TO_GO = 1000
-"""What ranks have as oom_score_adj: when memory runs out, the kernel ends a job before anything else."""
+"""The oom_score_adj of ranks: when memory runs out, the kernel ends jobs first."""
 
 _LAST_TO_GO = (-900, 0)
 
 
 def be_first_to_go() -> None:
-    """Have the kernel end this process, and what it forks, before all others when memory runs out."""
+    """Set the OOM score so that the kernel ends this process and its forks first when memory runs out."""
     with contextlib.suppress(OSError):
         _set_oom_score(FIRST_TO_GO)
 
 
 def be_last_to_go() -> None:
-    """Have the kernel end a part of the grid, and what it forks, after all others; without rights like any other."""
+    """Set the OOM score so that the kernel ends this process and its forks last; without privileges, reset it to 0."""
     for score in _LAST_TO_GO:
         with contextlib.suppress(OSError):
             _set_oom_score(score)
@@ -116,7 +115,7 @@ def be_last_to_go() -> None:
 
 
 def spare_ray_worker() -> None:
-    """Do the same for a worker of Ray, which Ray lets the kernel end first unless its operator says otherwise."""
+    """Do the same for a Ray worker; by default, Ray makes the kernel end its workers first."""
     if "RAY_JOB_ID" in os.environ:
         be_last_to_go()
 
@@ -127,12 +126,12 @@ def _set_oom_score(score: int) -> None:
 
 
 def unshare(namespaces: int) -> None:
-    """Give this process, and all that it forks from now on, namespaces of its own; it needs CAP_SYS_ADMIN."""
+    """Move this process and its later forks to new namespaces; needs CAP_SYS_ADMIN."""
     call_kernel("unshare", namespaces)
 
 
 def signal_pipe(numbers: Iterable[int]) -> int:
-    """Turn signals into bytes to read, one a signal, so that none is lost; return the end to read from."""
+    """Convert signals to bytes, one byte per signal so that none is lost; return the file descriptor to read."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     for number in numbers:
         signal.signal(number, lambda _number, _frame: None)
@@ -141,19 +140,19 @@ def signal_pipe(numbers: Iterable[int]) -> int:
 
 
 def become_subreaper() -> None:
-    """Take in every process below this one whose parent ends: none can leave by forking twice or by setsid."""
+    """Adopt every descendant whose parent ends, so that none can escape by a double fork or setsid."""
     control_process(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends; exit at once if that has happened already."""
+    """Have this process killed when its parent ends; exit at once if the parent has already ended."""
     control_process(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(127)
 
 
 def all_pids() -> Iterator[int]:
-    """Yield the numbers of all processes."""
+    """Yield the ids of all processes."""
     for name in os.listdir(PROC):
         if name.isdecimal():
             yield int(name)
@@ -161,12 +160,12 @@ def all_pids() -> Iterator[int]:
 
 @cache
 def _kernel_lists_children() -> bool:
-    """Tell whether the kernel lists a process's children (CONFIG_PROC_CHILDREN)."""
+    """Whether the kernel lists a process's children (CONFIG_PROC_CHILDREN)."""
     return os.path.exists(f"{PROC}/self/task/{os.getpid()}/children")
 
 
 def _listed_children(pid: int) -> list[ProcessStat]:
-    """Return the children of a process as the kernel lists them, by thread."""
+    """Return the children of a process from the kernel's list, by thread."""
     found: list[ProcessStat] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"{PROC}/{pid}/task"):
@@ -180,7 +179,7 @@ def _listed_children(pid: int) -> list[ProcessStat]:
 
 
 def _scanned_children() -> Callable[[int], list[ProcessStat]]:
-    """Look at all processes once, and return a function from a process to its children."""
+    """Scan all processes once; return a function from a process to its children."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in filter(None, map(process_stat, all_pids())):
         children.setdefault(stat.parent, []).append(stat)
@@ -188,7 +187,7 @@ def _scanned_children() -> Callable[[int], list[ProcessStat]]:
 
 
 def descendants(pid: int) -> list[ProcessStat]:
-    """Return all processes that stem from one, parents before their children; also what has ended (state ``Z``)."""
+    """Return all descendants of a process, parents before children, including ended ones (state ``Z``)."""
     below = _listed_children if _kernel_lists_children() else _scanned_children()
     found: list[ProcessStat] = []
     waiting = [pid]
@@ -200,10 +199,10 @@ def descendants(pid: int) -> list[ProcessStat]:
 
 
 def steps_below(pid: int) -> list[int]:
-    """Return the processes below one that are job steps of Slurm: each outermost ``srun``.
+    """Return the Slurm job steps below a process: each outermost ``srun``.
 
-    An ``srun`` passes signals on to the tasks of its step, which need not run on this machine; processes that it forks
-    for itself are also called ``srun``.
+    An ``srun`` forwards signals to the tasks of its step, which can run on other machines. It also forks helper
+    processes with the name ``srun``.
     """
     found, inside = list[int](), set[int]()
     for stat in descendants(pid):
@@ -226,16 +225,16 @@ def _name(pid: int) -> str:
 def signal_descendants(
     number: int, *, spare: Iterable[int] = (), only: Collection[int] = (), but: Collection[int] = ()
 ) -> int:
-    """Send a signal to all that stems from this process, and return how many it went to.
+    """Send a signal to the descendants of this process; return how many processes got it.
 
-    Stopped processes are woken to see it. Children to spare are left alone, with all below them. If there are processes
-    in `only`, it goes to them alone; those in `but` do not get it.
+    Stopped processes are resumed so that they handle it. Children in `spare` and all processes below them are left out.
+    If `only` is not empty, only its processes get the signal. Processes in `but` do not get it.
     """
     me = os.getpid()
     spared = set(spare)
     count = 0
     for stat in descendants(me):
-        # A parent stands before its children, so that a spared one spares all below it.
+        # Parents come before their children, so sparing a process spares all processes below it.
         if stat.pid in spared or stat.parent in spared:
             spared.add(stat.pid)
         elif (only and stat.pid not in only) or stat.pid in but:
@@ -246,7 +245,7 @@ def signal_descendants(
 
 
 def stop_descendants() -> None:
-    """Stop all that stems from this process, also what is forked while it is being stopped."""
+    """Stop all descendants of this process, including those forked meanwhile."""
     until = time.monotonic() + _STOP_S
     while moving := [stat for stat in descendants(os.getpid()) if stat.state not in "ZXTt"]:
         if time.monotonic() > until:
@@ -257,16 +256,16 @@ def stop_descendants() -> None:
 
 
 def continue_descendants() -> None:
-    """Let all that stems from this process go on."""
+    """Resume all descendants of this process."""
     for stat in descendants(os.getpid()):
         if stat.state not in "ZX":
             send_signal(stat, signal.SIGCONT, wake=False)
 
 
 def send_signal(stat: ProcessStat, number: int, *, wake: bool = True) -> bool:
-    """Signal one process, if it is still the one that was looked at; return whether it was.
+    """Send a signal to a process if it is still the same process; return whether it was sent.
 
-    One that stands still is woken to see the signal, unless that is not wanted.
+    With `wake`, a stopped process is resumed so that it handles the signal.
     """
     handle = open_process(stat.pid, stat.start_ticks)
     if handle is None:
@@ -283,10 +282,10 @@ def send_signal(stat: ProcessStat, number: int, *, wake: bool = True) -> bool:
 
 
 def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKEN_VARIABLE) -> list[ProcessStat]:
-    """Return the processes of a piece whose shim is dead, as far as they can be told from others with certainty.
+    """Return the processes of a node task with a dead supervisor, as far as they can be identified with certainty.
 
     They have the token in their environment, or are in the session of one of the ranks (pid, start_ticks). A session
-    counts while its leader lives: only then is its number ours.
+    only counts while its leader lives, because its id can be reused after that.
     """
     sessions = set()
     for pid, ticks in ranks:
@@ -304,7 +303,7 @@ def strays(token: str, ranks: Iterable[tuple[int, int]], *, variable: str = TOKE
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return the environment that a process was started with; nothing if it may not be seen."""
+    """Return the initial environment of a process; empty if access is denied."""
     try:
         with open(f"{PROC}/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")

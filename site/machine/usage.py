@@ -1,4 +1,4 @@
-"""What the processes of a piece use: exactly of those that were waited for, by samples of those that run."""
+"""Measure the resource use of a node task: exactly for reaped processes, by samples for running ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridweave.site.launch import UsagePoint, Used
 from gridweave.site.machine.processes import ProcessStat, descendants, process_stat
 
 MOST_POINTS = 120
-"""So many points of what a piece uses over time are kept."""
+"""Most points of a node task's use over time."""
 
 _KIB = 1024
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -19,9 +19,9 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class EndedProcess(NamedTuple):
-    """A process that has ended: what wait4(2) said of it, and what it was.
+    """A reaped process: the result of wait4(2) and its identity.
 
-    It read and wrote so many bytes; its session and start are 0 if the kernel did not tell them.
+    `session` and `start_ticks` are 0 if the kernel did not report them.
     """
 
     pid: int
@@ -35,7 +35,7 @@ class EndedProcess(NamedTuple):
 
 
 def reap() -> tuple[list[EndedProcess], bool]:
-    """Wait for all children that have ended, without pause; return them, and whether no child is left."""
+    """Reap all children that have ended, without blocking; return them, and whether no child is left."""
     found: list[EndedProcess] = []
     while True:
         try:
@@ -52,7 +52,7 @@ def reap() -> tuple[list[EndedProcess], bool]:
 
 
 class _Sum:
-    """What one rank, or nobody's processes, used so far."""
+    """The use so far of one rank, or of all processes without a known rank."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -64,14 +64,14 @@ class _Sum:
         self.most_written_bytes = 0
 
     def add_sample(self, live: _Live) -> None:
-        """Take in what runs now, on top of what has been waited for."""
+        """Update the maxima with a sample of the running processes, added to the reaped ones."""
         self.most_cpu_s = max(self.most_cpu_s, self.cpu_s + live.cpu_s)
         self.most_read_bytes = max(self.most_read_bytes, self.read_bytes + live.read_bytes)
         self.most_written_bytes = max(self.most_written_bytes, self.written_bytes + live.written_bytes)
         self.peak_memory_bytes = max(self.peak_memory_bytes, live.memory_bytes)
 
     def usage(self, wall_s: float) -> Used:
-        """Return the larger of what was waited for and what was seen."""
+        """Return the larger of the reaped and the sampled values."""
         return Used(
             cpu_s=max(self.cpu_s, self.most_cpu_s),
             peak_memory_bytes=self.peak_memory_bytes,
@@ -82,7 +82,7 @@ class _Sum:
 
 
 class _Live:
-    """What the processes of one rank that run now have used, each with the children it has waited for."""
+    """The use of a rank's running processes, each including its reaped children."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -91,7 +91,7 @@ class _Live:
         self.written_bytes = 0
 
     def add(self, stat: ProcessStat) -> None:
-        """Take in one process."""
+        """Add a process."""
         self.cpu_s += stat.cpu_ticks / _TICKS_PER_S
         self.memory_bytes += stat.memory_pages * _PAGE_BYTES
         read_bytes, written_bytes = process_io(stat.pid)
@@ -100,10 +100,10 @@ class _Live:
 
 
 class BoundedCurve:
-    """What was seen of a piece over time, in a bounded number of points.
+    """The sampled use of a node task over time, in a bounded number of points.
 
-    When they are full, each two become one, and from then on twice as many looks are. Processor time is counted from
-    the beginning, and of memory the most is kept, so that nothing is lost by that but detail.
+    When the points are full, each two are merged, and from then on each point covers twice as many samples. CPU time is
+    cumulative and memory keeps its peak, so merging only loses detail.
 
     Examples
     --------
@@ -117,10 +117,10 @@ class BoundedCurve:
     def __init__(self, most: int = MOST_POINTS) -> None:
         self._most, self._every, self._looks = most, 1, 0
         self._kept: list[UsagePoint] = []
-        self._newest: UsagePoint | None = None  # which is not among them yet
+        self._newest: UsagePoint | None = None  # not in ``_kept`` yet
 
     def add(self, at_ms: int, cpu_s: float, memory_bytes: int) -> None:
-        """Take in a look."""
+        """Add a sample."""
         point = UsagePoint(at_ms, cpu_s, memory_bytes)
         self._newest = point if self._newest is None else _joined(self._newest, point)
         self._looks += 1
@@ -134,7 +134,7 @@ class BoundedCurve:
 
     @property
     def points(self) -> tuple[UsagePoint, ...]:
-        """The points, and the newest look."""
+        """All points, with the newest sample as the last."""
         return (*self._kept, *(() if self._newest is None else (self._newest,)))
 
 
@@ -143,29 +143,30 @@ def _joined(one: UsagePoint, later: UsagePoint) -> UsagePoint:
 
 
 class Meter:
-    """Counts what the processes below one use, by rank.
+    """Counts the use of all processes below a root process, by rank.
 
-    The kernel hands the times of a process to whoever waits for it, with those of all that it has waited for itself. So
-    what the shim collects from a rank is exact for every process of the rank that was waited for. A process whose
-    parent ignores SIGCHLD is in no such sum; samples catch it while it runs. The larger of the two is reported.
+    The kernel adds the use of a process to its parent when the parent reaps it. So the sum that the supervisor reaps
+    from a rank is exact for every reaped process of the rank. A process whose parent ignores SIGCHLD is in no such sum;
+    samples catch it while it runs. The larger of the two values is reported.
 
-    The largest process of a rank is never smaller than the fork of the shim that it was before its command began.
+    The largest process of a rank is never smaller than the fork of the supervisor that the rank was before its command
+    started.
     """
 
     def __init__(self, root: int) -> None:
-        self.memory_bytes = 0  # what all had together at the last look
-        self._root = root  # the process of which they all stem
+        self.memory_bytes = 0  # memory of all processes at the last sample
+        self._root = root  # the root process
         self._sums: dict[int | None, _Sum] = {None: _Sum()}
         self._leaders: dict[int, int] = {}
         self._owners: dict[tuple[int, int], int] = {}
 
     def add_rank(self, rank: int, pid: int) -> None:
-        """Count the session of this leader for a rank."""
+        """Count the session of this leader as a rank."""
         self._sums[rank] = _Sum()
         self._leaders[pid] = rank
 
     def collect(self, ended: EndedProcess) -> None:
-        """Take in a process that has been waited for."""
+        """Add a reaped process."""
         part = self._sums[self._owner(ended.pid, ended.session, ended.start_ticks)]
         part.cpu_s += ended.cpu_s
         part.peak_memory_bytes = max(part.peak_memory_bytes, ended.peak_memory_kib * _KIB)
@@ -173,7 +174,7 @@ class Meter:
         part.written_bytes += ended.written_bytes
 
     def sample(self) -> float:
-        """Look at all processes that run, and return how many seconds that took."""
+        """Sample all running processes; return how many seconds that took."""
         began = time.monotonic()
         owners: dict[int, int | None] = {}
         live: dict[int | None, _Live] = {}
@@ -192,28 +193,28 @@ class Meter:
         return time.monotonic() - began
 
     def usage(self, rank: int, wall_s: float) -> Used:
-        """Return what a rank used."""
+        """Return the use of a rank."""
         return self._sums[rank].usage(wall_s)
 
     @property
     def cpu_s(self) -> float:
-        """The processor time of all, up to now."""
+        """CPU time of all processes up to now."""
         return sum(part.usage(0.0).cpu_s for part in self._sums.values())
 
     def unowned(self) -> Used:
-        """Return what those processes used that no rank can be found for."""
+        """Return the use of the processes without a known rank."""
         return self._sums[None].usage(0.0)
 
     def _owner(self, pid: int, session: int, start_ticks: int) -> int | None:
-        """Return the rank of a process: by itself, its session, or where it was seen before its parent ended."""
+        """Return the rank of a process by its id, its session, or its last sample before its parent ended."""
         rank = self._leaders.get(session, self._leaders.get(pid))
         return rank if rank is not None else self._owners.get((pid, start_ticks))
 
 
 def process_io(pid: int) -> tuple[int, int]:
-    """Return the bytes that a process, and the children that it waited for, read from and wrote to storage.
+    """Return the bytes that a process and its reaped children have read from and written to storage.
 
-    It may have ended, as long as nobody has waited for it. Of one that may not be looked at, nothing is known: zeros.
+    The process may have ended if it was not reaped yet. Return zeros if access is denied.
     """
     try:
         with open(f"/proc/{pid}/io", "rb") as file:

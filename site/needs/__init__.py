@@ -1,1 +1,1 @@
-"""What jobs need of the nodes that they share, what is known of that, and what sharing did to them."""
+"""The needs of jobs on shared nodes, experience with them, and the measured effects of sharing."""

@@ -1,7 +1,7 @@
-"""With whom jobs share nodes while they run, how much slower that makes them by the table, and how much really.
+"""Track which jobs share nodes, the expected slowdown, and the measured slowdown.
 
-What a job would have taken alone nobody knows. So its run is compared with the runs of such jobs, of the same user,
-class, name and width, that had their nodes alone (docs/sharing.md, "On machines").
+The run time of a job without sharing is unknown. So its run is compared with runs of jobs with the same user, class,
+name and width that did not share their nodes (docs/sharing.md, "On machines").
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _MOST_KINDS = 10_000
 
 
 class SharedTime(msgspec.Struct):
-    """How a running job has shared its nodes so far; instants and work in ms, work at rate 1."""
+    """The node sharing of a running job so far; instants and work in ms, work at rate 1."""
 
     start_ms: int
-    since_ms: int  # since when it has its present partners and rate
+    since_ms: int  # start of its current partners and rate
     rate: int = RATE_ONE
     now: tuple[int, ...] = ()
     ever: tuple[int, ...] = ()
-    worked: float = 0.0  # until then
+    worked: float = 0.0  # work done until ``since_ms``
 
     def change(self, now_ms: int, rate: int, partners: tuple[int, ...]) -> bool:
-        """Go on at another rate, or beside others; return whether anything is other than before."""
+        """Switch to another rate or other partners; return whether there is any change."""
         if (rate, partners) == (self.rate, self.now):
             return False
         self.worked, self.since_ms = self._worked_at(now_ms), now_ms
@@ -43,21 +43,21 @@ class SharedTime(msgspec.Struct):
         return self.worked + max(0, now_ms - self.since_ms) * self.rate / RATE_ONE
 
     def at_end(self, now_ms: int) -> NodeSharing:
-        """Return with whom it has shared its nodes in all, and what its whole run was expected to take longer."""
+        """Return all partners and the expected slowdown of the whole run."""
         worked = self._worked_at(now_ms)
         slowdown = max(1.0, (now_ms - self.start_ms) / worked) if worked > 0 else RATE_ONE / self.rate
         text = f"beside {_jobs(self.ever)}: expected to take {slowdown:.2f} times as long as alone"
         return NodeSharing(beside=self.ever, slowdown=slowdown, text=text)
 
     def so_far(self, limit_ms: int) -> NodeSharing:
-        """Return with whom it shares its nodes now, and by which factor that makes it longer."""
+        """Return the current partners and the current slowdown."""
         slowdown = RATE_ONE / self.rate
         text = beside_text(self.now, limit_ms, slowdown) if self.now else f"alone again, after {_jobs(self.ever)}"
         return NodeSharing(beside=self.ever, now=self.now, slowdown=slowdown, text=text)
 
 
 def beside_text(jobs: Sequence[int], length_ms: int, slowdown: float) -> str:
-    """Return beside which jobs one runs that takes so long alone, and what that costs it.
+    """Return the partners of a job, its run time with and without them, and the slowdown, in words.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def _jobs(jobs: Sequence[int]) -> str:
 
 
 def partners_of(nodes: Mapping[int, Iterable[object]]) -> dict[int, tuple[int, ...]]:
-    """Return for each job those that have one of its nodes, too, in the order of their numbers.
+    """Return for each job the other jobs on any of its nodes, by id.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def partners_of(nodes: Mapping[int, Iterable[object]]) -> dict[int, tuple[int, .
 
 
 class AloneRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """How long jobs of a kind took that had their nodes alone: so many runs, and the mean of ln(ms)."""
+    """Run times of one kind of job without sharing: number of runs and mean of ln(ms)."""
 
     user: str
     job_class: str
@@ -103,21 +103,21 @@ class AloneRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownAlone:
-    """How long jobs take that have their nodes alone, by kind; what sharing did to the others is measured by that."""
+    """Run times of jobs without sharing, by kind; the baseline for measured slowdowns."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str, int], AloneRuns] = {}
 
     def state(self) -> list[AloneRuns]:
-        """Return what is known of past runs."""
+        """Return the recorded runs."""
         return list(self._kinds.values())
 
     def restore(self, state: Sequence[AloneRuns]) -> None:
-        """Take in what was known of past runs."""
+        """Restore the recorded runs."""
         self._kinds = {(kind.user, kind.job_class, kind.name, kind.nodes): kind for kind in state}
 
     def ended(self, record: JobRecord, run_ms: int) -> NodeSharing | None:
-        """Learn from an ended job; return its node sharing with the measured slowdown, if known, or None if alone."""
+        """Record an ended job; return its node sharing, with the measured slowdown if known, or None if it had none."""
         if record.outcome != "finished" or len(record.places) != 1 or run_ms <= 0:
             return record.sharing
         key = _key(record.request)

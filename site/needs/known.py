@@ -1,4 +1,4 @@
-"""What jobs need of their nodes that do not say it: by their class from experience, or as the grid's file has it."""
+"""Estimate the needs of jobs without given resources: by experience with their class, or by the grid's file."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gridweave.site.launch import Used
 from gridweave.site.needs.text import MEMORY
 
 LEAST_RUNS = 5
-"""So many runs of a user and a class are needed before what they used counts."""
+"""Least number of recorded runs of a user and class before their mean is used."""
 
 DISK_BPS = 200e6
-"""What the disk of a node reads or writes, if nothing else is said [bytes/s]: about that of a hard disk."""
+"""Default bandwidth of a node's disk [bytes/s], about that of a hard disk."""
 
 _MOST_KINDS = 10_000
 
 
 class UsualNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs are taken to need of their nodes that do not say it (docs/sharing.md, "What a job needs").
+    """Default needs of jobs that do not give their resources (docs/sharing.md, "What a job needs").
 
     Attributes
     ----------
     default : Resources, optional
-        None: nothing is known of them, and they share their nodes with none.
+        None: the needs are unknown, and such jobs do not share nodes.
     by_class, by_user : dict from str to Resources
-        In place of the default for jobs of a class, or of a user; the class goes before the user.
+        Replace the default for a job class or a user; the class takes precedence.
     disk_bps : float
-        What the disk of a node reads or writes [bytes/s]; by that it is learnt which part of a run was spent on it.
+        Bandwidth of a node's disk [bytes/s], from which the disk time of a run is estimated.
     """
 
     default: Resources | None = None
@@ -40,7 +40,7 @@ class UsualNeeds(msgspec.Struct, frozen=True, kw_only=True):
     disk_bps: float = DISK_BPS
 
     def of(self, user: str, job_class: str) -> tuple[Resources | None, str]:
-        """Return what a job is taken to need, and who says so, in words."""
+        """Return the default needs of a job, and their source in words."""
         if job_class in self.by_class:
             return self.by_class[job_class], f"as the grid has it for class {job_class}"
         if user in self.by_user:
@@ -49,7 +49,7 @@ class UsualNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """In which parts of their run times the jobs of a user and a class used CPU, network and disk: means of runs."""
+    """Mean fractions of the run time that the jobs of a user and class spent on CPU, network and disk."""
 
     user: str
     job_class: str
@@ -59,7 +59,7 @@ class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
     disk: float = 0.0
 
     def with_run(self, parts: tuple[float, float, float]) -> NeedsExperience:
-        """Return these and one more run."""
+        """Return the means with one more run."""
         runs = self.runs + 1
         cpu, network, disk = (
             mean + (part - mean) / runs for mean, part in zip((self.cpu, self.network, self.disk), parts, strict=True)
@@ -68,42 +68,42 @@ class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> Resources:
-        """What such a job needs, in thousandths that sum to 1; how much memory is not learnt."""
+        """The needs of such a job, in thousandths that sum to 1; memory is a constant, not learned."""
         cpu, disk = round(self.cpu, 3), round(self.disk, 3)
         disk = min(disk, round(1.0 - cpu, 3))
         return Resources(cpu=cpu, network=round(1.0 - cpu - disk, 3), disk=disk, memory=MEMORY)
 
 
 class TakenNeeds(NamedTuple):
-    """What a job is taken to need of its nodes, and who says so; empty: the job itself, or nobody."""
+    """The assumed needs of a job and their source in words; no source: the job itself, or unknown needs."""
 
     needs: Resources | None
     why: str
 
 
 class KnownNeeds:
-    """What the jobs of a grid, or of the own users of a site, need."""
+    """Estimates the needs of the jobs of a grid, or of a site's own users."""
 
     def __init__(self, usual: UsualNeeds) -> None:
         self._usual = usual
         self._kinds: dict[tuple[str, str], NeedsExperience] = {}
 
     def change(self, usual: UsualNeeds) -> None:
-        """Go by another table from now on; what was learned stays."""
+        """Switch to other defaults; the experience stays."""
         self._usual = usual
 
     def state(self) -> list[NeedsExperience]:
-        """Return what is known of past runs."""
+        """Return the recorded runs."""
         return list(self._kinds.values())
 
     def restore(self, state: Sequence[NeedsExperience]) -> None:
-        """Take in what was known of past runs."""
+        """Restore the recorded runs."""
         self._kinds = {(kind.user, kind.job_class): kind for kind in state}
 
     def of(self, request: JobRequest) -> TakenNeeds:
-        """Return what a job is taken to need.
+        """Return the assumed needs of a job.
 
-        What a job says goes first, then what runs of its user and class have used, then what the grid's file says.
+        The job's own resources take precedence, then the experience with its user and class, then the grid's file.
         """
         if request.resources is not None:
             return TakenNeeds(request.resources, "")
@@ -114,7 +114,7 @@ class KnownNeeds:
         return TakenNeeds(needs, "" if needs is None else why)
 
     def ended(self, record: JobRecord, run_ms: int) -> None:
-        """Learn from a job of a class that has run to its own end with its nodes alone."""
+        """Record the run of a job that has a class, finished, and did not share its nodes."""
         request, used = record.request, record.used
         is_alone = record.sharing is None and len(record.places) == 1
         if not (request.job_class and is_alone and record.outcome == "finished" and used.wall_s > 0):
@@ -130,7 +130,7 @@ class KnownNeeds:
 
 
 def parts_of_run(run_ms: int, width: int, used: Used, disk_bps: float) -> tuple[float, float, float] | None:
-    """Return in which parts of its run time a job used CPU, network and disk; None if that cannot be known."""
+    """Return the fractions of a job's run time on CPU, network and disk; None if they cannot be computed."""
     if run_ms <= 0 or not math.isfinite(used.cpu_s):
         return None
     cpu = 1000.0 * used.cpu_s / (run_ms * width)
@@ -140,11 +140,11 @@ def parts_of_run(run_ms: int, width: int, used: Used, disk_bps: float) -> tuple[
 def time_parts(
     run_ms: int, width: int, cpu: float, disk_bytes: int, disk_bps: float
 ) -> tuple[float, float, float] | None:
-    """Return in which parts of its run time a job used CPU, network and disk; None if it used neither CPU nor disk.
+    """Return the fractions of a job's run time on CPU, network and disk; None without any CPU or disk time.
 
-    CPU: the part of its run time that it computed. Disk: how long what it read and wrote takes at the full bandwidth of
-    the disks of all its nodes, but no longer than it did not compute. A job on several nodes spent the rest on
-    messages, as far as is known; of one on a single node the two parts are stretched to the whole.
+    The disk time is the time to transfer `disk_bytes` at the full bandwidth of the disks of all nodes, at most the time
+    without computing. On several nodes, the rest counts as network time. On one node, CPU and disk time are scaled to
+    sum to 1.
 
     Examples
     --------

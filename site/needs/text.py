@@ -1,4 +1,4 @@
-"""What a job needs of its nodes, as its user writes it (docs/sharing.md, "What a job needs")."""
+"""Parse and format the needs of a job as its user writes them (docs/sharing.md, "What a job needs")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gridweave.site.job import Resources, why_impossible_needs
 from gridweave.values import Kinds, named_values
 
 MEMORY = 0.5
-"""The memory of a job that does not say how much: half of a node's, so that two such jobs fit on one."""
+"""Default memory of a job: half of a node's memory, so that two such jobs fit on one node."""
 
 _KINDS: Kinds = {"cpu": float, "network": float, "disk": float, "memory": float, "kind": int, "cores": int}
 _FRACTIONS = ("cpu", "network", "disk")
@@ -18,12 +18,12 @@ _RIGHT = (
 
 
 def parse_resources(option: str, text: str) -> Resources:
-    """Read what a job needs as people write it; a part of the run time that is left out is 0.
+    """Parse the needs of a job; a fraction of the run time that is missing is 0.
 
     Raises
     ------
     OptionError
-        If a name is unknown or given twice, or no job can need that.
+        If a name is unknown or given twice, or a value is invalid.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def parse_resources(option: str, text: str) -> Resources:
 
 
 def resources_text(needs: Resources) -> str:
-    """Return how people write what a job needs of the nodes that it shares.
+    """Return the needs of a job in the syntax of `parse_resources`.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Which nodes a site has, which of them are free, and where they come from."""
+"""The nodes of a site: which are free, and whether the site owns them or a batch system lends them."""

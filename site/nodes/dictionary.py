@@ -1,4 +1,4 @@
-"""Make the nodes of a site, with the discipline that decides on them, from its policy."""
+"""Create the nodes of a site and its discipline from the site's policy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gridweave.site.nodes.source import NodeSource, OwnNodes
 
 
 def nodes_for(nodes: int, policy: Policy, week: WeekClock) -> NodeSource:
-    """Return the nodes of a site and their discipline, idle.
+    """Return the idle nodes of a site, with their discipline.
 
     Parameters
     ----------
     nodes : int
-        Nodes of the site, >= 1; of a site whose nodes a batch system lends, the most at one time.
+        Nodes of the site, >= 1; if a batch system lends them, the most at one time.
     policy : Policy
     week : WeekClock
-        The local time of the week.
+        Local time of the week.
     """
     entry = entry_of(policy)
     if entry.lender is not None:

@@ -1,4 +1,4 @@
-"""Which nodes a site has: its own, or nodes that a batch system lends it."""
+"""The nodes of a site: its own nodes, or nodes that a batch system lends."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.messages import BatchSeen
 
 PILOT = 0
-"""The job number of a request for a pilot: nodes that a batch system is asked for ahead of any job."""
+"""Job id in the request for a pilot, which asks a batch system for nodes before any job needs them."""
 
 
 class NodeRequest(NamedTuple):
-    """Nodes that a batch system is asked for, or has given: for a job, or for a pilot."""
+    """A request to a batch system for the nodes of a job or a pilot, open or granted."""
 
-    job: Job  # of a pilot: its nodes, its length, and the number `PILOT`
-    ask: int  # a number that the site never uses again
+    job: Job  # for a pilot: its number of nodes, its length, and the id `PILOT`
+    ask: int  # a unique number, never used again
     has_started: bool
-    places: tuple[int, ...] = ()  # of a pilot: the nodes of the site that it provides
-    was_seen: bool = False  # whether the batch system has reported it
+    places: tuple[int, ...] = ()  # for a pilot: indexes of the site's nodes that it provides
+    was_seen: bool = False  # whether the batch system has reported the request
 
 
 class NodeSource(ABC):
-    """The nodes of a site, the jobs that have them, and the discipline that decides on them.
+    """The nodes of a site, the jobs on them, and the discipline that schedules them.
 
-    All nodes of a job are the bits of one number (`gridweave.site.allocation`). At one instant the calls come in this
-    order: ``end`` of jobs, ``seen``, ``before_pass``, then ``start``, ``move`` and ``end`` as the pass decides, and
-    ``after_pass``.
+    The nodes of a job are the bits of one integer (`gridweave.site.allocation`). The calls of an instant have this
+    order: ``end`` of jobs, ``seen``, ``before_pass``, then ``start``, ``move`` and ``end`` by the decisions of the
+    pass, and ``after_pass``.
 
     Attributes
     ----------
     nodes : int
-        The most nodes that the site has at one time.
+        Most nodes that the site has at one time.
     discipline : Discipline
-        Decides which job gets the nodes that are there.
+        Decides which jobs get the present nodes.
     traits : Traits
-        What that discipline can do.
+        Properties of the discipline.
     nodes_of : dict of int to int
-        The nodes of each running job.
+        Nodes of each running job, as bits.
     can_hold_nodes : bool
-        Whether free nodes can be held for a part of a job on several sites.
+        Whether free nodes can be held for a fragment of a multi-site job.
     is_own : bool
-        Whether all nodes are always there: no batch system is asked for any, and they can be reserved in advance.
+        Whether all nodes are always present, without requests to a batch system, so that they can be reserved in
+        advance.
     """
 
     can_hold_nodes = True
@@ -62,7 +63,7 @@ class NodeSource(ABC):
         self.nodes_of: dict[int, int] = {}
 
     def copy(self) -> Self:
-        """Return a copy with a copy of its discipline; what is done to one never changes the other."""
+        """Return an independent copy, with a copy of the discipline."""
         twin = copy.copy(self)
         twin.discipline, twin.pool, twin.nodes_of = self.discipline.copy(), copy.copy(self.pool), self.nodes_of.copy()
         return twin
@@ -70,7 +71,7 @@ class NodeSource(ABC):
     # Jobs on nodes.
 
     def start(self, start: Start) -> NodeIntervals:
-        """Give a job its nodes and return them: those that it names, or the free ones with the lowest numbers."""
+        """Give a job its nodes and return them: the nodes that `start` names, or the lowest free nodes."""
         job, nodes = start.job, start.nodes
         if self._is_counted:
             assert nodes is None, "a discipline names nodes, and its traits do not say so"
@@ -81,98 +82,98 @@ class NodeSource(ABC):
         return nodes
 
     def move(self, job_id: int, nodes: NodeIntervals) -> None:
-        """Record that a running job has other nodes."""
+        """Record the new nodes of a running job."""
         self.nodes_of[job_id] = bits_of(nodes)
 
     def end(self, job_id: int) -> None:
-        """Take the nodes of a job back."""
+        """Free the nodes of a job."""
         nodes = self.nodes_of.pop(job_id)
         if self._is_counted:
             self.pool.give_back(nodes)
 
     def held(self) -> int:
-        """Return the nodes of all running jobs."""
+        """Return the nodes of all running jobs, as bits."""
         return functools.reduce(operator.or_, self.nodes_of.values(), 0)
 
     @property
     def free(self) -> int:
-        """Nodes that are there and that no job and no open reservation has."""
+        """Number of present nodes without a job or an open reservation."""
         return self.pool.free if self._is_counted else self.discipline.free
 
     # Before and after a pass.
 
     def before_pass(self, now_ms: int) -> None:  # noqa: B027
-        """Bring the nodes up to date before the discipline decides."""
+        """Update the nodes before the discipline decides."""
 
     def after_pass(self, now_ms: int) -> None:  # noqa: B027
-        """Settle which nodes should be there, now that the discipline has decided."""
+        """Update the requests for nodes after the discipline has decided."""
 
     # The batch system that lends the nodes, if one does.
 
     @property
     @abstractmethod
     def absent(self) -> int:
-        """Nodes of the site that no job can have now because the batch system has not given them."""
+        """Number of nodes that no job can get now, because the batch system has not provided them."""
 
     @abstractmethod
     def requests(self, now_ms: int) -> list[NodeRequest]:
-        """Return all requests that should be made by now, and those that have been met and are in use."""
+        """Return the open requests due by now, and the granted requests in use."""
 
     @abstractmethod
     def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
-        """Apply what the batch system reports; return the waiting jobs that it rejects, and why."""
+        """Apply a report of the batch system; return the waiting jobs that it rejects, with reasons."""
 
     def overdue(self, now_ms: int) -> list[int]:
-        """Return the running jobs that have to leave their nodes, as the batch system takes these back."""
+        """Return the running jobs that must leave their nodes because the batch system takes these back."""
         return []
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
-        """Return the jobs that the batch system starts later than was reported, with the new start if known.
+        """Return the jobs whose start in the batch system is later than last reported, with the new start if known.
 
         Each delay is returned once.
         """
         return []
 
     def wanted(self, now_ms: int, width: int) -> None:  # noqa: B027
-        """Record that the grid looks for nodes for a job that is wider than the site."""
+        """Record that the grid needs nodes for a job wider than the site."""
 
     def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
-        """Return how many spare nodes there will be for a job of this length once all requests are met, and when.
+        """Return how many nodes will be spare for a job of this length when all requests are granted, and when.
 
-        None if that is unknown, or nothing is on its way.
+        The time is None if it is unknown, or if there is no request.
         """
         return 0, None
 
     def note(self, now_ms: int) -> str:
-        """Return what a grid should know that cannot place a job: half a sentence, or nothing."""
+        """Return advice for a grid that cannot place a job here, as half a sentence; can be empty."""
         return ""
 
     @property
     def idle(self) -> int:
-        """Nodes that are free for jobs of the site: no job has them, nor has another user of the batch system."""
+        """Number of nodes that are free for the site's jobs: not used by a job or another user of the batch system."""
         return self.free
 
     @property
     def longest_job_ms(self) -> int | None:
-        """The longest estimate that a job may have here; None: any, as far as is known."""
+        """Longest possible estimate of a job here; None: no known limit."""
         return None
 
-    # What the discipline answers, for the nodes that are there.
+    # Answers of the discipline for the present nodes.
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
         return self.discipline.why_never(job)
 
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could have at once."""
+        """Return how many nodes a job of this length could get at once."""
         return self.discipline.startable(now_ms, length_ms)
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job would start if it were submitted now; None: never, or that is unknown."""
+        """Return when a job submitted now would start; None: never, or unknown."""
         return self.discipline.earliest_start_ms(now_ms, width, length_ms)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run if it were submitted now; None if it never would."""
+        """Return how a job submitted now would run; None if it never would."""
         return self.discipline.expected_run(now_ms, job)
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
@@ -180,7 +181,7 @@ class NodeSource(ABC):
         return self.discipline.sharing_offered(now_ms, job)
 
     def next_wakeup_ms(self) -> int | None:
-        """Return the next instant at which a pass is due though nothing happens; None: none is."""
+        """Return when the next pass is due without an event, or None."""
         return self.discipline.next_wakeup_ms()
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
@@ -195,24 +196,24 @@ class NodeSource(ABC):
         return self.discipline.state_type
 
     def state(self) -> Any:
-        """Return the state of the discipline, with what else is known of its nodes."""
+        """Return the state of the discipline, plus the state of the nodes in subclasses."""
         return self.discipline.state()
 
     def restore(self, state: Any) -> None:
-        """Continue from a state; this source is fresh, but knows already which job has which nodes (`nodes_of`)."""
+        """Restore a state into this new source, whose `nodes_of` is already set."""
         self.discipline.restore(state)
         if self._is_counted:
             for nodes in self.nodes_of.values():
                 self.pool.occupy(nodes)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         self.pool.check_invariants()
         self.discipline.check_invariants()
 
 
 class OwnNodes(NodeSource):
-    """Nodes of the site's own: all of them are always there, and no batch system is asked."""
+    """The site's own nodes, which are always present and need no batch system."""
 
     @property
     @override

@@ -411,7 +411,7 @@ class Runs:
         return ranks.get(rank, "")
 
     def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
-        """Return the open tasks of a job: machine, attempt, and the job's index of the first node."""
+        """Return the open tasks of a job: machine, attempt, and the task's first node, numbered within the job."""
         run = self._runs.get(job_id)
         if run is None:
             return []
@@ -458,7 +458,7 @@ class Runs:
         return is_put_off
 
     def not_begun(self) -> list[tuple[int, int]]:
-        """Return the jobs that wait for others to leave their nodes, and how long each may run from then on [ms]."""
+        """Return the jobs that wait for others to leave their nodes, and their wall time limits from then on [ms]."""
         found = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
         kept = [run for run in self._runs.values() if run.is_kept and not (run.ending or run.is_evicted)]
         return found + [(run.job_id, next(iter(run.pieces.values())).launch.limit_ms or 0) for run in kept]

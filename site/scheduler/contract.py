@@ -703,7 +703,10 @@ class ContractCore:
                 self._answer(Started(job_id, part.attempt, self._now_ms))
 
     def _restarted(self) -> list[Event]:
-        """Drop all running and reserved parts after a restart; jobs of own users run again, grid jobs go back."""
+        """Drop all running and reserved parts after a restart.
+
+        Jobs of the site's own users run again; grid jobs are reported to the grid as lost.
+        """
         gone: list[Event] = []
         for job_id, part in sorted(self._parts.items()):
             if part.state == WAITING:

@@ -420,7 +420,10 @@ class SiteCore:
         return self.source.why_never(job)
 
     def why_no_start(self, job: Job) -> tuple[str, Cause, bool]:
-        """Return why a job has no start here, ``never`` if it can never have one, and whether a part of it could."""
+        """Return why a job has no start here, with the cause, and whether a fragment of it could start here.
+
+        The cause is ``never`` if the job can never run here.
+        """
         why_never = why_impossible(job) or self.why_never(job)
         if why_never is None:
             return f"the site has {nodes_text(self.nodes)}", "", self.takes_parts

@@ -1,7 +1,7 @@
-"""The desk of a site, and what it has in common with that of the grid: what users ask beside handing in jobs.
+"""Answer queries of users about a site; the base class `Desk` is shared with the grid.
 
-Whatever a desk shows is durable before. It knows nothing of Ray: an actor, or a test, puts it behind a `Door`. The
-newest events of jobs are kept in memory, so that watching costs no SQL, and so are the reasons why jobs waited.
+A desk only shows durable information. It does not depend on Ray: an actor or a test serves it through a `Door`. The
+newest job events and the reasons of waiting jobs are kept in memory, so following a job needs no SQL.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from gridweave.site.service.site_driver import GRID, SiteDriver
 from gridweave.site.users.owner import policy_label
 
 KEEP_EVENTS = 20_000
-"""So many events are known without the journal."""
+"""Number of newest events in memory; older ones are read from the journal."""
 
 EXPLAIN_S = 1.0
-"""So long it is worked out at most when the jobs of a queue start, and why not sooner."""
+"""Longest time to compute the forecasts of a queue [s]."""
 
 
 class Events:
-    """The newest events, in ascending order and without a gap, after the ``last`` until now.
+    """The newest events, ascending and without a gap, up to number ``last``.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class Events:
         self._news = asyncio.Event()
 
     def add(self, events: Iterable[JobEvent]) -> None:
-        """Take in what has happened, and wake those who wait for it."""
+        """Add events and wake the waiting tasks."""
         for event in events:
             assert event.number == self.last + 1, "an event is missing"
             self._newest.append(event)
@@ -84,12 +84,12 @@ class Events:
         self._news = asyncio.Event()
 
     def after(self, number: int, limit: int) -> list[JobEvent] | None:
-        """Return the events after one, so many at most; None if not all of them are known any more."""
+        """Return at most ``limit`` events after a number; None if some of them are no longer in memory."""
         start = number - self.last + len(self._newest)
         return None if start < 0 else list(islice(self._newest, start, start + limit))
 
     async def wait(self, number: int, timeout_s: float) -> None:
-        """Wait until there is an event after one, or a time has passed."""
+        """Wait until there is an event after a number, or until the timeout."""
         if self.last <= number:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -97,14 +97,14 @@ class Events:
 
 
 MOST_JOBS = 2_000
-"""Of so many jobs reasons are kept: of those that waited first they go first."""
+"""Most jobs whose reasons are kept; the job that waited first is dropped first."""
 
 MOST_REASONS = 20
-"""So many reasons of a job are kept, the last ones."""
+"""Most reasons per job; the newest are kept."""
 
 
 class WaitReasons:
-    """The reasons that forecasts gave, in memory: they are no state of the grid, and go when its process ends.
+    """The reasons given in forecasts, in memory only: they are not part of the grid's state.
 
     Examples
     --------
@@ -116,11 +116,11 @@ class WaitReasons:
     """
 
     def __init__(self) -> None:
-        # The last cause of each job, and its notes.
+        # Last cause and notes of each job.
         self._by_job: dict[int, tuple[str, deque[Note]]] = {}
 
     def heard(self, forecast: Forecast, where: str = "") -> None:
-        """Take in why a job waits, told after `where`; what differs in its numbers alone is the same reason."""
+        """Record the reason of a waiting job, prefixed by `where`; an unchanged cause is not recorded again."""
         job_id, cause = forecast.job_id, forecast.cause
         if job_id is None or not cause:
             return
@@ -133,47 +133,47 @@ class WaitReasons:
             del self._by_job[next(iter(self._by_job))]
 
     def of(self, job_id: int) -> list[Note]:
-        """Return the reasons of a job, the oldest first."""
+        """Return the reasons of a job, oldest first."""
         return list(self._by_job.get(job_id, ("", ()))[1])
 
 
 EXPLAIN_S = 1.0
-"""So long it is worked out at most when the jobs of a queue start."""
+"""Longest time to compute the forecasts of a queue [s]."""
 
 FEW_JOBS = 50
-"""Submissions of at most so many jobs never wait for others' larger ones."""
+"""Submissions of at most this many jobs never wait for larger submissions of others."""
 
 JOBS_AT_ONCE, PIECES_IN_A_TURN = 500, 4
-"""Larger submissions are cut into pieces of so many jobs, of which so many are under way at once."""
+"""Larger submissions are split into batches of this many jobs, with this many batches in progress at a time."""
 
 WISHES_AT_ONCE = 500
 RECORDS_AT_ONCE = 1_000
-"""So many jobs of one question are changed, or looked at, before others get their turn."""
+"""Number of jobs that one call changes or reads before other calls get their turn."""
 
 MOST_EVENTS = 1_000
-"""So many events are told at one time."""
+"""Most events in one answer."""
 
 
 D = TypeVar("D", bound=Driver[Any])
 
 
 class Desk(Generic[D]):
-    """What users ask of a core with a journal, whose driver has taken no turn yet."""
+    """The queries and actions of users on a core with a journal; its driver must not have started yet."""
 
     methods: ClassVar[tuple[str, ...]] = ("submit", "wish", "records", "jobs", "story", "events")
-    """What may be asked through a `Door`."""
+    """The methods that a `Door` exposes."""
 
     def __init__(self, driver: D, core: LiveCore, journal: Journal) -> None:
         self.driver, self.core = driver, core
         self._history = JobHistory(journal.reader())
         self._events = Events(journal.last_note)
-        # Work about many jobs is done in pieces: one at a time, and a few submissions in a turn.
+        # Large actions run in batches: one action at a time, and several submissions at a time.
         self._many, self._bulk = asyncio.Lock(), asyncio.Semaphore(PIECES_IN_A_TURN)
         self._waits = WaitReasons()
         driver.on_notes = self._noted
 
     async def submit(self, jobs: list[tuple[str, JobRequest]], origin: str) -> list[Accepted | Declined]:
-        """Submit jobs; return the answer to each when that is durable."""
+        """Submit jobs; return the answer to each when the answers are durable."""
         if len(jobs) <= FEW_JOBS:
             return await self.driver.submit(jobs, origin=origin)
         answers: list[Accepted | Declined] = []
@@ -185,11 +185,11 @@ class Desk(Generic[D]):
     async def wish(
         self, kind: WishKind, job_ids: list[int], origin: str, signal: SignalName | None = None
     ) -> list[int]:
-        """Do what a user wants of jobs, when that is durable; return of which it was done.
+        """Apply a user's action to jobs; return, when that is durable, the jobs that it applied to.
 
-        To cancel, at once or not: those that had not ended. To get a signal: those that ran. To be requeued: those that
-        ran, and may be. To hold: those that are held now, or will be if they do not start before. To release: those
-        that were held by their users.
+        ``cancel`` and ``kill`` apply to jobs that had not ended, ``signal`` to running jobs, ``requeue`` to running
+        jobs that can run again, ``hold`` to jobs that are held now or will be unless they start first, and ``release``
+        to jobs that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
         if len(asked) <= WISHES_AT_ONCE:
@@ -198,7 +198,7 @@ class Desk(Generic[D]):
         for start in range(0, len(asked), WISHES_AT_ONCE):
             async with self._many:
                 done += await self._wish(kind, asked[start : start + WISHES_AT_ONCE], origin, signal)
-            await asyncio.sleep(0)  # of jobs that are not known, nothing is waited for
+            await asyncio.sleep(0)  # unknown jobs cause no wait in the loop
         return done
 
     async def _wish(self, kind: WishKind, asked: list[int], origin: str, signal: SignalName | None) -> list[int]:
@@ -210,7 +210,7 @@ class Desk(Generic[D]):
         return [job_id for job_id in known if self._is_held(job_id) == (kind == "hold")]
 
     async def records(self, job_ids: list[int]) -> list[JobRecord]:
-        """Return what is known of jobs, of those that ended long ago as well, by number; unknown ones are left out."""
+        """Return the records of jobs, including those that ended long ago, by id; unknown ids are omitted."""
         await self.driver.durable()
         known = self.core.book.records
         found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
@@ -220,7 +220,7 @@ class Desk(Generic[D]):
         return [found[job_id] for job_id in sorted(found)]
 
     async def jobs(self, wanted: JobQuery) -> JobPage:
-        """Return the jobs that are asked for, the newest first."""
+        """Return the page of jobs that match a query, the newest first."""
         await self.driver.durable()
         found = await self._known(wanted)
         if wanted.follows is None and (not wanted.state or not set(wanted.state).isdisjoint(OVER)):
@@ -230,10 +230,10 @@ class Desk(Generic[D]):
         return page_of(found, wanted)
 
     async def _known(self, wanted: JobQuery) -> dict[int, JobRecord]:
-        """Return copies of the newest jobs that are known without the journal: one more than are asked for."""
+        """Return copies of the newest matching jobs in memory: at most one more than the limit."""
         found: dict[int, JobRecord] = {}
         async with self._many:
-            # Numbers are given out ascending, so the newest are the last.
+            # Ids are ascending, so the newest jobs are the last.
             for number, (job_id, record) in enumerate(list(reversed(self.core.book.records.items())), 1):
                 if len(found) > wanted.limit:
                     break
@@ -244,7 +244,7 @@ class Desk(Generic[D]):
         return found
 
     async def story(self, job_id: int) -> list[Note]:
-        """Return what happened to a job here, and why it waited as far as somebody asked, the oldest first."""
+        """Return the history of a job here, with the reasons of its waiting that forecasts gave, oldest first."""
         await self.driver.durable()
         notes = await self._history.story(job_id)
         return sorted([*notes, *self._waits.of(job_id)], key=lambda note: note.at_ms)
@@ -254,14 +254,14 @@ class Desk(Generic[D]):
 
     def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
         record = self.core.book.records.get(note.job_id) or others.get(note.job_id)
-        # Of a job that was declined at that very instant nothing is known.
+        # A job that was declined at that instant has no record.
         user, name = ("", "") if record is None else (record.request.user, record.request.name)
         return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
-        """Return what happened to jobs after an event; wait that long for something to happen.
+        """Return the job events after a number; wait up to `timeout_s` for the first.
 
-        After -1, or an event that there is not yet: nothing but the number of the last one, at once.
+        For -1 or a number that does not exist yet, return at once with no events and the number of the last one.
         """
         if not 0 <= after <= self._events.last:
             return JobEvents(events=[], last=self._events.last)
@@ -278,7 +278,7 @@ class Desk(Generic[D]):
         return [self._event(note, others) for note in notes]
 
     def _can(self, kind: WishKind, job_id: int) -> bool:
-        """Return whether something can be done about such a wish."""
+        """Whether an action can have an effect on a job."""
         record = self.core.book.records.get(job_id)
         if record is None:
             return False
@@ -297,7 +297,7 @@ class Desk(Generic[D]):
 
 
 def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
-    """Return a job that waits, as everybody may see it, with when it starts and why not sooner if that is known."""
+    """Return a waiting job as visible to all users, with its forecast if there is one."""
     request = record.request
     return QueuedJob(
         job_id=record.job_id,
@@ -314,10 +314,10 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
 
 
 class SiteDesk(Desk[SiteDriver]):
-    """What is asked of a site: of its own users' jobs, and of itself.
+    """Answer queries about a site and its own users' jobs.
 
-    ``uplink`` says how the way to the grid is; ``read`` reads output that machines have left, as `AgentDriver.part`;
-    `away` are the machines that do not answer, as far as whoever carries orders knows.
+    ``uplink`` returns the state of the connection to the grid. ``read`` reads output that machines have left, as
+    `AgentDriver.part` does. `away` has the machines that do not answer.
     """
 
     methods = (
@@ -348,7 +348,7 @@ class SiteDesk(Desk[SiteDriver]):
         self.away: Collection[str] = ()
 
     async def status(self) -> SiteInfo:
-        """Return how the site is."""
+        """Return the state of the site."""
         await self.driver.durable()
         site, settings = self.driver.site, self.driver.settings
         core = site.core.site
@@ -383,7 +383,7 @@ class SiteDesk(Desk[SiteDriver]):
         )
 
     async def forecasts(self, job_ids: list[int]) -> list[Forecast]:
-        """Return when jobs start that wait here, and why not sooner: of as many as can be told in a second."""
+        """Return the forecasts of waiting jobs; those that cannot be computed within `EXPLAIN_S` are omitted."""
         found, until_s = [], time.monotonic() + EXPLAIN_S
         for job_id in job_ids:
             known = await self.forecast(job_id) if time.monotonic() < until_s else None
@@ -391,15 +391,15 @@ class SiteDesk(Desk[SiteDriver]):
         return found
 
     async def about(self) -> list[SiteNames]:
-        """Return of what it is made, as the grid's desk does."""
+        """Return the names of the site and its machines, in the same form as the grid's desk."""
         settings = self.driver.settings
         machines = tuple(machine.name for machine in settings.machines)
         return [SiteNames(settings.name, settings.owner.nodes_for_grid(settings.nodes), machines)]
 
     async def queue(self, limit: int, explain: bool = False) -> Queue:
-        """Return how many jobs there are here in each state, and the first of those of own users that wait.
+        """Return the number of jobs in each state, and the first waiting jobs of the site's own users.
 
-        With `explain` when they start, and why not sooner, of as many as can be told in a second.
+        With `explain`, include the forecasts that can be computed within `EXPLAIN_S`.
         """
         await self.driver.durable()
         site, records = self.driver.site.core.site, self.core.book.records
@@ -418,7 +418,7 @@ class SiteDesk(Desk[SiteDriver]):
         )
 
     async def _explained(self, records: list[JobRecord]) -> dict[int, Forecast | None]:
-        """Return the forecasts of jobs, as many as can be worked out in a second; others are answered in between."""
+        """Return the forecasts that can be computed within `EXPLAIN_S`; other calls are answered in between."""
         known: dict[int, Forecast | None] = {}
         until_s = time.monotonic() + EXPLAIN_S
         async with self._many:
@@ -430,11 +430,14 @@ class SiteDesk(Desk[SiteDriver]):
         return known
 
     async def drain(self, draining: bool) -> None:
-        """Have the site take in nothing new for the grid, or take it in again."""
+        """Make the site accept no new grid jobs, or accept them again."""
         await self.driver.drain(draining)
 
     async def give_up(self, machine: str) -> GivenUp:
-        """Have what a machine ran begin anew, unless the machine answers: then its jobs run, and would run twice."""
+        """Give up a machine, so that its jobs run again.
+
+        A machine that answers is not given up: its jobs still run, and would run twice.
+        """
         name = self.driver.settings.name
         if all(known.name != machine for known in self.driver.settings.machines) or machine in self.away:
             try:
@@ -449,7 +452,7 @@ class SiteDesk(Desk[SiteDriver]):
         return GivenUp("machine-answers", reason)
 
     async def experience(self, changes: tuple[KnownTimes, ...]) -> SiteExperience:
-        """Return how long jobs take, as far as the site knows, after some changes of that (`ExperienceEdited`)."""
+        """Apply changes to the recorded run times (`ExperienceEdited`), and return them."""
         core, name = self.driver.site.core.site, self.driver.settings.name
         if not core.traits.learns:
             return SiteExperience(site=name, learns=False)
@@ -459,18 +462,18 @@ class SiteDesk(Desk[SiteDriver]):
         return SiteExperience(site=name, learns=True, times=list(core.known_times()))
 
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
-        """Return which machine runs a rank of an attempt; empty if none does now."""
+        """Return the machine that runs a rank of an attempt; empty if there is none now."""
         await self.driver.durable()
         return self.driver.site.runs.machine_of(job_id, attempt, rank)
 
     async def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a part of the output of a rank whose machine cannot be asked, if the site can read it itself."""
+        """Return a range of a rank's output if the site can read it itself; for a machine that does not answer."""
         if self._read is None:
             return OutputRead(is_here=False, data=b"", size=0)
         return await asyncio.to_thread(self._read, job_id, attempt, rank, stream, offset, limit)
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return when a job starts that is here, and why not earlier; None if it is not known."""
+        """Return the forecast of a job at this site; None if it is unknown."""
         await self.driver.durable()
         forecast = self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
         if forecast is not None:
@@ -478,9 +481,9 @@ class SiteDesk(Desk[SiteDriver]):
         return forecast
 
     async def quote(self, request: JobRequest, for_grid: bool) -> Forecast:
-        """Return when a job would start that were handed in now, or delegated by the grid."""
+        """Return the start of a job if it were submitted now, or delegated by the grid."""
         return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)
 
     async def offer(self, request: JobRequest) -> Quoted:
-        """Return what the site would quote the grid for a job now."""
+        """Return the site's quote for the grid if a job were submitted now."""
         return self.driver.site.offer(self.driver.clock.now_ms(), request)

@@ -1,7 +1,7 @@
-"""What drives a core with a journal: it takes turns of hearing, deciding, writing down, and only then acting.
+"""Drive a core with a journal, in turns: receive input, decide, write to the journal, and only then act.
 
-There is one turn at a time. What comes in while one is written down waits for the next, so the busier it is, the more
-goes into one transaction. Nothing that a turn has decided is seen by anybody before it is durable (docs/live.md).
+Only one turn runs at a time. Input that arrives during a write waits for the next turn, so a busy driver puts more
+input into each transaction. No decision is visible before it is durable (docs/live.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gridweave.site.users.book import JobBook
 logger = logging.getLogger("gridweave.live")
 
 Incoming = TypeVar("Incoming")
-"""What the other ends of the channels send."""
+"""Type of the messages from the peers."""
 
 Answer = Accepted | Declined
 
@@ -54,18 +54,18 @@ T = TypeVar("T")
 
 
 class HasChangeable(Protocol):
-    """Settings, some of which may change while a journal is in use."""
+    """Settings, some of which can change while a journal is in use."""
 
     @property
     def changeable(self) -> Changeable:
-        """The settings that may change."""
+        """The settings that can change."""
 
 
 S = TypeVar("S", bound=HasChangeable)
 
 
 class _Submission:
-    """A job that is handed in, and those who wait for the answer."""
+    """A submitted job, and the futures of its submitters."""
 
     def __init__(self, request: JobRequest, origin: str) -> None:
         self.request, self.origin = request, origin
@@ -75,71 +75,71 @@ class _Submission:
 _Submissions = dict[str, _Submission]
 
 OnNotes = Callable[[list[NumberedNote], dict[int, JobRecord]], None]
-"""Is told what has been written into the stories of jobs, with the records of those that ended at that instant."""
+"""Called with the new notes in the histories of jobs, and the records of the jobs that ended in the same turn."""
 
 Send = Callable[[str, bytes], Awaitable[str | None]]
-"""Carries bytes to another end, by its name, and returns why that refuses them; it may fail, lose or repeat them."""
+"""Sends bytes to a peer and returns the peer's reason for refusing them, or None; it can fail, lose or repeat them."""
 
 RESEND_MS = 1_000
 SNAPSHOT_EVERY = 1_000
-"""After so many inputs, or as many as there are open jobs, the state of the core is kept: a replay is short."""
+"""Least number of inputs between two snapshots (with more open jobs: their number), so that a replay is short."""
 
 _DAY_MS = 86_400_000
 
 MOST_PACKET_BYTES = 1 << 20
-"""What a packet has more messages than one for; a single one may be longer."""
+"""Largest packet with several messages; a single message can be longer."""
 
 MOST_KEY = 1_000
-"""Characters of an idempotency key at most."""
+"""Most characters of an idempotency key."""
 
 _MOST_BYTES = 2**63 - 1
 MOST_IN_SNAPSHOT = 100_000
-"""With more open jobs a snapshot would take so long that leases run out meanwhile: it waits until there are fewer."""
+"""With more open jobs, no snapshot is taken, because leases would expire meanwhile."""
 
 REST, LEAST_REST_S, LONGEST_REST_S = 2.0, 0.02, 0.1
-"""After a turn no other is taken for so many times as long as it took beyond the least rest; for at least that."""
+"""Pause after a turn: `REST` times the turn's duration beyond `LEAST_REST_S`, within the two bounds [s]."""
 
 _MOST_EVENTS = 2_000
 MOST_SUBMISSIONS = 1_000
-"""So many jobs are taken in by one turn, of each user who has handed in some about as many; the others wait."""
+"""Most submissions in a turn, shared about equally among the users; the other submissions wait."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _STUCK_PAUSE_S = 0.8
-"""With this pause a journal has failed for 0.75 s: whoever asks hears so from then on."""
+"""With this pause, the journal has failed for 0.75 s; from then on queries report the problem."""
 
 
 class _Peers:
-    """How the other ends of channels stand to this one."""
+    """The state of the connections to the peers."""
 
     def __init__(self) -> None:
-        # Why no messages are exchanged with a peer: because this end has an old copy of its journal, or one of the two
-        # has another journal than before, or by the peer's own word.
+        # Why no messages are exchanged with a peer: this end has an old copy of its journal, one of the two has a
+        # different journal than before, or the peer refuses them.
         self.lost, self.strangers, self.refusals = dict[str, str](), dict[str, str](), dict[str, str]()
-        self.linked = set[str]()  # those that were heard, and were none of that
-        self.met: dict[str, str] = {}  # journals of peers that are to be written down
+        self.linked = set[str]()  # peers that were heard without such a problem
+        self.met: dict[str, str] = {}  # journal ids of peers that are not recorded yet
 
 
 _RIGHT = "restore the newest copy, or start over at both ends (`gridweave up --fresh`; `serve --fresh` at each)"
 
 
 class LiveCore(Core, Protocol):
-    """A core with a live driver."""
+    """A core that a live driver can drive."""
 
     book: JobBook
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called though no event comes."""
+        """Return when to call `handle` without an event, or None."""
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
 
 
 class Driver(ABC, Generic[Incoming]):
-    """Drives a core: events and packets in, what it decides out, a journal between.
+    """Drives a core: events and packets in, commands out, with a journal in between.
 
-    The core is fresh, and is brought to where its journal ends. That is made with ``batch=0``: this sees to it when it
-    is written. The ``peers`` are the other ends of its channels; ``send`` carries a packet to one of them. From now on
-    the ``maxima`` count for its users, and so many days of history are kept.
+    The core must be new; the driver restores it to the end of the journal. The journal must have ``batch=0``, because
+    the driver decides when it is written. ``peers`` are the other ends of the channels, and ``send`` sends a packet to
+    one of them. ``maxima`` are the new quotas of the users, and ``history_days`` is how long the history is kept.
     """
 
     def __init__(
@@ -168,17 +168,17 @@ class Driver(ABC, Generic[Incoming]):
         self._news = asyncio.Event()
         self._asked = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
-        # Counted from where a replay begins, so that one that is started anew again and again makes snapshots as well.
+        # Counted from the start of the replay, so that a driver that restarts again and again also takes snapshots.
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
         self._seen: dict[str, int] = {}
-        # Set unless a turn is being written down; where that takes long, `_stuck` says why.
+        # Set unless a turn is being written; if that takes long, `_stuck` has the reason.
         self._settled, self._stuck = asyncio.Event(), ""
         self._settled.set()
         self._peers = _Peers()
         self._failed: UnavailableError | None = None
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
-        # They are no setting that a journal is known by: they change while jobs wait.
+        # Quotas are not part of the journal's settings, because they change while jobs wait.
         self._events += [MaximaSet(maxima)] * (core.book.eligibility.lines.maxima != maxima)
 
     def use_settings(self, before: msgspec.Struct, now: msgspec.Struct) -> None:
@@ -188,15 +188,15 @@ class Driver(ABC, Generic[Incoming]):
             logger.info("settings change: %s", "; ".join(change.text for change in changes))
             self._events.append(SettingsChanged(plain(now)))
 
-    # -- the doors ----------------------------------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------------------------------
 
     def tell(self, *events: Any) -> None:
-        """Tell the core something, in the next turn."""
+        """Pass events to the core in the next turn."""
         self._events += events
         self._news.set()
 
     async def told(self, *events: Any) -> None:
-        """Tell the core something; return when it is durable. If the driver fails it is not known whether it is."""
+        """Pass events to the core; return when they are durable. If the driver fails, they may or may not be."""
         self._check_alive()
         self.tell(*events)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -204,9 +204,9 @@ class Driver(ABC, Generic[Incoming]):
         await future
 
     async def durable(self) -> None:
-        """Return when all that the core knows is durable: what is read from it then may be shown.
+        """Wait until the whole state of the core is durable, so that it can be shown.
 
-        UnavailableError if the journal cannot be written.
+        Raise UnavailableError if the journal cannot be written.
         """
         while not self._settled.is_set():
             await self._settled.wait()
@@ -216,15 +216,15 @@ class Driver(ABC, Generic[Incoming]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What people call this end."""
+        """Name of this end in messages."""
 
     @property
     def problem(self) -> str:
-        """Why it takes no jobs now; empty if it does."""
+        """Why the driver accepts no jobs now; empty if it does."""
         return str(self._failed or "") or self._stuck
 
     def peer_problem(self, peer: str) -> str:
-        """Return why no messages are exchanged with a peer; empty if they are."""
+        """Return why no messages are exchanged with a peer; empty if there is no problem."""
         return (
             self._peers.lost.get(peer, "") or self._peers.strangers.get(peer, "") or self._peers.refusals.get(peer, "")
         )
@@ -234,12 +234,11 @@ class Driver(ABC, Generic[Incoming]):
             raise self._failed
 
     async def submit(self, requests: Sequence[tuple[str, JobRequest]], *, origin: str = "") -> list[Answer]:
-        """Hand in jobs, each with its idempotency key; return what became of each when that is durable.
+        """Submit jobs, each with its idempotency key; return the answer to each when it is durable.
 
-        A key that was used before gets its first answer again. A key that is none, or a request that cannot be written
-        down, is declined. If the driver fails it is not known what becomes of them: hand them in again with the same
-        keys. The stories of the jobs tell the ``origin``: who asks, and with which request. UnavailableError with the
-        `problem` if there is one.
+        A repeated key gets its first answer again. An invalid key or a request that cannot be stored is declined. If
+        the driver fails, the result is unknown: submit the jobs again with the same keys. The histories of the jobs
+        show the ``origin``: the user and the request. Raise UnavailableError if there is a `problem`.
         """
         self._check_alive()
         if self.problem:
@@ -260,11 +259,11 @@ class Driver(ABC, Generic[Incoming]):
     async def wish(
         self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "", signal: SignalName | None = None
     ) -> None:
-        """Tell what a user wants of jobs; return when that is durable."""
+        """Apply a user's action to jobs; return when that is durable."""
         await self.told(Wish(kind, tuple(job_ids), origin, signal))
 
     def packet(self, peer: str, data: bytes) -> str | None:
-        """Take in a packet from another end; one that cannot be read is dropped, as if it had been lost: return why."""
+        """Receive a packet from a peer; return why it was dropped, or None. A dropped packet counts as lost."""
         if peer not in self._channels:
             raise UnavailableError(f"no connection to {peer!r:.100}; known are {', '.join(sorted(self._channels))}")
         try:
@@ -286,7 +285,7 @@ class Driver(ABC, Generic[Incoming]):
         return None
 
     def _strange(self, peer: str, problem: str) -> str:
-        """Note that one of two ends has another journal than before, or that both have the right one again."""
+        """Record whether an end has a different journal than before; return the problem, or an empty text."""
         known = self._peers.strangers.pop(peer, "")
         if problem:
             found = f"the packet {problem}"
@@ -296,11 +295,11 @@ class Driver(ABC, Generic[Incoming]):
         return self._peers.strangers.get(peer, "")
 
     def peer_name(self, peer: str) -> str:
-        """Return what people call another end."""
+        """Return the name of a peer in messages."""
         return f"the {peer}"
 
     def _other_journal(self, peer: str, whose: str) -> str:
-        """Return which of two ends has another journal than before, and how to go on."""
+        """Return in words which end has a different journal than before, and how to repair it."""
         if whose == "mine":
             return f"is for another journal of {self.name}: {self.name} lost its journal, or was started over; {_RIGHT}"
         return (
@@ -308,37 +307,37 @@ class Driver(ABC, Generic[Incoming]):
         )
 
     def _old_copy(self, peer: str, received: int) -> str:
-        """Return that a peer has more of this end's messages than its journal knows of, and how to go on."""
+        """Return in words that a peer acknowledges messages that this journal does not have, and how to repair it."""
         known = f"{self.name} knows of {self._channels[peer].sent:,}: it lost its journal, or has an old copy of it"
         return f"acknowledges {received:,} messages, and {known}; {_RIGHT}"
 
     @staticmethod
     def _dropped(peer: str, problem: str) -> str:
-        """Return why a packet is not taken in; it is told as well."""
+        """Log why a packet is dropped, and return it."""
         logger.warning("a packet from %s %s", peer, problem)
         return f"the packet {problem}"
 
-    # -- what a kind of driver adds -----------------------------------------------------------------------------------
+    # -- hooks of subclasses ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def heard(self, peer: str, message: Incoming) -> Any:
-        """Return the event that a message is for the core."""
+        """Return the core's event for a message."""
 
     @abstractmethod
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
-        """Return to which peer which message goes, if a command is to send one."""
+        """Return peer and message if a command sends one; otherwise None."""
 
     def news_of_links(self) -> list[Any]:
-        """Return what the core is to be told of whether peers exchange messages with it."""
+        """Return the events for the core about changed connections to peers."""
         return []
 
     def act(self, commands: Sequence[Any]) -> None:
-        """Do what else the core has decided; it is durable."""
+        """Execute the other commands of the core, which are durable."""
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take turns, until another process has become the writer of the journal."""
+        """Take turns until another process has become the writer of the journal."""
         loop = asyncio.get_running_loop()
         while True:
             begin_s = loop.time()
@@ -348,9 +347,9 @@ class Driver(ABC, Generic[Incoming]):
             await self._rest(end_s + max(LEAST_REST_S, REST * (end_s - begin_s - LEAST_REST_S)))
 
     async def turn(self) -> None:
-        """Hear what has come, have the core decide, write it down, and act.
+        """Take one turn: receive input, let the core decide, write the journal, and act.
 
-        Whoever waits for an answer gets what this fails with as well; nothing more is taken in then.
+        If the turn fails, everyone who waits for an answer gets the failure, and the driver accepts nothing more.
         """
         self._check_alive()
         self._news.clear()
@@ -422,7 +421,7 @@ class Driver(ABC, Generic[Incoming]):
         return await self._read(lambda: self._journal.submissions(submissions))
 
     async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
-        """Return what the journal knows of jobs that others are to wait for; those that are not over are left out."""
+        """Return the ended jobs that new submissions depend on, from the journal; open jobs are omitted."""
         next_id = self._core.book.next_id
         wanted = {after.job_id for request in requests for after in request.after if after.job_id < next_id}
         if not wanted:
@@ -434,7 +433,7 @@ class Driver(ABC, Generic[Incoming]):
         return await self._insist("read", lambda: asyncio.to_thread(read))
 
     async def _insist(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something with the journal, again and again until it is done, unless another is its writer now."""
+        """Run an operation on the journal, with retries until it succeeds or another process is the writer."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -453,13 +452,13 @@ class Driver(ABC, Generic[Incoming]):
                 return done
 
     def _decide(self, events: list[Any], packets: list[tuple[str, Packet[Incoming]]]) -> list[Any]:
-        """Take the step of this turn, if there is anything to do."""
+        """Let the core decide in one step of the journal, if there is anything to do."""
         commands: list[Any] = []
         self._now_ms = max(self._now_ms, self.clock.now_ms())
         wakeup_ms = self._core.next_wakeup_ms()
         is_due = wakeup_ms is not None and wakeup_ms <= self._now_ms
         heard, counts = self._unpacked(packets)
-        # The channel keeps the order of messages; a user's wish counts from when it is heard.
+        # A channel keeps the order of its messages; a user's action counts from its arrival.
         everything = heard + events
         if not everything and not is_due and not self._peers.met:
             return commands
@@ -477,7 +476,7 @@ class Driver(ABC, Generic[Incoming]):
         return commands
 
     def _unpacked(self, packets: list[tuple[str, Packet[Incoming]]]) -> tuple[list[Any], dict[str, int]]:
-        """Return what the other ends say that is new, in order, and how many messages that is of each."""
+        """Return the new events from the packets, in order, and the number of new messages per peer."""
         real_ms = self._real_ms()
         heard: list[Any] = []
         counts: dict[str, int] = {}
@@ -486,14 +485,14 @@ class Driver(ABC, Generic[Incoming]):
             new = self._channels[peer].receive(real_ms, packet)
             if packet.journal and not is_met:
                 self._peers.met[peer] = packet.journal
-            # What the other end has received need not be written down before there is something else to write.
+            # Acknowledgements alone cause no write; they are written with the next input.
             self._seen[peer] = max(packet.received, self._seen.get(peer, 0))
             counts[peer] = counts.get(peer, 0) + len(new)
             heard += [self.heard(peer, message) for message in new]
         return heard, counts
 
     def _handle(self, step: Step, events: list[Any]) -> list[Any]:
-        """Have the core take in what has happened; what cannot be taken in is left out, and harms nothing else."""
+        """Pass events to the core; leave out those with invalid input, so that they do not affect the others."""
         has_acted, step.has_acted = step.has_acted, False
         try:
             return [*step.handle(self._core, self._now_ms, *events)]
@@ -507,7 +506,7 @@ class Driver(ABC, Generic[Incoming]):
         return [command for event in events for command in self._handle(step, [event])]
 
     def _refused(self, event: Any, error: InputError) -> list[Any]:
-        """Return what is to be said of an event that cannot be taken in; whoever sent it would only send it again."""
+        """Return the answer to an event with invalid input; its sender must not send it again and again."""
         logger.error("not taken in: %s", error)
         key = getattr(event, "key", None)
         return [Declined(key, str(error))] if isinstance(key, str) else []
@@ -535,7 +534,7 @@ class Driver(ABC, Generic[Incoming]):
                 self._channels[peer].send(message)
 
     async def _flush(self) -> None:
-        """Write down what was decided, however long that takes: until then nothing of it may be seen."""
+        """Write the decisions, however long that takes; they must not be visible before."""
         while self._journal.pending:
             await self._insist("written", self._write)
 
@@ -553,7 +552,7 @@ class Driver(ABC, Generic[Incoming]):
                 self.spawn(self._carry(peer, _encoded(channel, packet)))
 
     async def _carry(self, peer: str, data: bytes) -> None:
-        """Send a packet, and note whether the other end takes it."""
+        """Send a packet, and record whether the peer refuses it."""
         refusal = await self._send(peer, data)
         before, self._peers.refusals[peer] = self._peers.refusals.get(peer, ""), refusal or ""
         if self._peers.refusals[peer] != before:
@@ -562,7 +561,7 @@ class Driver(ABC, Generic[Incoming]):
                 logger.error("%s refuses messages: %s", peer, refusal)
 
     def spawn(self, work: Awaitable[object]) -> None:
-        """Do something that may fail without harm, besides."""
+        """Run in the background; a failure is harmless."""
         task = asyncio.ensure_future(_harmless(work))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -580,13 +579,13 @@ class Driver(ABC, Generic[Incoming]):
                 self.spawn(self._keep(snap))
 
     async def _keep(self, snap: Snap) -> None:
-        """Record a snapshot; meanwhile, as that takes a while for many jobs, turns are taken."""
+        """Store a snapshot in the background; compressing many jobs takes a while, and turns continue meanwhile."""
         state = await asyncio.to_thread(compressed, snap.state)
         self._journal.keep(snap, state)
 
     async def _wait(self) -> None:
         if self._news.is_set():
-            # Others of this loop get their turn as well.
+            # Let the other tasks of this loop run.
             await asyncio.sleep(0)
             return
         waits_ms: list[float] = []
@@ -597,17 +596,17 @@ class Driver(ABC, Generic[Incoming]):
         channel_ms = [channel.next_wakeup_ms() for channel in heard]
         waits_ms += [max(0, due_ms - self._real_ms()) for due_ms in channel_ms if due_ms is not None]
         try:
-            # A clock that was set is noticed within a minute.
-            # Not wait_for: that of Python 3.11 may swallow a cancellation, and this would go on for ever.
+            # A clock change is noticed within a minute. Not wait_for: in Python 3.11 it can swallow a cancellation, and
+            # this loop would never end.
             async with asyncio.timeout(min([*waits_ms, 60_000]) / 1000):
                 await self._news.wait()
         except TimeoutError:
             return
 
     async def _rest(self, until_s: float) -> None:
-        """Let more come in after a turn, which costs more than most of what it is about, above all on a busy machine.
+        """Wait for more input after a turn; one large turn is cheaper than several small ones.
 
-        Who hands in jobs waits for the answer, and often with the next ones: that ends the rest.
+        A submission ends the pause: its user waits for the answer, often before the next submissions.
         """
         rest_s = min(until_s - asyncio.get_running_loop().time(), LONGEST_REST_S)
         wakeup_ms = self._core.next_wakeup_ms()
@@ -623,7 +622,7 @@ class Driver(ABC, Generic[Incoming]):
         return int(asyncio.get_running_loop().time() * 1000)
 
     async def close(self) -> None:
-        """Stop, and let go of the journal."""
+        """Stop, and close the journal."""
         for task in self._sending:
             task.cancel()
         if self._sending:
@@ -632,7 +631,7 @@ class Driver(ABC, Generic[Incoming]):
 
 
 def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingProxyType({})) -> S:
-    """Return the settings at the start of a journal's inputs: the current ones, with changeable settings as recorded.
+    """Return the settings at the start of a journal: the current ones, with changeable settings as recorded.
 
     `unsaid` supplies settings that older releases did not record. If the journal does not fit, its replay reports why.
     """
@@ -642,7 +641,7 @@ def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingP
 
 
 def _tell(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
-    """Give those who wait for one what became of their submissions."""
+    """Resolve the submitters' futures with their answers."""
     for key, each in submissions.items():
         for future in each.waiting:
             if not future.done():
@@ -650,7 +649,7 @@ def _tell(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
 
 
 def _restored(journal: Journal, peer: str) -> Channel:
-    """Return the channel to a peer as the journal has it."""
+    """Return the channel to a peer from the journal."""
     known = journal.channel(peer)
     return Channel.restored(
         RESEND_MS,
@@ -666,14 +665,14 @@ def _replayed(journal: Journal, core: LiveCore) -> Replayed:
     try:
         return replay(journal, core)
     except BaseException:
-        # Whoever tries again is to find it free.
+        # Release the journal for another try.
         with contextlib.suppress(GridweaveError):
             journal.close()
         raise
 
 
 def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
-    """Return a packet as it is sent: with fewer messages if these are too long for one."""
+    """Return the encoded packet, with fewer messages if it would be too long."""
     data = msgspec.msgpack.encode(packet)
     while len(data) > MOST_PACKET_BYTES and len(packet.messages) > 1:
         fitting = len(packet.messages) * MOST_PACKET_BYTES // (2 * len(data))
@@ -683,13 +682,13 @@ def _encoded(channel: Channel, packet: Packet[Any]) -> bytes:
 
 
 async def _harmless(work: Awaitable[object]) -> None:
-    """Await something whose failure is nothing but a message that was lost."""
+    """Await an operation whose failure only means a lost message."""
     try:
         await work
     except GridweaveError as error:
         logger.debug("not sent: %s", error)
     except Exception as error:
-        # Whatever the transport raises (an actor that is away, a connection that broke) means the same.
+        # Any error of the transport (an unreachable actor, a broken connection) means the same.
         logger.debug("not sent: %s: %s", type(error).__name__, error)
 
 
@@ -703,7 +702,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def _usage(command: RecordUsage, now_ms: int) -> JobUsage:
-    """Return what the journal keeps of what a job used; a number that none can have used is kept as the most it can."""
+    """Return the journal's record of a job's resource use; impossible values are clamped or dropped."""
     request, used = command.request, command.used
     cpu_ms = max(1, command.run_ms) * command.width
     return JobUsage(

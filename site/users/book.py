@@ -1,7 +1,7 @@
-"""The registry of users' jobs: the same for the live grid and for a live site.
+"""The registry of users' jobs, for the live grid and for live sites.
 
-It accepts, holds, admits and ends jobs, and records what happened to them. Its owner has the queue and decides what
-starts. No clock, no I/O.
+It accepts, holds, admits and ends jobs, and records their histories. Its owner has the queue and decides which jobs
+start. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gridweave.site.needs.known import KnownNeeds, NeedsExperience, UsualNeeds
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
-"""The number of ended jobs that are kept in memory; the journal has all."""
+"""Most ended jobs in memory; the journal has all of them."""
 
 
 def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Resources | None = None) -> Job:
-    """Build the core's job from a request.
+    """Convert a request to the job that the scheduler uses.
 
-    `users` numbers the users by name; a new user is added. `assumed` is what such jobs usually need of a node: it
-    counts unless the request names its resources.
+    `users` maps user names to numbers; a new user is added. `assumed` has the default needs, which apply unless the
+    request has resources.
     """
     return Job(
         job_id=job_id,
@@ -61,7 +61,7 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Res
 
 
 class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a `JobBook` keeps between two instants."""
+    """The state of a `JobBook` between two instants."""
 
     records: list[JobRecord]
     eligibility: EligibilityState
@@ -69,8 +69,8 @@ class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     next_id: int
     users: dict[str, int]
     ended: list[int]
-    alone: list[AloneRuns] = []  # run times of jobs that had their nodes alone
-    needs: list[NeedsExperience] = []  # the use of resources, by class of jobs
+    alone: list[AloneRuns] = []  # run times of jobs that did not share nodes
+    needs: list[NeedsExperience] = []  # resource use by job class
 
 
 class JobBook:
@@ -79,22 +79,22 @@ class JobBook:
     Parameters
     ----------
     first_id : int
-        The number of the first job.
+        Id of the first job.
     site : str
-        The name of the site; empty for the grid.
+        Name of the site; empty for the grid.
     can_hold : tuple of str
-        The states in which a user may hold a job.
+        The states in which a user can hold a job.
     needs : UsualNeeds, optional
-        What jobs need that do not say it.
+        Default needs of jobs without resources.
 
     Attributes
     ----------
     records : dict of int to JobRecord
-        By number, the open jobs and the last `KEEP_ENDED` that ended.
+        The open jobs and the last `KEEP_ENDED` ended jobs, by id.
     out : list
         The commands of this instant.
     n_ended : int
-        How many jobs have ended or were refused after they had been accepted.
+        Number of accepted jobs that have ended or were refused.
     """
 
     def __init__(
@@ -110,39 +110,39 @@ class JobBook:
         self._now_ms = 0
         self._next_id = first_id
         self._users: dict[str, int] = {}
-        # The ended jobs that are still in the records, oldest first.
+        # The ended jobs in the records, oldest first.
         self._ended: list[int] = []
-        # The keys of the jobs that were submitted at this instant.
+        # The idempotency keys of the jobs submitted at this instant.
         self._fresh: dict[int, str] = {}
 
     @property
     def next_id(self) -> int:
-        """The number of the next job."""
+        """Id of the next job."""
         return self._next_id
 
     @property
     def n_open(self) -> int:
-        """The number of jobs that have not ended."""
+        """Number of jobs that have not ended."""
         return len(self.records) - len(self._ended)
 
     def open_jobs(self) -> set[int]:
-        """Return the numbers of the jobs that have not ended."""
+        """Return the ids of the jobs that have not ended."""
         return self.records.keys() - set(self._ended)
 
     def next_wakeup_ms(self, core_ms: int | None) -> int | None:
-        """Return when something may happen without an event: to a held job, or at `core_ms` in the core."""
+        """Return when to continue without an event: for held jobs, or at `core_ms` for the core."""
         here_ms = self.eligibility.next_wakeup_ms()
         if here_ms is None or core_ms is None:
             return core_ms if here_ms is None else max(here_ms, self._now_ms + 1)
         return max(min(here_ms, core_ms), self._now_ms + 1)
 
     def begin(self, now_ms: int) -> None:
-        """Begin an instant."""
+        """Start a new instant."""
         self._now_ms, self.out, self._fresh = now_ms, [], {}
         self.eligibility.begin(now_ms)
 
     def accept(self) -> list[int]:
-        """Confirm the jobs that were submitted at this instant; return their numbers."""
+        """Confirm the jobs that were submitted at this instant; return their ids."""
         self.out += [Accepted(key, job_id) for job_id, key in self._fresh.items()]
         return list(self._fresh)
 
@@ -159,8 +159,8 @@ class JobBook:
     def submit(self, event: UserSubmitted, why_never: Callable[[Job], str | None]) -> Job | None:
         """Accept or decline a job; return the job if it enters the queue at once.
 
-        `why_never` returns why a job can never run here. It is also asked before a job is held, so that no job waits
-        for an impossible start.
+        `why_never` returns why a job can never run here. It is also called for a job that will be held, so that no job
+        waits for an impossible start.
         """
         request = event.request
         past = pasts_of(request, self.records, event.past)
@@ -181,10 +181,10 @@ class JobBook:
         return job if is_eligible else None
 
     def wish(self, wish: Wish) -> Iterator[JobRecord]:
-        """Apply a user's action to jobs; yield the jobs in the queue or beyond, for which the caller has to act."""
+        """Apply a user's action to jobs; yield the jobs that are not held, for which the caller must act."""
         for job_id in wish.job_ids:
             record = self.records.get(job_id)
-            # Nobody knows the number of a job that was submitted at this instant: it was guessed.
+            # No user can know the id of a job that was submitted at this instant: it was guessed.
             if record is None or job_id in self._fresh or record.state in OVER:
                 continue
             how = "by wish"
@@ -215,7 +215,7 @@ class JobBook:
                 self.end(record, "cancelled", "")
 
     def why_kept(self, job_id: int, now_ms: int) -> str:
-        """Return why a job is held and until when, as far as that is known; empty if it is not held."""
+        """Return why a job is held, and until when if known; empty if it is not held."""
         bounds = self.eligibility.bounds(job_id)
         if not bounds:
             return self.eligibility.reason(job_id)
@@ -231,7 +231,7 @@ class JobBook:
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def _until(self, bound: Bound, now_ms: int) -> str:
-        """Return when a quota has room again at the latest, by the time limits of the running jobs."""
+        """Return in words when a quota has capacity again at the latest, by the limits of the running jobs."""
         if bound.until_ms is not None:
             return f"older ones have left the window, {when_text(bound.until_ms, now_ms)} at latest"
         if bound.what == "node-hours":
@@ -254,7 +254,7 @@ class JobBook:
         self.eligibility.taken_out(record.job_id, record.request, attempt)
 
     def settle(self) -> list[tuple[Job, int]]:
-        """Admit the held jobs that may enter the queue, and end those that never can.
+        """Admit the held jobs that can enter the queue, and cancel those that never can.
 
         Returns
         -------
@@ -281,17 +281,17 @@ class JobBook:
                 return let_in
 
     def job(self, record: JobRecord) -> Job:
-        """Return a job as the core takes it."""
+        """Return the scheduler's job for a record."""
         return job_of(record.job_id, record.request, self._users, self.needs.of(record.request).needs)
 
     def next_job(self, request: JobRequest) -> Job:
-        """Return the job that a request would become if it were submitted now; the registry is unchanged."""
+        """Return the job that a request would become if submitted now; the registry does not change."""
         return job_of(self._next_id, request, dict(self._users), self.needs.of(request).needs)
 
     # -- how jobs end -------------------------------------------------------------------------------------------------
 
     def decline(self, job_id: int, reason: str) -> bool:
-        """Decline a job of this instant's submissions; return False if it is not one of them."""
+        """Decline a job that was submitted at this instant; return False if it was not."""
         key = self._fresh.pop(job_id, None)
         if key is None:
             return False
@@ -302,7 +302,7 @@ class JobBook:
         return True
 
     def last_ended(self, count: int) -> list[JobRecord]:
-        """Return the records of the last `count` jobs that ended, in the order of their ends."""
+        """Return the last `count` ended jobs, in the order of their ends."""
         return [self.records[job_id] for job_id in self._ended[-count:]]
 
     def refuse(self, record: JobRecord, reason: str) -> None:
@@ -313,9 +313,9 @@ class JobBook:
         self._keep(record)
 
     def end_attempt(self, record: JobRecord, *, is_wanted: bool = True) -> None:
-        """Record that an attempt is over and the job is not; the quotas count what the attempt used.
+        """Record that an attempt has ended and the job has not; its use counts for the quotas.
 
-        A job that is not wanted any more keeps its state until the rest of it has ended.
+        If the job is being ended (`is_wanted` is False), its state stays until the other fragments have ended.
         """
         self.eligibility.used(record.request, _used_s(record, self._now_ms))
         record.start_ms = None
@@ -323,7 +323,7 @@ class JobBook:
             self.change(record, "retry")
 
     def end(self, record: JobRecord, outcome: str, reason: str) -> None:
-        """Record how a job has ended, and what it used."""
+        """Record the outcome of a job, and its resource use."""
         self.change(record, "end")
         record.outcome, record.reason, record.end_ms = outcome, reason, self._now_ms
         request, nodes = record.request, _nodes_of(record)
@@ -346,14 +346,14 @@ class JobBook:
         width: int,
         used: Used,
     ) -> None:
-        """Note the end of a job or of a part of a grid job, and record its use of resources if it ran to an end."""
+        """Note the end of a job or fragment; record its resource use if it finished or reached its limit."""
         at = f"at {self._site}: " if self._site else ""
         self.note(job_id, "ended", at + outcome + (f": {reason}" if reason else ""))
         if outcome in ("finished", "limit") and run_ms is not None:
             self.out.append(RecordUsage(job_id, request, width, run_ms, used))
 
     def _keep(self, record: JobRecord) -> None:
-        """Keep the record of an ended job, release the jobs that wait for it, and drop the oldest records."""
+        """Keep the record of an ended job, release its dependents, and drop the oldest records."""
         self.eligibility.over(past_of(record), record.request, _used_s(record, record.end_ms))
         self.out.append(RecordEnded(record))
         self.n_ended += 1
@@ -364,7 +364,7 @@ class JobBook:
             del self._ended[: KEEP_ENDED // 10]
 
     def state(self) -> BookState:
-        """Return what the registry keeps between two instants."""
+        """Return the state between two instants."""
         return BookState(
             records=list(self.records.values()),
             eligibility=self.eligibility.state(),
@@ -386,7 +386,7 @@ class JobBook:
         self.needs.restore(state.needs)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless the held jobs are those that `Eligibility` keeps from the queue."""
+        """Raise AssertionError unless the held jobs are those that `Eligibility` keeps out of the queue."""
         self.eligibility.check_invariants()
         held = {job_id for job_id, record in self.records.items() if record.state == "held"}
         assert held == {job_id for job_id in self.records if job_id in self.eligibility}, "what is held is not kept"
@@ -394,9 +394,9 @@ class JobBook:
 
 
 def _used_s(record: JobRecord, end_ms: int | None) -> int:
-    """Return the node-seconds that a job used in the attempt that ended at `end_ms`.
+    """Return the node-seconds of the attempt that ended at `end_ms`.
 
-    Nobody knows when a lost attempt ended. It counts up to its limit at most, however long its machine was away.
+    The end of a lost attempt is unknown. It counts at most up to its limit, however long its machine was unreachable.
     """
     if record.start_ms is None or end_ms is None:
         return 0
@@ -407,17 +407,17 @@ def _used_s(record: JobRecord, end_ms: int | None) -> int:
 
 
 def _processes_ran_ms(record: JobRecord) -> int:
-    """Return how long the processes of a job ran, without the time to start them where that is known; 0 if unknown."""
+    """Return the run time of a job's processes, without their startup where that is known; 0 if unknown."""
     if record.ran_ms is None:
         return run_time_ms(record) or 0
     return record.ran_ms[1] - record.ran_ms[0]
 
 
 def _nodes_of(record: JobRecord) -> int:
-    """Return how many nodes a job has or had; a form of the job may take fewer than it asked for."""
+    """Return the number of a job's nodes; with forms it can differ from the request."""
     return sum(nodes for _, nodes in record.places) or record.request.nodes
 
 
 def _by_whom(origin: str) -> str:
-    """Return who asked, as the end of a note; empty if unknown."""
+    """Return the user and request of an action as the end of a note; empty if unknown."""
     return f", by {origin}" if origin else ""

@@ -1,4 +1,4 @@
-"""The share of a site that its owner gives to the grid, and the nodes of it that grid jobs have."""
+"""The share of a site that its owner gives to the grid, and the nodes that grid jobs use of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridweave.site.messages import RunsLate, StartJob
 
 
 class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a site its owner gives to the grid.
+    """The share of a site that its owner gives to the grid.
 
     Raises
     ------
@@ -23,24 +23,24 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         If the share is not within [0, 1].
     """
 
-    grid_share: float = 1.0  # the fraction of the nodes that grid jobs may have at one time, within [0, 1]
-    own_users_first: bool = False  # whether jobs of the site's own users go before delegated jobs in the queue
+    grid_share: float = 1.0  # largest fraction of the nodes that grid jobs can use at one time, within [0, 1]
+    own_users_first: bool = False  # whether the site's own jobs precede delegated jobs in the queue
 
     def __post_init__(self) -> None:
         if not 0 <= self.grid_share <= 1:
             raise OptionError("grid_share", f"is {self.grid_share}; a number from 0 to 1, 0.5 for half of the nodes")
 
     def nodes_for_grid(self, nodes: int) -> int:
-        """Return how many nodes grid jobs may have at one time: the share of `nodes`, rounded down."""
+        """Return how many nodes grid jobs can use at one time: the share of `nodes`, rounded down."""
         return math.floor(nodes * self.grid_share + 1e-9)
 
     def as_delegated(self, job: Job) -> Job:
-        """Return a grid job as it enters the queue of the site."""
+        """Return a grid job with its rank in the site's queue."""
         return msgspec.structs.replace(job, behind=self.own_users_first)
 
 
 def policy_label(policy: Policy, owner: OwnerPolicy) -> str:
-    """Return a label for how a site schedules; two sites that schedule differently have different labels.
+    """Return a label of a site's scheduling; sites that schedule differently have different labels.
 
     Examples
     --------
@@ -62,24 +62,25 @@ class ShareState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GridShare:
-    """Counts the nodes that grid jobs have and wait for against the owner's share.
+    """The nodes that grid jobs use or wait for, counted against the owner's share.
 
     Attributes
     ----------
     cap : int
-        The most nodes that grid jobs may have at one time.
+        Most nodes that grid jobs can use at one time.
     is_whole : bool
-        Whether that is the whole site.
+        Whether the share is the whole site.
     overlaps : bool
-        Whether, in addition, jobs share nodes: then the widths of grid jobs may add up to more than the site.
+        Whether the share is the whole site and jobs share nodes; then the widths of grid jobs can add up to more than
+        the site.
     draining : bool
         Whether an operator drains the site.
     shut : str
-        Why the site cannot start anything; empty if it can.
+        Why the site cannot start jobs; empty if it can.
     nodes, waiting : int
-        The nodes that grid jobs have or wait for, and the part of these that they wait for.
+        Nodes that grid jobs use or wait for, and those of them that they wait for.
     outside : dict of int to Job
-        The delegated jobs that have not entered the site's queue yet.
+        Delegated jobs that have not entered the site's queue yet.
     """
 
     def __init__(self, site_nodes: int, cap: int, *, shares_nodes: bool) -> None:
@@ -106,26 +107,26 @@ class GridShare:
 
     @property
     def closed(self) -> str | None:
-        """Why the site accepts nothing new for the grid, or None."""
+        """Why the site accepts no new grid jobs, or None."""
         return "the site is being drained" if self.draining else self.shut or None
 
     @property
     def held(self) -> int:
-        """The nodes that grid jobs have now."""
+        """Number of nodes that grid jobs use now."""
         return self.nodes - self.waiting
 
     @property
     def room(self) -> int:
-        """How many more nodes grid jobs may have now, if they are free."""
+        """Number of further nodes that grid jobs could use now if they were free."""
         if self.closed:
             return 0
         return self.cap if self.overlaps else max(0, self.cap - self.held)
 
     def others(self, free: int) -> int:
-        """Return how many nodes of the share the grid could not have now even if it had none.
+        """Return how many nodes of the share would be unavailable to the grid even if it used none.
 
-        `free` is the number of free nodes of the site. The result is below 0 where grid jobs share nodes: together they
-        take fewer nodes than the sum of their widths.
+        `free` is the number of free nodes of the site. The result is negative where grid jobs share nodes and so occupy
+        fewer nodes than the sum of their widths.
         """
         if self.closed:
             return self.cap - self.held
@@ -133,12 +134,12 @@ class GridShare:
         return others if self.overlaps else max(0, others - (self._site_nodes - self.cap))
 
     def why_not(self, width: int) -> str | None:
-        """Return why the grid may not have or wait for `width` more nodes, or None."""
+        """Return why the grid cannot use or wait for `width` more nodes, or None."""
         nodes = width if self.is_whole else self.nodes + width
         return self.closed or (self.why_outside if nodes > self.cap else None)
 
     def why_not_ever(self, width: int) -> str | None:
-        """Return why the grid may not even wait for `width` nodes, or None."""
+        """Return why the grid cannot even wait for `width` nodes, or None."""
         return self.closed or (self.why_outside if width > self.cap else None)
 
     @property
@@ -147,7 +148,7 @@ class GridShare:
         return f"the owner lets the grid have {self.cap} nodes, and its jobs have or wait for {self.nodes}"
 
     def wait(self, job: Job) -> None:
-        """Add a delegated job that is to enter the site's queue."""
+        """Add a delegated job that waits to enter the site's queue."""
         self.nodes += job.width
         self.waiting += job.width
         self.outside[job.job_id] = job
@@ -156,7 +157,7 @@ class GridShare:
     def let_in(self) -> list[Job]:
         """Return the delegated jobs that enter the site's queue now: first come, first served, within the share.
 
-        If the share is the whole site, all of them enter: the queue itself starts no more than fits.
+        If the share is the whole site, all of them enter, because the queue itself starts only jobs that fit.
         """
         entering: list[Job] = []
         for job_id, job in list(self.outside.items()):
@@ -168,7 +169,7 @@ class GridShare:
         return entering
 
     def leave_outside(self, job_id: int) -> bool:
-        """Remove a job from those outside the site's queue; return whether it was there."""
+        """Remove a job that has not entered the site's queue; return whether there was one."""
         job = self.outside.pop(job_id, None)
         if job is not None:
             self._outside_nodes -= job.width
@@ -176,30 +177,29 @@ class GridShare:
 
 
 class SlowedFragment(msgspec.Struct, gc=False):
-    """The progress of a fragment that loaded or broken links slow down.
+    """The progress of a fragment that slow or broken links delay.
 
-    Its limit counts work, not time. When the limit comes and work is left, the limit moves to the time at which the
-    work will be done at the present rate. From then on the site reports each new rate to the grid (docs/grid.md, "Late
-    ends").
+    Its limit counts work, not time. If work remains at the limit, the limit moves to the end of that work at the
+    current rate. From then on, the site reports each new rate to the grid (docs/grid.md, "Late ends").
     """
 
-    left: int  # the work that is left by its estimate, as of ``since_ms``
+    left: int  # remaining work by its estimate at ``since_ms``
     rate: int  # since ``since_ms``
     since_ms: int
-    limit_ms: int  # when it is killed unless work is left then
-    is_late: bool = False  # whether its limit has moved, and the grid knows
+    limit_ms: int  # its limit, at which it is killed if no work remains
+    is_late: bool = False  # whether its limit has moved and the grid was notified
 
     def left_at(self, now_ms: int) -> int:
-        """Return the work that is left at an instant."""
+        """Return the remaining work at an instant."""
         return int(work_left(self.left, self.rate, self.since_ms, now_ms))
 
     def measured(self, now_ms: int, rate: int, left: int | None) -> None:
-        """Record the rate from now on; `left` is the remaining work, or None if it follows from the rates so far."""
+        """Record the rate from now on; `left` is the remaining work, or None to compute it from the rates so far."""
         self.left = self.left_at(now_ms) if left is None else left
         self.rate, self.since_ms = rate, now_ms
 
     def put_off(self, now_ms: int) -> bool:
-        """Move the limit, if it has come, to the end of the work at the present rate; return whether it moved."""
+        """If the limit has come, move it to the end of the work at the current rate; return whether it moved."""
         left = self.left_at(now_ms) if self.limit_ms <= now_ms else 0
         if left > 0:
             self.limit_ms = int(late_end_ms(left, self.rate, now_ms))
@@ -225,12 +225,12 @@ class GridJob(msgspec.Struct, gc=False):
     outcome: str = "finished"
     slowed: SlowedFragment | None = None
     opened_ms: int | None = None
-    evicted: str = ""  # the job that has its nodes now, and why; empty if it was not evicted
-    ahead: bool = False  # whether its nodes are reserved ahead, and its start is not agreed on yet
+    evicted: str = ""  # which job has its nodes now, and why; empty if it was not evicted
+    ahead: bool = False  # whether its nodes are reserved ahead, without an agreed start yet
 
     @property
     def has_lease(self) -> bool:
-        """Whether it ends by itself unless the grid renews its lease or commits its nodes."""
+        """Whether it ends by a timeout unless the grid renews its lease or commits its nodes."""
         return self.state in LEASED
 
     @property
@@ -240,5 +240,5 @@ class GridJob(msgspec.Struct, gc=False):
 
     @property
     def has_started(self) -> bool:
-        """Whether it may have processes."""
+        """Whether it can have processes."""
         return self.state in STARTED
