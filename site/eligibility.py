@@ -114,7 +114,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of an `Eligibility` with no open consequences."""
+    """The state of an `Eligibility` right after `settle`."""
 
     kept: dict[int, _Kept]
     wishes: list[int]

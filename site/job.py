@@ -142,7 +142,7 @@ class JobForm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     on : tuple of str
         Names or labels of machine classes, any of which will do; empty: all classes.
     width : int
-        Number of machines, all of one cluster.
+        Number of machines, all of one cluster; 1: a single machine.
     speed : float
         Speed of the work on machines of speed 1; at 2.0 the job takes half of its limit.
     cores, memory_mb : int

@@ -55,7 +55,7 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def name_text(name: Name) -> str | None:
-    """Return a name, or a number, as text."""
+    """Return a class or a user as text; None stays None."""
     return None if name is None else str(name)
 
 

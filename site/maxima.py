@@ -47,7 +47,7 @@ class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Raises
     ------
     OptionError
-        If a number makes no sense.
+        If a number is out of range.
     """
 
     limit_hours: float | None = None

@@ -276,8 +276,8 @@ class ReserveNodes(OfAttempt, frozen=True, tag="ReserveNodes", gc=False, repr_om
     # The agreed start, at which the lease ends unless the nodes were committed. None: this is the only fragment, so no
     # start has to be agreed on, and it starts as soon as it is granted.
     start_ms: int | None = None
-    # The job's other attributes that the order of the site's queue depends on, if the site needs them; the grid omits
-    # them otherwise.
+    # The job itself, if the site needs more than its width. If the grid omits it, a live site adds it from the job's
+    # description.
     job: Job | None = None
     evictions: int = 0  # number of earlier evictions of the job
     # Whether the fragment may wait in the site's queue. It then keeps the nodes that it gets until all other sites have
@@ -538,7 +538,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     Raises
     ------
     OptionError
-        If a value makes no sense.
+        If a value is invalid.
     """
 
     name: str  # unique within the site

@@ -140,11 +140,11 @@ def parts_of_run(run_ms: int, width: int, used: Used, disk_bps: float) -> tuple[
 def time_parts(
     run_ms: int, width: int, cpu: float, disk_bytes: int, disk_bps: float
 ) -> tuple[float, float, float] | None:
-    """Return the fractions of a job's run time on CPU, network and disk; None without any CPU or disk time.
+    """Return the fractions of a job's run time on CPU, network and disk.
 
     The disk time is the time to transfer `disk_bytes` at the full bandwidth of the disks of all nodes, at most the time
     without computing. On several nodes, the rest counts as network time. On one node, CPU and disk time are scaled to
-    sum to 1.
+    sum to 1; the result is None if both are 0.
 
     Examples
     --------

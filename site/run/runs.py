@@ -69,7 +69,7 @@ from gridweave.site.users.owner import OwnerPolicy
 
 
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a live site. A site that continues a journal may change only the `changeable` ones.
+    """The settings of a live site; a site that continues a journal can change only the `changeable` ones.
 
     Raises
     ------
@@ -447,7 +447,11 @@ class Runs:
         return [job_id for job_id, other in others if _shares_nodes(other, run)]
 
     def _leaves(self, run: Run) -> bool:
-        """Whether other runs wait until this run has left its nodes: it is evicted, or ends and cannot be paused."""
+        """Whether other runs must wait for this run to leave its nodes.
+
+        True for an evicted run, and for an ending run on a site that otherwise pauses jobs: an ending run cannot be
+        paused.
+        """
         return run.is_evicted or (self._pauses and bool(run.ending))
 
     def put_off(self, command: StartJob, limit_ms: int) -> bool:

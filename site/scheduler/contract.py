@@ -396,7 +396,7 @@ class ContractCore:
         return (event,)
 
     def _finished(self, event: JobFinished) -> Iterable[Event]:
-        """Apply that a job has left its nodes; report it to the grid if it is the grid's job."""
+        """Record that a job has left its nodes; report the end of a grid job to the grid."""
         job_id = event.job_id
         part = self._parts.get(job_id)
         if part is None:
@@ -416,7 +416,7 @@ class ContractCore:
         return (event,)
 
     def _why_refused(self, job: Job, start_ms: int, *, ahead: bool) -> str | None:
-        """Return why the site reserves no nodes for a start at `start_ms`, or none ahead; None if it does."""
+        """Return why the site refuses to reserve nodes for a start at `start_ms`, or ahead; None if it does not."""
         if job.in_step and not self.site.takes_parts:
             if self.site.source.can_hold_nodes:
                 return "the site slows and pauses jobs, and a job on several sites would wait for itself here"
@@ -499,7 +499,7 @@ class ContractCore:
         self.site.expect_end(self._now_ms, job_id, part.start_ms + part.length_ms)
 
     def _open(self, event: OpenGate, part: GridJob) -> None:
-        """Open the gate of a fragment, or end the fragment if it is so late that the others have given up."""
+        """Open the gate of a fragment; end the fragment after the deadline, when the others have given up."""
         if self._now_ms > event.by_ms:
             self._kill(event.job_id, part, "unmet")
         elif part.opened_ms is None:
@@ -549,7 +549,7 @@ class ContractCore:
             self._out.append(KillJob(job_id, reason, is_alone))
 
     def _end_leases(self) -> list[Event]:
-        """End the parts that were not committed, renewed, or met by the other fragments in time."""
+        """End the parts that timed out: not committed, not renewed, or not joined by the other fragments."""
         ended: list[Event] = []
         for job_id in sorted(self._timed):
             part = self._parts[job_id]
@@ -607,7 +607,7 @@ class ContractCore:
                     self._answer(slowed.as_told(job_id, part.attempt))
 
     def _run_site(self, events: list[Event]) -> None:
-        """Pass events to the site, and apply its decisions; report those about grid jobs to the grid."""
+        """Pass events to the site and apply its decisions; report those about grid jobs to the grid."""
         evicted: dict[int, Event] = {}
         for command in self.site.act(self._now_ms, events):
             job_id = getattr(command, "job_id", -1)

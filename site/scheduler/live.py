@@ -353,7 +353,7 @@ class LiveSite:
                 self._inner.append(event)
 
     def _not_taken(self, request: JobRequest) -> str | None:
-        """Return why the site does not accept a job of its user, in one line, or None."""
+        """Return why the site does not accept a job, by its user, options and forms; in one line, or None."""
         return self.runs.users.refusal(request.user, request.batch_options, has_forms=bool(request.forms))
 
     def _why_stuck(self, request: JobRequest) -> str | None:

@@ -211,7 +211,7 @@ class SlowedFragment(msgspec.Struct, gc=False):
 
 
 class GridJob(msgspec.Struct, gc=False):
-    """A site's part of a grid job: a fragment or a delegated job. Its states are those of `PART`."""
+    """A fragment of a grid job, or a delegated job, at a site; the table `PART` has its states."""
 
     attempt: int
     width: int
