@@ -26,7 +26,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes
     ----------
     own : str
-        Search the own jobs of this site; empty: the jobs of the grid.
+        Search the jobs of this site's own users; empty: the jobs of the grid.
     job : tuple of int
         Only these jobs, wherever they were submitted; `own` is then ignored; empty: all jobs.
     user, name, array, site : str, optional
@@ -40,7 +40,7 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     since_ms, until_ms : int, optional
         Only jobs that existed between these instants: submitted before the second and not ended before the first.
     below : int, optional
-        Only jobs with smaller ids; continues on the next page.
+        Only jobs with smaller ids, for the next page.
     """
 
     own: str = ""

@@ -80,7 +80,8 @@ def count_of(ranges: Ranges) -> int:
 def share_of(ranges: Ranges, first: int, count: int, size: int) -> Ranges:
     """Return the ranges for ``count`` ranks from ``first`` on, of a job with ``size`` ranks.
 
-    The shares of all ranks cover every index exactly once, and their sizes differ by at most one.
+    The shares of all ranks cover every index exactly once; the shares of two single ranks differ in size by at most
+    one.
 
     Examples
     --------

@@ -195,8 +195,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ``never``: do not evict the job; ``restart``: it starts again from zero; ``checkpoint``: it continues from its
         checkpoint; empty: the site decides.
     evictions : int
-        Number of evictions before the job came to this site; the site's count, which raises the job's level, starts
-        here.
+        Number of evictions before the job came to this site, where the count that raises its level continues.
     """
 
     job_id: int
@@ -290,7 +289,7 @@ Where = Literal["each-node", "first-node"]
 """One rank on each node of a fragment, or one rank on its first node, as for a batch script."""
 
 OWN_IDS = 10**12
-"""The ids of a site's own jobs start at this number times the site's index (from 1); the grid's ids are below it."""
+"""Ids of jobs of a site's own users start at this number times the site's index (from 1); the grid's ids are below."""
 
 MOST_GRACE_MS = 300_000
 """Longest time between the request to end a job and its kill."""
@@ -358,8 +357,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     if_lost : str
         What happens when a machine fails under the job: ``requeue`` or ``fail``.
     checkpoint_signal : str
-        Signal at which the processes write a checkpoint and exit; the next start continues from it. None: the job has
-        no checkpoints.
+        Signal to write a checkpoint and exit; the next start continues from it. None: the job has no checkpoints.
     end_on_failure : bool
         Whether all ranks are ended when one has failed.
     limit_signal : LimitSignal, optional

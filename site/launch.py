@@ -520,13 +520,13 @@ class UsageCurve(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     site, host : str
-        Site and host, by the host's own name.
+        The site, and the host by its own name.
     first_rank, last_rank, size : int
         First and last rank of the node task, and number of ranks of the whole job.
     start_ms : int
         Start of its processes, Unix time by the clock of its machine; their use was 0 then.
     points : tuple of UsagePoint
-        Ascending by time; at most 120 and the newest.
+        Ascending by time; at most 120, plus the newest sample.
     """
 
     site: Annotated[str, Meta(max_length=200)]

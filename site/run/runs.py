@@ -87,7 +87,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     alone_ms: int = 1_500
     # See `gridweave.site.kernels.limits.week_of`, in Unix time; empty if the policy has no windows.
     week: tuple[tuple[int, int], ...] = ()
-    needs: UsualNeeds = UsualNeeds()  # default needs of its own users' jobs
+    needs: UsualNeeds = UsualNeeds()  # default needs of jobs of its own users
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -570,7 +570,10 @@ class Runs:
         return True
 
     def hand_back(self) -> None:
-        """If no machine can start anything, hand delayed grid jobs back to the grid; the site's own jobs wait."""
+        """If no machine can start anything, hand delayed grid jobs back to the grid.
+
+        Jobs of the site's own users wait.
+        """
         if not self.is_full:
             return
         for run in self._runs.values():

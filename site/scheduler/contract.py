@@ -564,7 +564,7 @@ class ContractCore:
         return ended
 
     def _due_ms(self, part: GridJob) -> int:
-        """Return the timeout of a part."""
+        """Return when a part times out."""
         if part.state == COMMITTED:
             return part.start_ms
         if part.state == RESERVED:
@@ -767,7 +767,7 @@ class ContractCore:
             self._answer(Enqueued(job_id, attempt, start_ms))
 
     def _tell_change(self) -> None:
-        """Report to the grid if its capacity here has changed for a reason other than its own jobs."""
+        """Report to the grid if its capacity here has changed for a reason other than the grid's own jobs."""
         free = self.site.source.idle
         others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
         if (others, closed, longest_ms) != (self._told.others, self._told.closed, self._told.longest_ms):

@@ -181,7 +181,7 @@ class LiveSite:
         return self.book.out
 
     def request_of(self, job_id: int) -> JobRequest | None:
-        """Return the request of a job at this site, of an own user or the grid; None if unknown."""
+        """Return the request of a job at this site, of the site's own users or the grid; None if unknown."""
         record = self.book.records.get(job_id)
         if record is not None:
             return record.request
@@ -193,7 +193,7 @@ class LiveSite:
         return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return the forecast of a job at this site, of an own user or the grid; None if it is unknown."""
+        """Return the forecast of a job at this site, of the site's own users or the grid; None if it is unknown."""
         now_ms = max(now_ms, self._now_ms)
         found = self.core.forecast(now_ms, job_id, self.settings.name)
         record = self.book.records.get(job_id)
@@ -383,7 +383,7 @@ class LiveSite:
 
     def _settle(self) -> bool:
         """Admit held jobs that may enter the queue; return whether there are events for the core."""
-        # The record counts the attempts of a site's own jobs.
+        # The record counts the attempts of jobs of the site's own users.
         self._inner += [JobSubmitted(job) for job, _ in self.book.settle()]
         return bool(self._inner)
 
@@ -453,7 +453,7 @@ class LiveSite:
                 self.book.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob, last: Run | None = None) -> None:
-        """Start a job of an own user or the grid on the nodes that the core gave it.
+        """Start a job of the site's own users or the grid on the nodes that the core gave it.
 
         On sites that evict jobs, the core provides the remaining wall time: machines may differ, and the job may have
         run before. If the job has only now left its previous nodes, `last` is its run there, which has the latest
@@ -530,7 +530,7 @@ class LiveSite:
         return run
 
     def _describe(self, record: JobRecord, attempt: int) -> DescribeJob:
-        """Return the description of an attempt of an own user's job, as the grid sends it for its jobs."""
+        """Return the description of an attempt of a job of the site's own users, in the form of the grid's message."""
         request = record.request
         size = 1 if request.program.ranks == "first-node" else request.nodes
         told = attempt, request, request.limit_ms, 0, size, (self.settings.name,), record.left(), record.starts
@@ -603,7 +603,7 @@ class LiveSite:
                 self._start(run.next_start, run)
 
     def _settle_over(self) -> list[Job]:
-        """Record the ends of the site's own jobs; return the jobs that have to run again."""
+        """Record the ends of jobs of the site's own users; return the jobs that have to run again."""
         again: list[Job] = []
         for job_id, run in self.runs.over.items():
             record = self.book.records.get(job_id)

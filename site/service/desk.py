@@ -198,7 +198,7 @@ class Desk(Generic[D]):
         for start in range(0, len(asked), WISHES_AT_ONCE):
             async with self._many:
                 done += await self._wish(kind, asked[start : start + WISHES_AT_ONCE], origin, signal)
-            await asyncio.sleep(0)  # unknown jobs cause no wait in the loop
+            await asyncio.sleep(0)  # the actions on unknown jobs never await anything
         return done
 
     async def _wish(self, kind: WishKind, asked: list[int], origin: str, signal: SignalName | None) -> list[int]:
@@ -314,7 +314,7 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
 
 
 class SiteDesk(Desk[SiteDriver]):
-    """Answer queries about a site and its own users' jobs.
+    """Answer queries about a site and the jobs of its own users.
 
     ``uplink`` returns the state of the connection to the grid. ``read`` reads output that machines have left, as
     `AgentDriver.part` does. `away` has the machines that do not answer.

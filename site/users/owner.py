@@ -24,7 +24,7 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     grid_share: float = 1.0  # largest fraction of the nodes that grid jobs can use at one time, within [0, 1]
-    own_users_first: bool = False  # whether the site's own jobs precede delegated jobs in the queue
+    own_users_first: bool = False  # whether jobs of the site's own users precede delegated jobs in the queue
 
     def __post_init__(self) -> None:
         if not 0 <= self.grid_share <= 1:
