@@ -219,8 +219,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def needs_telling(self) -> bool:
         """Whether a quote needs the whole job, not only its width and limit (docs/control.md, "Quotes").
 
-        A priority of 0 does not count: a site whose lowest level is below 0 still quotes such a job at the lowest
-        level.
+        A priority of 0 does not count, so a site with levels below 0 quotes such a job at its lowest level.
         """
         has_class = self.job_class is not None or bool(self.class_name)
         return bool(self.forms or self.evictions) or has_class or self.priority != 0

@@ -36,8 +36,8 @@ class HasState(Protocol):
     def state_type(self) -> Any:
         """The type that `state` returns and `restore` accepts: a `CoreState`.
 
-        Or a union, whose last member is the current type and whose others were written by older releases. Or
-        `with_parts`, if a part is replaceable.
+        It can be a union: the last member is the current type, and older releases wrote the others. If a part is
+        replaceable, it is the result of `with_parts`.
         """
 
     def state(self) -> Any:

@@ -52,7 +52,7 @@ def reap() -> tuple[list[EndedProcess], bool]:
 
 
 class _Sum:
-    """The use so far of one rank, or of all processes without a known rank."""
+    """The resource use so far of one rank, or of all processes without a known rank."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -82,7 +82,7 @@ class _Sum:
 
 
 class _Live:
-    """The use of a rank's running processes, each including its reaped children."""
+    """The resource use of a rank's running processes, each including its reaped children."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -193,7 +193,7 @@ class Meter:
         return time.monotonic() - began
 
     def usage(self, rank: int, wall_s: float) -> Used:
-        """Return the use of a rank."""
+        """Return the resource use of a rank."""
         return self._sums[rank].usage(wall_s)
 
     @property
@@ -202,7 +202,7 @@ class Meter:
         return sum(part.usage(0.0).cpu_s for part in self._sums.values())
 
     def unowned(self) -> Used:
-        """Return the use of the processes without a known rank."""
+        """Return the resource use of the processes without a known rank."""
         return self._sums[None].usage(0.0)
 
     def _owner(self, pid: int, session: int, start_ticks: int) -> int | None:

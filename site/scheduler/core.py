@@ -266,7 +266,7 @@ class SiteCore:
                 check_reservation(event)
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Move the limit of a running job with nodes of its own, which was delayed through no fault of its own.
+        """Set the limit of a running job that does not share its nodes and was delayed by other jobs or sites.
 
         Parameters
         ----------

@@ -506,7 +506,7 @@ class LiveSite:
         self.runs.evict(command.job_id, reason)
 
     def _move(self, command: MoveJob) -> None:
-        """Move a job of an own user to other nodes; a grid job goes back to the grid, which places it again."""
+        """Move a job of the site's own users to other nodes; hand a grid job back for a new placement."""
         job_id, record = command.job_id, self.book.records.get(command.job_id)
         attempt = self.core.attempt_of(job_id)
         if record is not None:

@@ -35,7 +35,7 @@ class OwnerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return math.floor(nodes * self.grid_share + 1e-9)
 
     def as_delegated(self, job: Job) -> Job:
-        """Return a grid job with its rank in the site's queue."""
+        """Return a grid job for the site's queue, behind all other jobs if the site's own users come first."""
         return msgspec.structs.replace(job, behind=self.own_users_first)
 
 
