@@ -248,7 +248,7 @@ class ContractCore:
         return forecast_at(name, said, now_ms, job_id, part.width, part.length_ms, "starting")
 
     def quote(self, now_ms: int, job: Job, name: str = "", *, for_grid: bool = False) -> Forecast:
-        """Return the start of a job if an own user or the grid submitted it now; the state does not change."""
+        """Return the start of a job if it were submitted now, also by the grid; the state does not change."""
         said, run = self.site.copy().quote(now_ms, self._owner.as_delegated(job) if for_grid else job)
         reason = self._share.why_not(job.width) if for_grid else None
         if reason is not None:
