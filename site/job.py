@@ -45,7 +45,7 @@ NodeIntervals = tuple[tuple[int, int], ...]
 
 
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Equal tasks of a job, for sites that allocate fractions of nodes (docs/fractional.md, "Needs").
+    """Tasks of a job with equal needs, for sites that allocate fractions of nodes (docs/fractional.md, "Needs").
 
     Attributes
     ----------

@@ -117,7 +117,7 @@ class NodeSource(ABC):
 
     @abstractmethod
     def requests(self, now_ms: int) -> list[NodeRequest]:
-        """Return the open requests due by now, and the granted requests in use."""
+        """Return the requests that should be open by now, and the granted ones whose nodes are in use."""
 
     @abstractmethod
     def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:

@@ -499,7 +499,7 @@ class ContractCore:
         self.site.expect_end(self._now_ms, job_id, part.start_ms + part.length_ms)
 
     def _open(self, event: OpenGate, part: GridJob) -> None:
-        """Open the gate of a fragment; end the fragment after the deadline, when the others have given up."""
+        """Open the gate of a fragment; after the deadline of the order, end the fragment instead."""
         if self._now_ms > event.by_ms:
             self._kill(event.job_id, part, "unmet")
         elif part.opened_ms is None:

@@ -438,7 +438,7 @@ class LiveSite:
             self.book.note(run.job_id, "shares", f"its nodes at {self.settings.name}: {sharing.text}")
 
     def _note_pause(self, job_id: int, rate: int) -> None:
-        """Note that a job is paused because another job has its machines, or that it is resumed."""
+        """Note that a job is paused while another job uses its machines, or that it is resumed."""
         if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
             self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
         elif rate > 0 and self.core.site.traits.evicts:
