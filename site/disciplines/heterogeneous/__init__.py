@@ -1,1 +1,1 @@
-"""Sites of machines that differ, for jobs of several forms (docs/heterogeneous.md)."""
+"""Sites whose machines differ, and jobs with several forms (docs/heterogeneous.md)."""

@@ -1,4 +1,4 @@
-"""The jobs of a site of machines that differ, level by level: who waits, who works where, and who stands still."""
+"""The jobs of a site whose machines differ: the waiting ones by level, and the running and paused ones by machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class LevelQueue:
-    """Jobs in the order of submission, and the kind of each; an evicted job stands where it stood.
+    """The waiting jobs of a level in the order of submission, with their kinds; an evicted job regains its old place.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class LevelQueue:
         return len(self.jobs)
 
     def add(self, one: WaitingJob, kind: JobKind) -> None:
-        """Put a job where it belongs."""
+        """Insert a job by submit time, ties by job id."""
         place = one.submit_ms, one.job.job_id
         at = bisect.bisect(self._places, place)
         self._places.insert(at, place)
@@ -40,18 +40,18 @@ class LevelQueue:
         self.kinds.insert(at, kind)
 
     def remove(self, one: WaitingJob) -> None:
-        """Take out a job that is here."""
+        """Remove a job, which must be in the queue."""
         at = bisect.bisect_left(self._places, (one.submit_ms, one.job.job_id))
         del self._places[at], self.jobs[at], self.kinds[at]
 
     def numbered_kinds(self) -> tuple[list[JobKind], list[int]]:
-        """Return the kinds that are here, and which of them each job is."""
+        """Return the kinds of the jobs in the queue, and for each job the index of its kind among them."""
         number_of: dict[JobKind, int] = {}
         numbers = [number_of.setdefault(kind, len(number_of)) for kind in self.kinds]
         return list(number_of), numbers
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the jobs are not in their order."""
+        """Raise AssertionError if the jobs are out of order."""
         places = [(one.submit_ms, one.job.job_id) for one in self.jobs]
         assert self._places == places == sorted(places), "the jobs of a level are out of order"
         assert len(self.kinds) == len(places), "jobs and kinds of a level differ"
@@ -60,12 +60,11 @@ class LevelQueue:
 _NOBODY = -1
 
 KEEPS_OFF, EVICTS = np.int64(1), np.int64(2)
-"""How a job that takes a machine troubles others: who stands still there does so for longer, or who works is evicted.
-"""
+"""How the use of a machine harms other jobs: a paused job resumes later, or a running job is evicted."""
 
 
 class AtWork:
-    """The running jobs of a site, machine by machine.
+    """The running jobs of a site by machine, and the paused jobs.
 
     Parameters
     ----------
@@ -75,7 +74,7 @@ class AtWork:
     """
 
     def __init__(self, nodes: int, levels: Sequence[Level]) -> None:
-        # Behind the levels, jobs that are never evicted, and machines on which nobody works.
+        # Two columns after the levels: jobs that are never evicted, and machines on which no job works.
         self._never, self._free = len(levels), len(levels) + 1
         self._may_evict = np.zeros((len(levels), len(levels) + 2), np.bool_)
         for row, level in enumerate(levels):
@@ -83,17 +82,17 @@ class AtWork:
         self._job, self._level = np.full(nodes, _NOBODY), np.full(nodes, self._free)
         self._expected_ms, self._limit_ms = np.full((2, nodes), NEVER_MS)
         self.standing: set[int] = set()
-        """The jobs that stand still, by number."""
+        """Ids of the paused jobs."""
 
     def work(self, run: JobOnMachines, level: int) -> None:
-        """Have a job of a level work on its machines, or take in that it ends at other instants."""
+        """Record that a job of a level works on its machines, or that its expected end, limit or level has changed."""
         at = list(run.machines)
         self._job[at], self._level[at] = run.was.job.job_id, self._row_of(run, level)
         self._expected_ms[at], self._limit_ms[at] = run.expected_ms, run.limit_ms
         self.standing.discard(run.was.job.job_id)
 
     def leave(self, run: JobOnMachines) -> None:
-        """Take out a job; where it stands still, others may work on its machines."""
+        """Remove a job; if it is paused, leave its machines as they are, because other jobs may work on them."""
         job_id = run.was.job.job_id
         if job_id in self.standing:
             self.standing.remove(job_id)
@@ -103,12 +102,12 @@ class AtWork:
         self._expected_ms[at], self._limit_ms[at] = NEVER_MS, NEVER_MS
 
     def stand(self, run: JobOnMachines) -> None:
-        """Have a job that works stand still."""
+        """Record that a running job is paused."""
         self.leave(run)
         self.standing.add(run.was.job.job_id)
 
     def may_evict(self, level: int, run: JobOnMachines, its_level: int) -> bool:
-        """Whether jobs of a level may evict a job of another."""
+        """Whether jobs of a level may evict a running job of another level."""
         return bool(self._may_evict[level, self._row_of(run, its_level)])
 
     def _row_of(self, run: JobOnMachines, level: int) -> int:
@@ -116,53 +115,53 @@ class AtWork:
 
     @property
     def is_free(self) -> npt.NDArray[np.bool_]:
-        """Of each machine, whether nobody works on it."""
+        """For each machine, whether no job works on it."""
         free: npt.NDArray[np.bool_] = self._job == _NOBODY
         return free
 
     @property
     def first_expected_ms(self) -> int:
-        """When the first job is expected to end; `NEVER_MS` if none works."""
+        """The earliest expected end of a working job; `NEVER_MS` if none works."""
         return int(self._expected_ms.min())
 
     @property
     def first_limit_ms(self) -> int:
-        """The first limit of a job that works; `NEVER_MS` if none does."""
+        """The earliest limit of a working job; `NEVER_MS` if none works."""
         return int(self._limit_ms.min())
 
     def due(self, now_ms: int) -> list[int]:
-        """Return the jobs that are expected to have ended, by number."""
+        """Return the ids of the working jobs whose expected end has passed, ascending."""
         if self.first_expected_ms > now_ms:
             return []
         due: list[int] = np.unique(self._job[self._expected_ms <= now_ms]).tolist()
         return due
 
     def jobs_on(self, machines: Sequence[int]) -> set[int]:
-        """Return the jobs that work on any of some machines, by number."""
+        """Return the ids of the jobs that work on any of these machines."""
         jobs: list[int] = self._job[list(machines)].tolist()
         return set(jobs) - {_NOBODY}
 
     def held(self, level: int, protected: Collection[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return of each machine whether a job works on it that a level may evict; some are not evicted."""
+        """Return for each machine whether the job on it may be evicted by a level; protected jobs may not."""
         is_held: npt.NDArray[np.bool_] = self._may_evict[level, self._level]
         if protected:
             is_held &= ~np.isin(self._job, list(protected))
         return is_held
 
     def ready_ms(self, from_ms: npt.NDArray[np.int64], is_held: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Return when each machine is ready for a level: those whose jobs it may evict are so at once.
+        """Return when each machine is ready for a level; one whose job the level may evict counts as free.
 
         Parameters
         ----------
         from_ms : numpy.ndarray of int64, shape (nodes,)
-            Before which each machine is not.
+            When each machine is ready at the earliest.
         is_held : numpy.ndarray of bool, shape (nodes,)
-            Which these are, as from `held`.
+            Whether the level may evict the job on each machine, as from `held`.
         """
         return np.where(is_held | self.is_free, from_ms, np.maximum(from_ms, self._expected_ms))
 
     def check_invariants(self, runs: Mapping[int, JobOnMachines], level_of: Callable[[WaitingJob], int]) -> None:
-        """Raise AssertionError if this is not how the running jobs of the site are."""
+        """Raise AssertionError if this record contradicts the running jobs of the site."""
         expected = np.full((4, len(self._job)), [[_NOBODY], [self._free], [NEVER_MS], [NEVER_MS]])
         for job_id, run in runs.items():
             if run.paused_ms is None:

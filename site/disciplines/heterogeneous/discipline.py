@@ -1,10 +1,10 @@
-"""The site of machines that differ, stepped event by event (docs/heterogeneous.md).
+"""A site whose machines differ, stepped event by event (docs/heterogeneous.md).
 
-At every pass all that waits is mapped anew, level by level from the highest down. What the mapping has start now on
-machines that are free, or whose jobs may be evicted, starts; the rest waits for the next pass.
+Every pass maps all waiting jobs again, level by level from the highest down. A job starts if the mapping has it start
+now, on machines that are free or whose jobs may be evicted. All other jobs wait for the next pass.
 
-Where no level finds a machine ready, from some level down, nothing can start there. What is mapped of these levels is
-put off until somebody asks for what is planned.
+If neither a level nor any level below it has a machine that is ready, no job of these levels can start. They are then
+mapped only when a caller asks for the planned starts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NEVER = int(NEVER_MS)
 
 
 class LevelJobs(NamedTuple):
-    """The jobs of a level as they are mapped, and how long each kind of them takes where.
+    """The waiting jobs of a level, and the expected length of each kind of job on each class and team.
 
     Attributes
     ----------
@@ -64,6 +64,7 @@ class LevelJobs(NamedTuple):
     jobs : list of WaitingJob
         In the order of submission.
     kinds : list of int
+        The kind of each job: its row in `alone_ms` and `team_ms`.
     alone_ms, team_ms : numpy.ndarray of int64, shapes (kinds, classes + 1) and (kinds, teams)
     teams : tuple of (int, int)
         Ascending.
@@ -77,12 +78,12 @@ class LevelJobs(NamedTuple):
     teams: tuple[Team, ...]
 
     def team_of(self, number: int) -> Team | None:
-        """Return a team by its number in the mapping; None for -1, a job that runs alone."""
+        """Return a team by its number in the mapping; None for -1, which means a single machine."""
         return self.teams[number] if number >= 0 else None
 
 
 class HeterogeneousState(CoreState, frozen=True, kw_only=True, tag="Heterogeneous 1"):
-    """The jobs of a site, its experience, and what has been counted."""
+    """The jobs of a site, its learned run times, and its totals."""
 
     waiting: list[WaitingJob]
     running: list[JobOnMachines]
@@ -91,7 +92,7 @@ class HeterogeneousState(CoreState, frozen=True, kw_only=True, tag="Heterogeneou
 
 
 class Heterogeneous(Discipline):
-    """Machines that differ, the jobs on them, and those that wait.
+    """Schedules jobs on machines that differ in speed, cores and memory.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ class Heterogeneous(Discipline):
         Machines of the site.
     policy : HeterogeneousPolicy
     week : WeekClock
-        Of no concern here.
+        Ignored.
     """
 
     state_type = HeterogeneousState
@@ -115,19 +116,19 @@ class Heterogeneous(Discipline):
         self._lengths = Lengths(
             self._site, self.experience, only_limits=policy.predict == "estimate", deviations=policy.deviations
         )
-        # What is known of waiting and running jobs once more, by level and by machine.
+        # The waiting jobs by level and the running jobs by machine, in addition to `_waiting` and `_runs`.
         self._queues = [LevelQueue() for _ in policy.levels]
         self._at_work = AtWork(nodes, policy.levels)
-        # What the last pass has planned that is not noted yet; when that was, from which level down it has mapped
-        # none, and from when machines are ready behind those above.
+        # The mappings of the last pass that are not recorded in the jobs yet. And, if levels were left out: the instant
+        # of that pass, the first level that it left out, and when each machine is ready after the levels above.
         self._planned: list[tuple[list[WaitingJob], Mapped]] = []
         self._put_off: tuple[int, int, IntArray] | None = None
         self._totals = {"evictions": 0.0, "lost_machine_ms": 0.0}
-        # What the pass that is under way has decided so far.
+        # The decisions of the current pass so far.
         self._evictions: list[Eviction] = []
         self._rates: dict[int, int] = {}
 
-    # What is told.
+    # Events.
 
     @override
     def why_never(self, job: Job) -> str | None:
@@ -151,7 +152,7 @@ class Heterogeneous(Discipline):
 
     @override
     def learn(self, now_ms: int, job_id: int) -> None:
-        """Learn from a job that has ended well, if it did all of its work here and before its limit."""
+        """Learn from a job that succeeded, if it did all of its work in this run and ended before its limit."""
         run = self._runs[job_id]
         worked_ms = run.worked_ms(now_ms)
         is_whole = now_ms < run.limit_ms and run.paused_ms is None and not (run.was.done_ms or run.was.job.in_step)
@@ -160,7 +161,7 @@ class Heterogeneous(Discipline):
 
     @override
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Move the limit of a running job, and its expected end with it."""
+        """Move the limit of a running job, and its expected end by the same time."""
         self._note_plans()
         run = self._runs[job_id]
         run.expected_ms, run.limit_ms = max(now_ms + 1, run.expected_ms + end_ms - run.limit_ms), end_ms
@@ -175,10 +176,10 @@ class Heterogeneous(Discipline):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Map all that waits, and evict the jobs on the machines of those that start."""
+        """Map all waiting jobs, start those whose start is now, and evict the jobs on their machines."""
         self._evictions, self._rates = [], {}
         for job_id in self._at_work.due(now_ms):
-            # It is past its expected end. Then it is expected at its limit, at which it is ended.
+            # The job is past its expected end, so expect it to run until its limit.
             run = self._runs[job_id]
             run.expected_ms = max(run.limit_ms, now_ms + 1)
             self._at_work.work(run, self._level_of(run.was))
@@ -196,14 +197,14 @@ class Heterogeneous(Discipline):
         return Decisions(starts, self._evictions, rates=[Rate(*change) for change in sorted(self._rates.items())])
 
     def _nodes_of(self, job_id: int) -> NodeIntervals:
-        """Return the machines of a running job; it has all their hardware threads."""
+        """Return the machines of a running job, which has all their hardware threads."""
         return tuple((machine, machine + 1) for machine in self._runs[job_id].machines)
 
     def _map_levels(self, now_ms: int, level: int, claimed: IntArray, *, all_levels: bool = False) -> list[Job]:
-        """Map what waits, from a level down, each behind those above it; return the jobs that start.
+        """Map the waiting jobs of a level and of all levels below it, each after those above; return the started jobs.
 
-        A level is mapped again if that has raised somebody to it, from the next one below. Levels from which
-        down none can start are put off, unless all are to be mapped.
+        An eviction may raise a job to the level that has just been mapped; that level is then mapped again. Levels
+        on which no job can start are left for later, unless `all_levels` is set.
         """
         started: list[Job] = []
         while level < len(self._queues) and (all_levels or self._may_start(now_ms, level, claimed)):
@@ -220,14 +221,14 @@ class Heterogeneous(Discipline):
         return started
 
     def _may_start(self, now_ms: int, level: int, claimed: IntArray) -> bool:
-        """Whether any level from one down has jobs that wait, and finds a machine ready, or may make one so."""
+        """Whether this or a lower level has waiting jobs and a machine that is ready or can be freed by eviction."""
         levels = [at for at in range(level, len(self._queues)) if self._queues[at]]
         ready = (self._at_work.ready_ms(claimed, self._at_work.held(at)) <= now_ms for at in levels)
-        # What jobs that stand still are expected to do goes by what is mapped, so nothing is put off then.
+        # When paused jobs are expected to resume depends on the mapping, so while jobs are paused, map every level.
         return bool(self._at_work.standing) or any((is_ready & self._site.is_in_service).any() for is_ready in ready)
 
     def _note_plans(self) -> None:
-        """Note what the last pass plans for each job that waits."""
+        """Record the planned start, length and width of each waiting job, as mapped by the last pass."""
         if self._put_off is not None:
             started = self._map_levels(*self._put_off, all_levels=True)
             assert not started, "a job starts on a level that was put off as none could"
@@ -241,18 +242,18 @@ class Heterogeneous(Discipline):
         self._planned.clear()
 
     def _standing(self) -> list[JobOnMachines]:
-        """Return the jobs that stand still, in the order in which they go on."""
+        """Return the paused jobs, in the order in which they resume."""
         return stand_in_order((self._runs[job_id] for job_id in self._at_work.standing), self._level_of)
 
     def _run_level(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> list[Job]:
-        """Map the jobs of a level behind the levels above it, and start what starts now."""
+        """Map the jobs of a level after the levels above it, and start those whose start is now."""
         if self._at_work.standing:
             expect_resumptions(now_ms, self._runs.values(), self._standing())
         mapped = self._wanted(now_ms, queue, claimed)
         claimed[mapped.is_given] = mapped.ready_ms[mapped.is_given]
         self._planned.append((queue.jobs, mapped))
         rows: list[int] = np.flatnonzero(mapped.start_ms == now_ms).tolist()
-        # Whom one of these evicts may be of a higher level after that, and is evicted for the others all the same.
+        # Check this before any eviction: an eviction may raise a job to a level where it could no longer be evicted.
         holders = [self._holders(mapped.machines_of(row)) for row in rows]
         may = (self._may_evict(queue.level, self._runs[job_id]) for holder in holders for job_id in holder)
         assert all(may), "a machine would have two jobs"
@@ -264,7 +265,7 @@ class Heterogeneous(Discipline):
         return started
 
     def _wanted(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> Mapped:
-        """Return the mapping of a level in which nobody is evicted for less than the least gain."""
+        """Return a mapping of a level that evicts no job for a gain below `least_gain_ms`."""
         least_ms = self._policy.least_gain_ms
         without = self._mapped(queue, claimed, set(self._runs)) if least_ms else None
         protected: set[int] = set()
@@ -283,7 +284,7 @@ class Heterogeneous(Discipline):
             protected |= spared
 
     def _mapped(self, queue: LevelJobs, claimed: IntArray, protected: set[int]) -> Mapped:
-        """Map the jobs of a level to machines, of which those whose jobs may be evicted count as free, but go last."""
+        """Map the jobs of a level; a machine whose job may be evicted counts as free, but comes after idle ones."""
         is_held = self._at_work.held(queue.level, protected)
         ready_ms, trouble = self._at_work.ready_ms(claimed, is_held), EVICTS * is_held
         for job_id in self._at_work.standing:
@@ -306,7 +307,7 @@ class Heterogeneous(Discipline):
         )
 
     def _start(self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, end_ms: int) -> Job:
-        """Have a job run on machines on which nobody works any more, where it is expected to end at an instant."""
+        """Start a waiting job on machines that no other job works on; it is expected to end at `end_ms`."""
         speeds = self._site.speeds_of(one.job)
         if team is not None:
             rate, resource = speeds.teams[team], self._site.name_of(team)
@@ -336,7 +337,7 @@ class Heterogeneous(Discipline):
     def _make_room(
         self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, held_by: Sequence[int]
     ) -> None:
-        """Evict who still has machines on which a job starts; who can be paused stands still beside it."""
+        """Pause or evict the jobs on the machines on which a job starts: pause those whose memory fits, if allowed."""
         holders = sorted(
             (self._runs[job_id] for job_id in held_by if job_id in self._runs),
             key=lambda run: (self._level_of(run.was), run.was.job.job_id),
@@ -356,7 +357,7 @@ class Heterogeneous(Discipline):
                 self._rates[run.was.job.job_id] = 0
 
     def _evict(self, now_ms: int, job_id: int, by: WaitingJob) -> None:
-        """Put a running job back into the queue, as another wants its machines."""
+        """Put a running job back into the queue, because another job gets its machines."""
         run = self._runs.pop(job_id)
         self._at_work.leave(run)
         keeps = (run.was.job.if_evicted or self._policy.evicted) == "checkpoint"
@@ -368,11 +369,11 @@ class Heterogeneous(Discipline):
         reason = self._count_eviction(now_ms, run.was, by)
         self._wait(run.was)
         self._evictions.append(Eviction(job_id, keeps, by.job.job_id, reason))
-        # Another may have paused it in this very pass.
+        # Another job may have paused it earlier in this pass.
         self._rates.pop(job_id, None)
 
     def _count_eviction(self, now_ms: int, one: WaitingJob, by: WaitingJob) -> str:
-        """Take note that a job was evicted, or paused, and return for which job and why."""
+        """Count an eviction or a pause of a job; return the reason, which names the other job."""
         levels = self._policy.levels
         reason = (
             f"job {by.job.job_id} of level {levels[self._level_of(by)].name!r} takes machines of level "
@@ -389,7 +390,7 @@ class Heterogeneous(Discipline):
         return level_of(self._policy.levels, job.priority)
 
     def _level_of(self, one: WaitingJob) -> int:
-        """Return the level of a job, with the evictions that have raised it."""
+        """Return the level of a job; every `raise_after` evictions raise it by one."""
         base, after = self._base_level(one.job), self._policy.raise_after
         return base if after is None else max(0, base - one.evictions // after)
 
@@ -397,12 +398,12 @@ class Heterogeneous(Discipline):
         return self._at_work.may_evict(level, run, self._level_of(run.was))
 
     def _holders(self, machines: Sequence[int]) -> list[int]:
-        """Return the running jobs that have any of these machines, by job id."""
+        """Return the ids of the jobs that run or are paused on any of these machines, ascending."""
         wanted = set(machines)
         standing = {job_id for job_id in self._at_work.standing if not wanted.isdisjoint(self._runs[job_id].machines)}
         return sorted(self._at_work.jobs_on(machines) | standing)
 
-    # What is asked.
+    # Queries.
 
     @override
     def is_paused(self, job_id: int) -> bool:
@@ -419,7 +420,7 @@ class Heterogeneous(Discipline):
     @property
     @override
     def free(self) -> int:
-        """Machines without a job; those out of service count."""
+        """Machines without a job; machines out of service count as free."""
         is_free = self._at_work.is_free
         for job_id in self._at_work.standing:
             is_free[list(self._runs[job_id].machines)] = False
@@ -436,26 +437,29 @@ class Heterogeneous(Discipline):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when the next job is expected to end: if it does not, waiting jobs may run better elsewhere."""
+        """Return the first expected end of a running job: if the job runs longer, waiting jobs may be mapped elsewhere.
+
+        None if no job waits or none runs.
+        """
         first_ms = self._at_work.first_expected_ms
         return first_ms if self._waiting and first_ms != _NEVER else None
 
     @override
     def next_end_ms(self) -> int | None:
-        """Return the first limit of a running job."""
+        """Return the earliest limit of a running job that is not paused."""
         first_ms = self._at_work.first_limit_ms
         return first_ms if first_ms != _NEVER else None
 
     @override
     def running(self) -> Iterator[Running]:
-        """Yield the running jobs by their limits."""
+        """Yield the running jobs by their limits, ties by job id; the limit of a paused job includes its pause."""
         limits = ((run.limit_ms + run.put_off_ms, job_id, run) for job_id, run in self._runs.items())
         for end_ms, _, run in sorted(limits, key=lambda found: found[:2]):
             yield Running(run.was.job, run.start_ms, end_ms)
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of submission; no start is promised."""
+        """Yield the waiting jobs in the order of submission, without promised starts."""
         for one in sorted(self._waiting.values(), key=lambda one: (one.submit_ms, one.job.job_id)):
             yield one.job, None
 
@@ -468,18 +472,18 @@ class Heterogeneous(Discipline):
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job on the lowest level would start, of a user who may use that level."""
+        """Return when a job on the lowest level would start, whoever may use that level."""
         asked = Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
         expected = self._run_behind_all(now_ms, asked)
         return None if expected is None else expected.start_ms
 
     @override
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run, found by mapping it behind all that wait."""
+        """Return how a job would run, found by submitting it to a copy."""
         return None if self.why_never(job) is not None else self._run_behind_all(now_ms, job)
 
     def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return the same, whoever's job it is; None if it can run nowhere."""
+        """Return the same without checking that the user may use the level; None if no machine can run the job."""
         twin = self.copy()
         twin.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
         twin.run_pass(now_ms)
@@ -495,7 +499,7 @@ class Heterogeneous(Discipline):
 
     @override
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
-        """Return when how many machines in service are expected to have nothing to run, by instant."""
+        """Return (instant, machines) pairs: how many machines in service become free when, by expected ends."""
         ends_ms = dict.fromkeys((machine for machine in range(self._site.nodes) if machine not in self._site.out), 0)
         for run in self._runs.values():
             if run.paused_ms is None:
@@ -519,7 +523,7 @@ class Heterogeneous(Discipline):
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the level of a job, its machines, whether they are a team, and how often it was evicted."""
+        """Return the level of a job by its priority, its number of machines, 1 on a team, and its evictions."""
         run = self._runs[job_id]
         return (self._base_level(run.was.job), len(run.machines), run.is_team, run.was.evictions)
 
@@ -558,7 +562,7 @@ class Heterogeneous(Discipline):
         return twin
 
     def _take_in(self, waiting: Iterable[WaitingJob], running: Iterable[JobOnMachines]) -> None:
-        """Have these jobs, and no others."""
+        """Replace all jobs by these."""
         self._planned, self._put_off = [], None
         self._waiting, self._queues = {}, [LevelQueue() for _ in self._policy.levels]
         for one in waiting:

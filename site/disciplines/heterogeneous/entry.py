@@ -1,4 +1,4 @@
-"""Machines that differ as an entry of the dictionary: the options of such a site, its policy, and its metrics."""
+"""The dictionary entry of the discipline heterogeneous: its options, policy, traits and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gridweave.site.known_times import KnownTimes
 
 
 class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The machines of a site, and how they are scheduled: ``heterogeneous`` of one of ``[[sites]]``.
+    """The machines of a site and how jobs are mapped to them: the table ``heterogeneous`` of one of ``[[sites]]``.
 
     Attributes
     ----------
@@ -48,7 +48,13 @@ class HeterogeneousTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> HeterogeneousPolicy:
-    """Return the policy of a site whose machines differ: ``heterogeneous`` is its option."""
+    """Return the policy of a site whose machines differ, from its only option ``heterogeneous``.
+
+    Raises
+    ------
+    OptionError
+        If another option is given, or no class of machines.
+    """
     refuse_unknown(given, (NAME,), f"is not for a site with the discipline {NAME}, which has algorithms of its own")
     table: HeterogeneousTable = given.get(NAME) or HeterogeneousTable()
     if not table.classes:
@@ -63,9 +69,9 @@ def metrics_of(played: Played) -> Mapping[str, float]:
     Returns
     -------
     dict from str to float
-        ``job_time_ms``: the mean of the times from submission to the end, and of each level; ``parallel_pct``: the
-        part of the jobs that ended on a team (Table 1), and of each level; ``evictions``; ``lost_machine_ms``: what
-        machines had worked on jobs that began again.
+        ``job_time_ms``: mean time from submission to the end; ``parallel_pct``: percentage of jobs that ended on a team
+        (Table 1); both also for each level if there are several; ``evictions``; ``lost_machine_ms``: machine time
+        of the work that was lost when jobs restarted.
     """
     level, on_team = played.columns["level"], played.columns["team"]
     found = times_by_level(played) | {"parallel_pct": 100.0 * float(on_team.mean())}

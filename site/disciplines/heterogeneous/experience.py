@@ -1,10 +1,10 @@
-"""How long jobs of each class took on each resource, and what that says of the next: the experience of a site.
+"""The experience of a site: past run times by job class and resource, and predictions of run times from them.
 
 Source: Collins and George (2001), section 3 and Figure 1: execution times are kept for each pair of a job class and a
 computing resource, as mean, variance and number of runs.
 
-Of a pair that has not run, the mean of its class on all resources is taken, then that of its user's jobs, each by the
-work done at speed 1; then the estimate.
+For a pair without runs the prediction is the mean work (at speed 1) of the job's class on all resources, else that of
+the user's jobs, else the estimate.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ IntArray = npt.NDArray[np.int64]
 
 
 class RunTimes(msgspec.Struct, kw_only=True):
-    """Times of one kind: how many, their mean, and the sum of the squared differences from it.
+    """The run times of a job class or a user on a resource: their number, mean, and sum of squared deviations.
 
     Attributes
     ----------
     job_class, user : int or str, optional
     resource : str
-        A class of machines, or a team; empty for work at speed 1 anywhere.
+        A class of machines, or a team; empty for work at speed 1 on any resource.
     count : int
-    mean_ms, squares : float
+    mean_ms : float
+    squares : float
+        Sum of the squared differences from the mean, in ms².
     """
 
     job_class: Name = None
@@ -49,12 +51,12 @@ class RunTimes(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> TimesKey:
-        """Of which runs they are; a number and the same number as text are alike."""
+        """Class, user and resource; a number and the same number as text give the same key."""
         return name_text(self.job_class), name_text(self.user), self.resource
 
     @classmethod
     def of(cls, known: KnownTimes) -> RunTimes:
-        """Return times as they are learned on."""
+        """Convert known times into run times to which more runs can be added."""
         return cls(
             job_class=known.job_class,
             user=known.user,
@@ -65,7 +67,7 @@ class RunTimes(msgspec.Struct, kw_only=True):
         )
 
     def known(self) -> KnownTimes:
-        """Return them as they are read and written."""
+        """Convert the run times into the form in which files and users have them."""
         return KnownTimes(
             job_class=self.job_class,
             user=self.user,
@@ -76,7 +78,7 @@ class RunTimes(msgspec.Struct, kw_only=True):
         )
 
     def add(self, time_ms: float) -> None:
-        """Take in a run (Welford 1962, *Note on a Method for Calculating Corrected Sums of Squares and Products*)."""
+        """Add a run (Welford 1962, *Note on a Method for Calculating Corrected Sums of Squares and Products*)."""
         self.count += 1
         difference = time_ms - self.mean_ms
         self.mean_ms += difference / self.count
@@ -84,30 +86,30 @@ class RunTimes(msgspec.Struct, kw_only=True):
 
     @property
     def variance(self) -> float:
-        """Of the times, in ms²; 0 of a single one."""
+        """Sample variance of the run times, in ms²; 0 for fewer than two runs."""
         return self.squares / (self.count - 1) if self.count > 1 else 0.0
 
 
 class LearnedTimes(NamedTuple):
-    """What a site has learned in a simulation, for the next to begin with."""
+    """The run times that a site has learned in a simulation, with which the next simulation can start."""
 
     known: tuple[KnownTimes, ...]
 
     def texts(self) -> dict[str, str]:
-        """Return the file ``experience.toml``, which ``--option @FILE`` reads."""
+        """Return the text of the file ``experience.toml``, by file name; ``--option @FILE`` reads it."""
         return {"experience.toml": experience_text(self.known)}
 
 
 class Prediction(NamedTuple):
-    """How long a job is expected to run on a resource.
+    """The predicted run time of a job on a resource.
 
     Attributes
     ----------
     mean_ms, deviation_ms : float
     runs : int
-        From how many runs that is.
+        Number of runs on which the prediction is based.
     source : str
-        ``resource``, ``class``, ``user`` or ``estimate``.
+        Basis of the prediction: ``resource``, ``class``, ``user`` or ``estimate``.
     """
 
     mean_ms: float
@@ -117,7 +119,7 @@ class Prediction(NamedTuple):
 
 
 class ExperienceDatabase:
-    """What runs have taken, by job class and resource, by job class, and by user.
+    """Run times by job class and resource, and work at speed 1 by job class and by user.
 
     Examples
     --------
@@ -133,12 +135,12 @@ class ExperienceDatabase:
 
     def __init__(self) -> None:
         self._times: dict[TimesKey, RunTimes] = {}
-        # How often times were put in place of others, and how often was learned of each class and each user.
+        # The number of edits, and the number of runs learned from by class and by user.
         self._edits = 0
         self._learned: dict[tuple[str | None, str | None], int] = {}
 
     def learn(self, job: Job, resource: str, rate: int, run_ms: int) -> None:
-        """Take in that a job has run to its end.
+        """Learn from a job that has run to its end.
 
         Parameters
         ----------
@@ -146,10 +148,10 @@ class ExperienceDatabase:
         resource : str
             The class of its machine, or its team.
         rate : int
-            Its rate there.
+            The rate of the job on the resource.
         run_ms : int
         """
-        # By name where classes have names, else by number.
+        # A class is known by its name if it has one, else by its number.
         job_class, user = job.class_name or job.job_class, _user_of(job)
         work_ms = run_ms * rate / RATE_ONE
         if job_class is not None:
@@ -159,9 +161,9 @@ class ExperienceDatabase:
             self._add(RunTimes(user=user), work_ms)
 
     def predictions(self, job: Job, places: Iterable[tuple[str, int]]) -> Iterator[Prediction]:
-        """Yield how long a job is expected to run on each of some resources, where it has these rates.
+        """Yield the predicted run time of a job for each (resource, rate) pair.
 
-        That is never longer than its estimate lets it.
+        The mean never exceeds the time that the job takes at that rate to do the work of its estimate.
         """
         job_class, user = class_of(job), name_text(_user_of(job))
         of_class, of_user = self._times.get((job_class, None, "")), self._times.get((None, user, ""))
@@ -178,23 +180,23 @@ class ExperienceDatabase:
                 yield Prediction(min(known.mean_ms * factor, limit_ms), deviation_ms, known.count, source)
 
     def changes_of(self, job: Job) -> tuple[int, int, int]:
-        """Return numbers that are others as soon as something else may be predicted of a job."""
+        """Return numbers that differ from earlier ones if the predictions for a job may have changed."""
         job_class, user = class_of(job), name_text(_user_of(job))
         return self._edits, self._learned.get((job_class, None), 0), self._learned.get((None, user), 0)
 
     def copy(self) -> ExperienceDatabase:
-        """Return a copy; what is learned in one never changes the other."""
+        """Return a copy; learning in one never changes the other."""
         twin = ExperienceDatabase()
         twin._times = {key: msgspec.structs.replace(times) for key, times in self._times.items()}
         twin._edits, twin._learned = self._edits, self._learned.copy()
         return twin
 
     def known(self) -> tuple[KnownTimes, ...]:
-        """Return all that is known, by class, user and resource, as it is read and written."""
+        """Return all run times by class, user and resource, in the form in which files and users have them."""
         return tuple(in_order(one.known() for one in self._times.values()))
 
     def edit(self, changes: Iterable[KnownTimes]) -> None:
-        """Put other times in the place of those of the same kind; those of 0 runs are forgotten."""
+        """Replace run times of the same class, user and resource; forget those with 0 runs."""
         self._edits += 1
         for known in changes:
             self._times.pop(known.key, None)
@@ -202,11 +204,11 @@ class ExperienceDatabase:
                 self._times[known.key] = RunTimes.of(known)
 
     def rows(self) -> list[RunTimes]:
-        """Return all that is known, in the order in which it was learned."""
+        """Return all run times, in the order in which they were first learned."""
         return list(self._times.values())
 
     def restore(self, rows: Iterable[RunTimes]) -> None:
-        """Take in what another knew."""
+        """Replace all run times by those of another database."""
         self._edits += 1
         self._times = {one.key: one for one in rows}
 
@@ -221,7 +223,7 @@ def _user_of(job: Job) -> Name:
 
 
 _DIGITS = 6
-"""Of a millisecond; what means and quotients have beyond them is no time, and is not rounded up."""
+"""Decimal places of a millisecond that count; the rest is rounding error, which must not round a length up."""
 
 
 class JobKind:
@@ -230,22 +232,22 @@ class JobKind:
     Parameters
     ----------
     one : WaitingJob
-        Any of them.
+        Any job of the kind.
     speeds : Speeds
     """
 
     def __init__(self, one: WaitingJob, speeds: Speeds) -> None:
         self.job, self.done_ms, self.speeds = one.job, one.done_ms, speeds
         self.seen: object = None
-        """What was known when the lengths were worked out."""
+        """Version of the teams and the experience with which `length_ms` was computed."""
         self.length_ms: list[int] = []
-        """On each class of machines, and then on each team; `NEVER_MS` where they cannot run."""
+        """Expected length on each class of machines, then on each team; `NEVER_MS` where the jobs cannot run."""
         rates = {rate for rate in (*speeds.alone, *speeds.teams.values()) if rate}
         self.limit_ms = {rate: work_limit_ms(one, rate) for rate in rates}
 
 
 def _kind_key(one: WaitingJob) -> object:
-    """Return what the length of a job depends on."""
+    """Return the fields of a waiting job that determine its expected lengths."""
     job = one.job
     return class_of(job), job.width, job.forms, job.in_step, job.estimate_ms, _user_of(job), one.done_ms
 
@@ -257,25 +259,25 @@ class Lengths:
     ----------
     site : Inventory
     experience : ExperienceDatabase
-        By which they are expected.
+        Source of the predictions.
     only_limits : bool
-        Whether each job is expected to run until its limit instead.
+        Whether to ignore the experience and expect each job to run until its limit.
     deviations : float
-        How many standard deviations more than the mean a run is expected to take.
+        Number of standard deviations that are added to the predicted mean.
     """
 
     def __init__(
         self, site: Inventory, experience: ExperienceDatabase, *, only_limits: bool, deviations: float
     ) -> None:
         self._site, self._experience, self._only_limits, self._deviations = site, experience, only_limits, deviations
-        # The last class, of machines out of service, has no name and runs nothing.
+        # The last class has the machines out of service: it has no name, and no job runs on it.
         self._classes = [*(each.name for each in site.classes), ""]
         self._teams: list[Team] = []
         self._names: list[str] = []
         self._kinds: dict[object, JobKind] = {}
 
     def kind_of(self, one: WaitingJob) -> JobKind:
-        """Return the kind of a job that waits."""
+        """Return the kind of a waiting job; the first job of a kind creates it."""
         job, key = one.job, _kind_key(one)
         kind = self._kinds.get(key)
         if kind is None:
@@ -289,20 +291,20 @@ class Lengths:
         return kind
 
     def copy(self, experience: ExperienceDatabase, waiting: Iterable[WaitingJob]) -> Lengths:
-        """Return a copy that goes by a copy of the experience, with the kinds of the jobs that wait."""
+        """Return a copy that predicts from another experience database and has the kinds of these waiting jobs."""
         twin = copy.copy(self)
         twin._experience = experience
         twin._kinds = {_kind_key(one): copy.copy(self.kind_of(one)) for one in waiting}
         return twin
 
     def table_of(self, kinds: Sequence[JobKind]) -> tuple[IntArray, IntArray, tuple[Team, ...]]:
-        """Return how long jobs of each of some kinds take: alone, on teams, and on which teams any of them can run.
+        """Return the expected lengths of kinds of jobs on single machines and on teams.
 
         Returns
         -------
         alone_ms, team_ms : numpy.ndarray of int64, shapes (kinds, classes + 1) and (kinds, teams)
         teams : tuple of (int, int)
-            Ascending.
+            The teams on which any of the kinds can run, ascending.
         """
         for kind in kinds:
             seen = len(self._teams), None if self._only_limits else self._experience.changes_of(kind.job)
@@ -316,7 +318,7 @@ class Lengths:
         return alone_ms, team_ms[:, some_can], tuple(self._teams[at] for at in np.flatnonzero(some_can).tolist())
 
     def _lengths_of(self, kind: JobKind) -> list[int]:
-        """Return how long jobs of a kind are expected to run on each resource, in whole milliseconds."""
+        """Return the expected length of jobs of a kind on each class, then on each team, rounded up to whole ms."""
         rates = [*kind.speeds.alone, *(kind.speeds.teams.get(team, 0) for team in self._teams)]
         if self._only_limits:
             return [kind.limit_ms[rate] if rate else int(NEVER_MS) for rate in rates]

@@ -1,4 +1,4 @@
-"""What a site of machines that differ consists of, in which forms jobs run on it, and at what speeds."""
+"""The machines and clusters of a site whose machines differ, the forms of jobs, and the speeds of jobs on them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.known_times import name_text
 
 MOST_KINDS = 10_000
-"""Of so many kinds of jobs a site keeps at most how fast they run where."""
+"""Most kinds of jobs that a cache of a site holds; a full cache is emptied."""
 
 _MOST_ARRAYS = 100
-"""For so many choices of teams a site keeps its machines at most as the kernels read them."""
+"""Most sets of teams for which `Inventory.arrays` keeps its result; a full cache is emptied."""
 
 
 class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Machines that are alike; those of all classes are numbered on, in the order of the classes.
+    """Machines that are alike. Numbering continues from class to class, in the order of the classes.
 
     Attributes
     ----------
     name : str
     count : int
-        How many there are.
+        Number of machines.
     speed : float
-        How many times as fast as the machine of the workload they do a job's work.
+        Speed as a multiple of that of the machine on which the run times of the workload were measured.
     cores : int
+        Cores of each machine.
     memory_mb : int, optional
-        Of each machine; any, if it is not said.
+        Memory of each machine; None: unlimited.
     labels : tuple of str
-        What forms may ask for, beside the name.
+        Names that a form can ask for, in addition to the name of the class.
     """
 
     name: str
@@ -48,15 +49,15 @@ class MachineClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Machines on which a job can run in parallel; each is a resource by itself as well.
+    """Machines on which a job can run in parallel; a job can also run on one of them alone.
 
     Attributes
     ----------
     name : str
     nodes : str
-        Their numbers, as ``0-7`` or ``0-3,8``.
+        Numbers of its machines, e.g. ``0-7`` or ``0-3,8``.
     minimum : int, optional
-        With fewer machines in service no job runs on it in parallel; all, if nothing is said.
+        Machines that must be in service for a job to run on the cluster in parallel; None: all of them.
     """
 
     name: str
@@ -70,15 +71,15 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes
     ----------
     job_class : int or str, optional
-        Of the jobs; those of every class that has no form of its own, if it is not said.
+        Class of the jobs; None: every class that has no form of its own.
     on : tuple of str
-        Names or labels of classes of machines, any of which will do; all classes, if there are none.
+        Names or labels of classes of machines, any of which is suitable; empty: all classes.
     width : int or "all"
-        On how many machines of one cluster; ``all`` that are in service. 1: on a machine alone.
+        Number of machines of one cluster, ``all`` for those in service. 1: a single machine, of a cluster or not.
     speed : float
-        How many times as fast as in the workload the work is done, on machines of speed 1.
+        Speed on machines of speed 1, as a multiple of that in the workload.
     cores, memory_mb : int
-        What each of its machines must have.
+        Cores and memory that each machine must have.
     """
 
     job_class: int | str | None = None
@@ -90,15 +91,15 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 Team = tuple[int, int]
-"""The number of a cluster, and how many of its machines."""
+"""The number of a cluster, and a number of its machines."""
 
 
 _FormsKey = tuple[str | None, int, tuple[JobForm, ...], bool]
-"""Of jobs that have the same forms: their class, if it has forms of its own, their width, their own, and their step."""
+"""The fields of a job that determine its speeds: its class if that has forms, its width, its own forms, and in_step."""
 
 
 class Speeds(msgspec.Struct, frozen=True):
-    """At which rate a job runs on each class of machines, 0 where it cannot, and on which teams, at which rates.
+    """The rates of a job on each class of machines, 0 where it cannot run, and on each team on which it can run.
 
     Rates are in units of `gridweave.site.kernels.work.RATE_ONE`.
     """
@@ -108,7 +109,7 @@ class Speeds(msgspec.Struct, frozen=True):
 
 
 class Inventory:
-    """The machines of a site, those in service, and its clusters.
+    """The machines and clusters of a site, which of the machines are in service, and how fast jobs run on them.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ class Inventory:
     clusters : sequence of Cluster
     forms : sequence of Form
     out_of_service : str
-        Machines that are not there for now, as ``3,17-20``.
+        Numbers of the machines that are out of service, e.g. ``3,17-20``.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Inventory:
         self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
         self.room_mb = {node: self.classes[kind].memory_mb for node, kind in enumerate(self.class_of.tolist())}
-        """What each machine has; None where that is not said."""
+        """Memory of each machine; None: unlimited."""
         self.is_in_service = ~np.isin(np.arange(len(self.class_of)), sorted(self.out))
         self._classes_in_service: list[int] = np.unique(self.class_of[self.is_in_service]).tolist()
         self._with_own = {name_text(form.job_class) for form in forms if form.job_class is not None}
@@ -138,11 +139,11 @@ class Inventory:
 
     @property
     def nodes(self) -> int:
-        """All machines, also those that are out of service."""
+        """Number of machines, including those out of service."""
         return len(self.class_of)
 
     def arrays(self, teams: tuple[Team, ...]) -> MachineArrays:
-        """Return the machines as the kernels read them; one class more than there are has those out of service."""
+        """Return the machines as the kernels read them; those out of service form an additional last class."""
         if teams not in self._arrays:
             if len(self._arrays) >= _MOST_ARRAYS:
                 self._arrays.clear()
@@ -154,15 +155,15 @@ class Inventory:
         return self._arrays[teams]
 
     def name_of(self, team: Team) -> str:
-        """Return what a team is called."""
+        """Return the name of a team, e.g. ``west x 8``."""
         cluster, width = team
         return f"{self.clusters[cluster].name} x {width}"
 
     def speeds_of(self, job: Job) -> Speeds:
-        """Return how fast a job runs where; its forms are those of its class, else those of any class.
+        """Return the speeds of a job on each class and team.
 
-        Without any it runs on a machine alone, or, if it is wider, on so many machines of a cluster. Forms that it has
-        of its own go first.
+        Its forms are its own, else those of its class, else those without a class. Without any form it runs on as many
+        machines of a cluster as it is wide, or on a single machine if its width is 1.
         """
         key = self._key_of(job)
         if key not in self._speeds:
@@ -173,12 +174,12 @@ class Inventory:
         return self._speeds[key]
 
     def _key_of(self, job: Job) -> _FormsKey:
-        """Return what the forms of a job depend on."""
+        """Return the fields of a job that determine its speeds."""
         kind = class_of(job)
         return (kind if kind in self._with_own else None, job.width, job.forms, job.in_step)
 
     def why_nowhere(self, job: Job) -> str:
-        """Return why a job that runs on nothing here cannot."""
+        """Return why a job can run on no machine and no team of this site."""
         kind = f"forms of job class {class_of(job)}" if self._forms else f"jobs of width {job.width}"
         whose = "" if job.forms else f" ({kind})"
         known = {name for one in self.classes for name in (one.name, *one.labels)}
@@ -193,7 +194,7 @@ class Inventory:
         return job.forms or of_class or of_any or [Form(width=job.width)]
 
     def form_at(self, job: Job, machine: int, team: Team | None) -> tuple[int, Form | JobForm]:
-        """Return in which form a job runs on a machine alone, or on a team: the first of the fastest, by its number."""
+        """Return the form in which a job runs fastest on a machine or team, with its number; ties go to the first."""
         kind = int(self.class_of[machine])
         key = (self._key_of(job), -1 if team is not None else kind, team)
         if key not in self._form_at:
@@ -207,7 +208,7 @@ class Inventory:
         return self._form_at[key]
 
     def speeds_in(self, forms: Sequence[Form | JobForm]) -> Speeds:
-        """Return how fast a job of these forms runs where, the fastest of several forms."""
+        """Return the speeds of a job with these forms on each class and team; where several forms fit, the fastest."""
         alone, teams = [0] * (len(self.classes) + 1), dict[Team, int]()
         for form in forms:
             fits = [self._fits(form, one) for one in self.classes]
@@ -226,12 +227,12 @@ class Inventory:
         return Speeds(tuple(alone), teams)
 
     def _fits(self, form: Form | JobForm, one: MachineClass) -> bool:
-        """Whether a form runs on a class of machines."""
+        """Whether a class of machines has the name or label, the cores and the memory that a form asks for."""
         named = not form.on or bool({one.name, *one.labels} & set(form.on))
         return named and one.cores >= form.cores and (one.memory_mb is None or one.memory_mb >= form.memory_mb)
 
     def _width(self, form: Form | JobForm, cluster: int) -> int | None:
-        """Return how many machines of a cluster a form has; None if too few of them are in service."""
+        """Return the number of machines that a form uses in a cluster; None if too few are in service."""
         here, least = len(self._members[cluster]), self.clusters[cluster].minimum
         width = here if form.width == "all" else form.width
         enough = here >= (len(self._all_members[cluster]) if least is None else least)
@@ -239,23 +240,23 @@ class Inventory:
 
 
 def class_of(job: Job) -> str | None:
-    """Return the class of a job by its name, or its number as text; None if it has none."""
+    """Return the name of a job's class, or its number as text; None if the job has no class."""
     return job.class_name or name_text(job.job_class)
 
 
 def numbers_of(text: str) -> list[int]:
-    """Return the numbers that a text such as ``0-3,8`` names, ascending; it is empty for none.
+    """Return the numbers in a text such as ``0-3,8``, ascending; none for an empty text.
 
     Raises
     ------
     ValueError
-        If it is no such text.
+        If a part of the text is neither a number nor a range.
     """
     return sorted({number for low, high in _ranges_of(text) for number in range(low, high + 1)})
 
 
 def _ranges_of(text: str) -> list[tuple[int, int]]:
-    """Return the first and the last number of each range that a text names."""
+    """Return the first and the last number of each range in a text."""
     found = []
     for part in text.split(",") if text.strip() else ():
         low, dash, high = (piece.strip() for piece in part.partition("-"))
@@ -268,7 +269,7 @@ def _ranges_of(text: str) -> list[tuple[int, int]]:
 def machine_problems(
     nodes: int, classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form], out: str
 ) -> list[str]:
-    """Return all that is wrong with the machines, clusters and forms of a site, a line each."""
+    """Return all problems of the machines, clusters and forms of a site, a line each."""
     found = [f"class {one.name!r} has {one.count} machines; at least 1" for one in classes if one.count < 1]
     found += [
         f"class {one.name!r} has the speed {one.speed:g}; above 0 and up to {MOST_SPEED:g}"
@@ -329,7 +330,7 @@ def _form_problems(number: int, form: Form, known: set[str], clusters: Sequence[
 
 
 def _idle_forms(classes: Sequence[MachineClass], clusters: Sequence[Cluster], forms: Sequence[Form]) -> list[str]:
-    """Return which forms run nowhere, even if all machines are in service."""
+    """Return a problem for each form that no machine or cluster can run, even with all machines in service."""
     site, found = Inventory(classes, clusters, (), ""), []
     for number, form in enumerate(forms, start=1):
         speeds = site.speeds_in([form])
@@ -344,11 +345,11 @@ def _form_text(number: int, form: Form) -> str:
 
 
 def _in_step(speeds: Speeds) -> Speeds:
-    """Return the speeds of a part that works at the common rate of the parts of its job: where it can, it does."""
+    """Return the speeds of a part of a multi-site job, which works at rate 1: 1 where it can reach that, else 0."""
     alone = tuple(RATE_ONE if rate >= RATE_ONE else 0 for rate in speeds.alone)
     return Speeds(alone, {team: RATE_ONE for team, rate in speeds.teams.items() if rate >= RATE_ONE})
 
 
 def _rate(speed: float) -> int:
-    """Return a speed as a rate, at least the least there is."""
+    """Return a speed as a rate, at least 1, the smallest rate."""
     return max(1, round(speed * RATE_ONE))

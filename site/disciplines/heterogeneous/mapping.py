@@ -1,4 +1,4 @@
-"""Jobs mapped to machines that differ, from tables of expected times: the kernels, as Python calls them."""
+"""Map jobs to machines that differ, from tables of expected lengths: the Python interface of the kernels."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ ALGORITHMS = {
     "pjs": parallel.PJS,
     "gsa": annealing.GSA,
 }
-"""Name to rule."""
+"""The rule of each algorithm, by name."""
 
 PROFITS = {"end": BY_END, "length": BY_LENGTH}
-"""How the profit of a team is read: by ends, or by lengths alone."""
+"""How the profit of a team is computed: from the ends of the job, or from its lengths alone."""
 
 
 class Mapped(NamedTuple):
-    """Where and when each job is to run.
+    """The machines, start and end of each job.
 
     Attributes
     ----------
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
-        `NEVER_MS` for a job that can run nowhere.
+        `NEVER_MS` for a job that can run on no machine.
     first : numpy.ndarray of int64, shape (n,)
-        The machine of a job that runs alone, the first of several of a class; -1 if it does not.
+        The machine of a job on a single machine, or the first of its machines of a class; -1 for other jobs.
     team : numpy.ndarray of int64, shape (n,)
-        The team of a job that runs on one; -1 if it does not.
+        The team of a job that runs on a team; -1 for other jobs.
     members : numpy.ndarray of int64, shape (n, widest)
-        The machines of a job on a team, as many as that is wide.
+        The machines of a job on a team, in the first columns.
     ready_ms : numpy.ndarray of int64, shape (m,)
-        When each machine has done it all.
+        When each machine has finished all jobs that it was given.
     is_given : numpy.ndarray of bool, shape (m,)
-        Whether it was given anything that takes time.
+        Whether each machine was given a job that takes time.
     team_width : numpy.ndarray of int64, shape (teams,)
         As in `MachineArrays`.
     """
@@ -67,17 +67,17 @@ class Mapped(NamedTuple):
 
     @property
     def machines(self) -> tuple[tuple[int, ...], ...]:
-        """The machines of each job; of several of a class the first, and none if it can run nowhere."""
+        """The machines of each job: of several machines of a class only the first; empty for a job without a place."""
         return tuple(self.machines_of(row) for row in range(len(self.team)))
 
     def machines_of(self, row: int) -> tuple[int, ...]:
-        """Return the same of one job."""
+        """Return the machines of one job, as in `machines`."""
         if self.team[row] >= 0:
             return tuple(sorted(self.members[row, : self.team_width[self.team[row]]].tolist()))
         return (int(self.first[row]),) if self.first[row] >= 0 else ()
 
     def total_ms(self, now_ms: int) -> int:
-        """Return the sum of the expected execution and delay times: what the algorithms minimise."""
+        """Return the sum of the expected execution and delay times, which the algorithms minimise."""
         mapped = self.end_ms[self.end_ms != NEVER_MS]
         return int(mapped.sum() - now_ms * len(mapped))
 
@@ -94,7 +94,7 @@ def machine_arrays(
     clusters : sequence of sequence of int
         The machines of each cluster.
     teams : sequence of (int, int), optional
-        The cluster of each team and how many of its machines it has; each cluster as a whole, if nothing is said.
+        The cluster and the number of machines of each team; None: one team for each cluster, with all its machines.
     """
     kinds = np.asarray(classes, np.int64)
     teams = [(number, len(members)) for number, members in enumerate(clusters)] if teams is None else teams
@@ -135,27 +135,26 @@ def map_to(
     machines : MachineArrays
         From `machine_arrays`.
     ready_ms : array_like of int, shape (m,)
-        When each machine has done what it does now; at the earliest the present.
+        When each machine has finished its current job, and not before now.
     kind : array_like of int, shape (n,)
         The kind of each job, in the order of submission.
     alone_ms : array_like of int, shape (kinds, classes)
-        How long jobs of a kind take on a machine of a class; `NEVER_MS` where they cannot run.
+        Length of the jobs of a kind on a machine of a class; `NEVER_MS` where they cannot run.
     team_ms : array_like of int, shape (kinds, teams), optional
-        The same on teams; no job runs on one, if nothing is said.
+        Length of the jobs of a kind on a team; None: no job runs on a team.
     algorithm : str
         One of `ALGORITHMS`.
     profit : str
         One of `PROFITS`, for ``pjs`` and ``gsa``.
     rng : numpy.random.Generator, optional
-        From which ``gsa`` draws.
+        Generator for ``gsa``.
     trouble : array_like of int, shape (m,), optional
-        How much others are troubled by the taking of each machine (0, 1 or 2): of those that are ready equally early
-        the one with the least goes first, and of teams on which a job gains as much the one whose machines have least.
+        How much the use of each machine harms other jobs (0, 1 or 2). Ties between machines that are ready at the same
+        time, and between teams with the same gain, go to the smaller value; that of a team is its machines' largest.
     taken : array_like of int, shape (kinds, classes), optional
-        How many machines of a class a job takes that runs there, at most all of them; 1 if nothing is said. Not for
-        ``gsa``, and neither is the next.
+        Number of machines of a class that a job of a kind uses, at most all of them [default: 1]. Not for ``gsa``.
     from_ms : array_like of int, shape (kinds, classes), optional
-        Before which it does not start there, though the machines are ready.
+        Earliest start of the jobs of a kind on a class, even if machines are ready before. Not for ``gsa``.
 
     Returns
     -------
@@ -164,7 +163,7 @@ def map_to(
     Raises
     ------
     OptionError
-        If an algorithm or a profit is not known, or ``gsa`` has nothing to draw from, or too much is said for it.
+        If the algorithm or the profit is unknown, or ``gsa`` gets no generator, or gets `taken` or `from_ms`.
 
     Examples
     --------
@@ -203,7 +202,7 @@ def map_to(
 
 
 def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray) -> Mapped:
-    """Return a mapping as it is told."""
+    """Convert the mapping of the kernels into a `Mapped`; work out starts from ends and lengths."""
     n_machines, n_classes = len(plan.ready_ms), jobs.alone_ms.shape[1]
     on_team = plan.place >= n_machines
     first, team = np.where(on_team, -1, plan.place), np.where(on_team, plan.place - n_machines, -1)
@@ -219,7 +218,7 @@ def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntA
 
 
 def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray, rng: Generator) -> Plans:
-    """Return plans to begin with: all give the jobs away in the order of their starts, as a mapping has them."""
+    """Return the initial plans, all alike: each job as in a mapping, in the order of the starts there."""
     n_classes, n_machines = len(machines.first) - 1, len(ready_ms)
     alone = np.where(plan.place < n_machines, plan.place, 0)
     way = np.where(plan.place < n_machines, machines.class_of[alone], n_classes + plan.place - n_machines)
@@ -247,7 +246,7 @@ def _desk(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int
 
 
 def _bounds(counts: npt.NDArray[np.int64]) -> IntArray:
-    """Return where each of some groups begins, and where the last ends."""
+    """Return the first index of each group, and the end of the last, from the sizes of the groups."""
     bounds = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
     return bounds

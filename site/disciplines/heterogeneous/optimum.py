@@ -1,4 +1,4 @@
-"""The best mapping of a few jobs to machines that differ, by CP-SAT: how far the algorithms are from it."""
+"""The optimal mapping of a few jobs to machines that differ, by CP-SAT, for comparison with the algorithms."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gridweave.site.kernels.state import NEVER_MS
 
 
 class BestMapping(NamedTuple):
-    """How good a mapping can be.
+    """The best mapping found, and a lower bound.
 
     Attributes
     ----------
     total_ms : int
-        The sum of the expected execution and delay times, from instant 0, of the best mapping that was found.
+        Sum of the expected execution and delay times of the best mapping found, from instant 0.
     bound_ms : int
-        No mapping has less; the same if it was proven to be the best.
+        Lower bound on that sum for any mapping; equal to it if the mapping is proven optimal.
     start_ms : tuple of int
-        Of each job; `NEVER_MS` if it can run nowhere.
+        Start of each job; `NEVER_MS` if the job can run on no machine.
     """
 
     total_ms: int
@@ -32,7 +32,7 @@ class BestMapping(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A way in which a job may run: how long, on how many of which machines."""
+    """A way in which a job can run: its length, and its width on any of these machines."""
 
     length_ms: int
     width: int
@@ -48,14 +48,14 @@ def best_mapping(
     *,
     limit_s: float = 10.0,
 ) -> BestMapping:
-    """Return the best mapping of some jobs, or the best that is found in a time.
+    """Return the optimal mapping of some jobs, or the best one found within a time limit.
 
     Parameters
     ----------
     machines, ready_ms, kind, alone_ms, team_ms
         As for `gridweave.site.disciplines.heterogeneous.mapping.map_to`.
     limit_s : float
-        For how long it is searched, in the solver's own seconds, which do not depend on the computer.
+        Time limit in seconds of the solver's deterministic time, which does not depend on the computer.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def best_mapping(
     cp_model = cp_model_of()
     ready, kinds = np.asarray(ready_ms, np.int64).tolist(), np.asarray(kind, np.int64).tolist()
     ways = [_ways(machines, np.asarray(alone_ms)[one], np.asarray(team_ms)[one]) for one in kinds]
-    # One after the other, each as slow as it may be, all have ended by then.
+    # By then all jobs have ended, even one after the other and each on its slowest resource.
     last_ms = max(ready, default=0) + sum(max((way.length_ms for way in of_job), default=0) for of_job in ways)
     model = cp_model.CpModel()
     on_machine: dict[int, list[Any]] = defaultdict(list)
@@ -83,7 +83,7 @@ def best_mapping(
 
 
 def _end(model: Any, start: Any, ways: list[_Way], ready_ms: list[int], on_machine: dict[int, list[Any]]) -> Any:
-    """Have a job run in one of its ways, on machines that it is put down for; return when it ends."""
+    """Add the constraints of a job to the model: exactly one way, on enough of its machines. Return its end."""
     chosen = [model.new_bool_var("") for _ in ways]
     model.add_exactly_one(chosen)
     for way, is_chosen in zip(ways, chosen, strict=True):
@@ -97,7 +97,7 @@ def _end(model: Any, start: Any, ways: list[_Way], ready_ms: list[int], on_machi
 
 
 def _ways(machines: MachineArrays, alone_ms: npt.NDArray[Any], team_ms: npt.NDArray[Any]) -> list[_Way]:
-    """Return the ways in which jobs of a kind may run; a team may consist of any machines of its cluster."""
+    """Return the ways in which jobs of a kind can run; a team may consist of any machines of its cluster."""
     found = [
         _Way(int(length_ms), 1, machines.by_class[machines.first[number] : machines.first[number + 1]].tolist())
         for number, length_ms in enumerate(alone_ms.tolist())

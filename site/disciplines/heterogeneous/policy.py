@@ -1,4 +1,4 @@
-"""How a site of machines that differ schedules, as its operator writes it down."""
+"""The policy of a site whose machines differ, as its operator configures it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridweave.site.disciplines.levels.rights import EVERYBODY, PAUSE, Level, le
 from gridweave.site.known_times import KnownTimes
 
 NAME = "heterogeneous"
-"""Of the discipline."""
+"""Name of the discipline."""
 
 PREDICTIONS = ("experience", "estimate")
 
@@ -21,12 +21,12 @@ MOST_DEVIATIONS = 10.0
 
 
 class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site with the discipline heterogeneous schedules.
+    """The policy of a site with the discipline heterogeneous.
 
     Attributes
     ----------
     nodes : int
-        Of the site.
+        Nodes of the site; each machine is a node.
     classes, clusters, forms
         As in `gridweave.site.disciplines.heterogeneous.machines`.
     algorithm : str
@@ -34,30 +34,29 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
     profit : str
         One of `PROFITS`, for ``pjs`` and ``gsa``.
     seed : int
-        From which ``gsa`` draws, anew for each mapping.
+        Seed of ``gsa``; each mapping starts a new generator with it.
     predict : str
-        Whether times are expected by ``experience``, or by the ``estimate`` alone.
+        Basis of expected run times: ``experience``, or ``estimate`` alone.
     levels : tuple of Level
-        From the highest down; the lowest has all jobs below it as well.
+        From the highest down; jobs below the lowest level belong to it.
     evicted : str
-        What becomes of an evicted job: it begins again from zero (``restart``), goes on from where it was
-        (``checkpoint``), or stands still on its machines beside the job that takes them, if its memory fits
-        (``pause``).
+        Effect on an evicted job: it starts again from zero (``restart``), resumes from where it was (``checkpoint``),
+        or pauses on its machines until the job that gets them has ended, if the memory of both fits (``pause``).
     raise_after : int, optional
-        After so many evictions a job is of the next higher level, after as many more of the one above that.
+        Evictions after which a job rises by one level; None: it never rises.
     least_gain_ms : int
-        Nobody is evicted if the job in question would end less than so much sooner.
+        No job is evicted for a job that would thereby end less than this earlier.
     out_of_service : str
-        Machines that are not there, as ``3,17-20``.
+        Numbers of the machines that are out of service, e.g. ``3,17-20``.
     experience : tuple of KnownTimes
-        What the site knows of run times before it has seen any.
+        Run times that the site knows from the start.
     deviations : float
-        How many standard deviations more than the mean a run is expected to take.
+        Number of standard deviations that are added to the predicted mean.
 
     Raises
     ------
     OptionError
-        With all that is wrong.
+        If a value is invalid; the message has all problems.
     """
 
     discipline: ClassVar[str] = NAME
@@ -97,12 +96,12 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pauses_jobs(self) -> bool:
-        """Whether an evicted job may stand still on its machines."""
+        """Whether an evicted job may pause on its machines."""
         return self.evicted == PAUSE
 
     @property
     def label(self) -> str:
-        """What tables and plots call it."""
+        """Name of the policy in tables and plots."""
         parts = [NAME, self.algorithm] + ([self.profit] if self.algorithm == "pjs" and self.profit != "end" else [])
         if len(self.levels) > 1:
             parts.append(f"{len(self.levels)} levels")

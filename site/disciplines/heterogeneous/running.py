@@ -1,4 +1,4 @@
-"""The jobs of a site of machines that differ: those that wait, those on machines, and those that stand still there."""
+"""The jobs of a site whose machines differ: waiting, running, or paused on their machines."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gridweave.site.kernels.work import RATE_ONE
 
 
 class WaitingJob(msgspec.Struct, kw_only=True):
-    """A job that waits, or waits again.
+    """A waiting job, also one that was evicted.
 
     Attributes
     ----------
     job : Job
     submit_ms : int
     done_ms : int
-        Work at speed 1 that it keeps from before.
+        Work that it has saved from earlier runs, in ms at speed 1.
     evictions : int
-        How often it was evicted.
+        How often it was evicted or paused.
     evicted_ms : int, optional
-        When that was last.
+        Instant of the last eviction.
     why_evicted : str
-        For which job that was, and why.
+        Reason of the last eviction, with the job that got the machines.
     planned_ms : int, optional
         Its start by the last mapping.
     planned_length_ms, planned_on : int
-        For how long, and on how many machines.
+        Its length, and its number of machines, by the last mapping.
     """
 
     job: Job
@@ -50,15 +50,22 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
     ----------
     was : WaitingJob
     start_ms, expected_ms, limit_ms : int
-        When it started, when it is expected to end, and when it is ended.
+        Its start, its expected end, and its limit, at which it is ended. A pause moves the last two on resumption.
     machines : tuple of int
         Ascending.
     rate : int
+        Rate of its work on these machines, in units of `gridweave.site.kernels.work.RATE_ONE`.
     resource : str
-        As the experience calls it.
+        Class of machines or team, by its name in the experience.
     is_team : bool
     form : int
-        The number of its form, of those that it has of its own or else of its class, from 0.
+        The number of its form, from 0, among its own forms or else those of its class.
+    memory_mb : int
+        Memory that it uses on each machine.
+    paused_ms : int, optional
+        When it was paused; None if it runs.
+    resumes_ms : int
+        When it is expected to resume.
     """
 
     was: WaitingJob
@@ -76,16 +83,16 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
 
     @property
     def put_off_ms(self) -> int:
-        """By how much its ends move as it stands still now."""
+        """By how much the current pause delays its expected end and its limit, in ms; 0 if it runs."""
         return 0 if self.paused_ms is None else self.resumes_ms - self.paused_ms
 
     @property
     def ends_ms(self) -> int:
-        """When it is expected to end, the time for which it stands still included."""
+        """Its expected end, including the current pause."""
         return self.expected_ms + self.put_off_ms
 
     def go_on(self, now_ms: int) -> None:
-        """Work again after a pause."""
+        """Resume after a pause; move the expected end and the limit by its length."""
         self.resumes_ms = now_ms
         put_off_ms = self.put_off_ms
         self.expected_ms += put_off_ms
@@ -93,29 +100,29 @@ class JobOnMachines(msgspec.Struct, kw_only=True):
         self.paused_ms = None
 
     def worked_ms(self, now_ms: int) -> int:
-        """Return for how long it has worked: as long ago as its limit was as far ahead as it may run.
+        """Return how long it has worked without pauses, in ms, derived from its limit and the time that it may run.
 
-        That is later than its start where its machines were not free at once, as those that it took them from had time
-        to save what they had done; its limit was moved then.
+        Its work may begin after its start, if it first waits for evicted jobs to save their work. Its limit has been
+        moved then, so the limit is reliable where the start is not.
         """
         now_ms = now_ms if self.paused_ms is None else self.paused_ms
         return max(0, now_ms - self.limit_ms + work_limit_ms(self.was, self.rate))
 
 
 def stand_in_order(runs: Iterable[JobOnMachines], level_of: Callable[[WaitingJob], int]) -> list[JobOnMachines]:
-    """Return the jobs that stand still, in the order in which they go on: the highest level first, then by job id."""
+    """Return the paused jobs in the order in which they resume: the highest level first, ties by job id."""
     return sorted(
         (run for run in runs if run.paused_ms is not None), key=lambda run: (level_of(run.was), run.was.job.job_id)
     )
 
 
 def expect_resumptions(now_ms: int, runs: Collection[JobOnMachines], standing: Sequence[JobOnMachines]) -> None:
-    """Expect each job that stands still to go on when all others have left its machines that go before it.
+    """Set when each paused job is expected to resume: when all jobs before it have left its machines.
 
     Parameters
     ----------
     standing : sequence of JobOnMachines
-        Of the jobs, those that stand still, in the order in which they go on.
+        The paused jobs among `runs`, in the order in which they resume.
     """
     free_ms: dict[int, int] = defaultdict(lambda: now_ms)
     for run in runs:
@@ -129,7 +136,10 @@ def expect_resumptions(now_ms: int, runs: Collection[JobOnMachines], standing: S
 
 
 def those_that_go_on(runs: Collection[JobOnMachines], standing: Sequence[JobOnMachines]) -> list[JobOnMachines]:
-    """Return the jobs on whose machines nobody works any more, of `standing`, in their order."""
+    """Return the paused jobs that can resume now, in order: no running job, and none that resumes, has their machines.
+
+    `standing` has the paused jobs among `runs`.
+    """
     busy = {machine for run in runs if run.paused_ms is None for machine in run.machines}
     found = []
     for run in standing:
@@ -142,16 +152,18 @@ def those_that_go_on(runs: Collection[JobOnMachines], standing: Sequence[JobOnMa
 def those_that_may_stay(
     holders: Sequence[JobOnMachines], machines: Collection[int], memory_mb: int, room_mb: Mapping[int, int | None]
 ) -> list[JobOnMachines]:
-    """Return the jobs that keep their memory on their machines beside a job that takes some of these.
+    """Return the jobs that can stay paused in memory while another job runs on some of their machines.
 
     Parameters
     ----------
     holders : sequence of JobOnMachines
-        All jobs on those machines; the first that fits stays.
+        All jobs on those machines, in the order in which they are tried; a job stays if its memory still fits.
+    machines : collection of int
+        The machines of the other job.
     memory_mb : int
-        What the job that comes has of each machine.
+        Memory that the other job uses on each machine.
     room_mb : mapping from int to int, optional
-        What each machine has; None where that is not counted.
+        Memory of each machine; None: unlimited.
     """
     used = dict.fromkeys(machines, memory_mb)
     found = []
@@ -164,5 +176,5 @@ def those_that_may_stay(
 
 
 def work_limit_ms(one: WaitingJob, rate: int) -> int:
-    """Return how long a job may run at a rate: its estimate, less what it has done."""
+    """Return how long a job may run at a rate: the time for its estimate minus its saved work, in ms, at least 1."""
     return max(1, -(-(one.job.estimate_ms - one.done_ms) * RATE_ONE // rate))

@@ -1,1 +1,1 @@
-"""The compiled decisions of a heterogeneous site: which job goes to which machine or team, and after what."""
+"""The compiled decisions of a heterogeneous site: which job runs on which machine or team, and in which order."""

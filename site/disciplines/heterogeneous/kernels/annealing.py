@@ -1,12 +1,12 @@
-"""Jobs mapped to machines and teams by genetic simulated annealing, from what PJS has found.
+"""Map jobs to machines and teams by genetic simulated annealing, starting from the mapping of PJS.
 
-Source: Collins and George (2001), section 6, name it as future work; the way is that of Braun and others, *A Comparison
+Source: Collins and George (2001), section 6, name it as future work. The method follows Braun and others, *A Comparison
 of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed Computing Systems*
-(2001), section "GSA": a genetic algorithm in which a child takes the place of a parent if it is worse by less than a
+(2001), section "GSA": a genetic algorithm in which a child replaces a parent if it is worse by less than a
 temperature, which falls by a tenth with each generation.
 
-A *plan* says in which order the jobs are given away, and to which class of machines or team each of them goes; there
-it has what is ready first. Sizes and chances are guesses.
+A *plan* has the order in which jobs are mapped, and the class of machines or the team of each job. The job gets the
+machines of that class or team that are ready first. The sizes and probabilities below are guesses.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ GSA = np.int64(6)
 PLANS, GENERATIONS = 16, 100
 
 DRAWS = 7
-"""What a child takes: two parents, where they are cut, two jobs that change places, one that goes elsewhere, where."""
+"""Random numbers for a child: two parents, their cut, two jobs to swap, and a job to move with its class or team."""
 
 _COOLING = 0.9
 _CHANGES = 0.5
 
 
 class Plans(NamedTuple):
-    """The plans, and what they are made from.
+    """The plans, the current child, and the random numbers of the search.
 
     Attributes
     ----------
     order : numpy.ndarray of int64, shape (plans + 1, jobs)
-        The rows of the jobs that can run at all, in the order in which they are given away; the last plan is the child.
+        The rows of the jobs that can run, in the order in which they are mapped; the last plan is the child.
     way : numpy.ndarray of int64, shape (plans + 1, n)
-        Of each row: a class of machines, or the number of classes plus a team.
+        The class of machines of each row, or the number of classes plus its team.
     total_ms : numpy.ndarray of int64, shape (plans + 1,)
-        The sum of the ends of the jobs.
+        The sum of the ends of the jobs under each plan.
     ready_ms : numpy.ndarray of int64, shape (m,)
-        When the machines are ready before any job is given away.
+        When each machine is ready before any job is mapped.
     is_taken : numpy.ndarray of bool, shape (n,)
-        Room to work in.
+        Scratch: the rows that the child already has.
     draws : numpy.ndarray of float64, shape (generations, plans, `DRAWS`)
-        In [0, 1).
+        Random numbers in [0, 1).
     """
 
     order: IntArray
@@ -63,18 +63,18 @@ class Plans(NamedTuple):
 
 @kernel
 def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Plans, best_ms: Int) -> Int:
-    """Look for a mapping with a smaller sum of ends.
+    """Search for a mapping with a smaller sum of ends.
 
     Parameters
     ----------
     jobs : JobKinds
     machines : MachineArrays
     desk : MappingDesk
-        ``desk.best`` is a mapping of all jobs that can run; it is the best that was found on return.
+        On entry ``desk.best`` is a mapping of all jobs that can run; on return it is the best mapping found.
     plans : Plans
-        All of them the plan of that mapping on entry.
+        On entry each of them is the plan of that mapping; changed in place.
     best_ms : int
-        The sum of the ends of that mapping.
+        The sum of the ends of the mapping on entry.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Pl
 
 @kernel
 def _play(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Plans, plan: Int) -> Int:
-    """Give the jobs away as a plan says, in the base; return the sum of their ends."""
+    """Map the jobs by a plan into ``desk.base``; return the sum of their ends."""
     n_classes = len(machines.first) - 1
     for machine in range(len(plans.ready_ms)):
         desk.base.ready_ms[machine] = plans.ready_ms[machine]
@@ -134,7 +134,7 @@ def _play(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Pla
 
 @kernel
 def _cross(plans: Plans, parent: Int, other: Int, cut: Int) -> None:
-    """Have the child begin as a parent, up to a cut, and go on with the other jobs as the other parent has them."""
+    """Make the child from the jobs of a parent up to a cut, and the other jobs in the order of the other parent."""
     child, n = len(plans.total_ms) - 1, plans.order.shape[1]
     for row in range(len(plans.is_taken)):
         plans.is_taken[row] = False
@@ -154,7 +154,7 @@ def _cross(plans: Plans, parent: Int, other: Int, cut: Int) -> None:
 
 @kernel
 def _drawn_way(jobs: JobKinds, machines: MachineArrays, kind: Int, draw: float) -> Int:
-    """Return a way in which jobs of a kind can run, each with the same chance."""
+    """Return a class or team on which jobs of a kind can run, each with the same probability; `draw` is in [0, 1)."""
     n_classes, n_teams = jobs.alone_ms.shape[1], jobs.team_ms.shape[1]
     count = 0
     for way in range(n_classes + n_teams):
@@ -170,7 +170,7 @@ def _drawn_way(jobs: JobKinds, machines: MachineArrays, kind: Int, draw: float) 
 
 @kernel_part
 def _can_run(jobs: JobKinds, machines: MachineArrays, kind: Int, way: Int) -> bool:
-    """Whether jobs of a kind run on a class that has machines, or on a team."""
+    """Whether jobs of a kind can run on this class, and it has machines, or on this team."""
     n_classes = jobs.alone_ms.shape[1]
     if way >= n_classes:
         on_team: bool = jobs.team_ms[kind, way - n_classes] != NEVER_MS
@@ -181,7 +181,7 @@ def _can_run(jobs: JobKinds, machines: MachineArrays, kind: Int, way: Int) -> bo
 
 @kernel_part
 def _replace(plans: Plans, parent: Int, total_ms: Int) -> None:
-    """Have the child take the place of a parent."""
+    """Replace a parent by the child, whose sum of ends is `total_ms`."""
     child = len(plans.total_ms) - 1
     plans.total_ms[parent] = total_ms
     for at in range(plans.order.shape[1]):

@@ -1,17 +1,18 @@
-"""Jobs mapped to single machines that differ: OLB, best assignment, min-min and min-max.
+"""Map jobs to single machines that differ, by OLB, best assignment, min-min or min-max.
 
 Source: Collins and George, *Parallel and Sequential Job Scheduling in Heterogeneous Clusters* (2001), sections 2.2
 and 3.
 
-Jobs of one *kind* take equally long on each machine, and machines of one *class* are alike; so times stand in a table
-of kinds by classes. Where nothing is alike, each job is a kind and each machine a class. Jobs of a kind are mapped in
-the order of their rows. Of alike machines the one that is ready first is taken, and of those the one with the lowest
-rank: the one whose taking troubles others least, then the lowest number.
+Jobs of one *kind* take equally long on each machine, and machines of one *class* are alike, so lengths are in a table
+of kinds by classes. If no two are alike, each job is a kind and each machine a class. Jobs of a kind are mapped in the
+order of their rows. Of the machines of a class a job gets the one that is ready first; ties go to the lowest rank: the
+machine whose use harms other jobs least, then the lowest number.
 
-A job may take several machines of one class. So jobs are mapped to the sites of a grid: the nodes of each are a class.
+A job may use several machines of one class. That is how jobs are mapped to the sites of a grid: the nodes of each site
+are a class.
 
-min-min and min-max keep the best class of each kind. As a machine only ever becomes ready later, what was the best
-class of a kind stays so until a machine of that very class is given a job: nothing else is worked out again.
+min-min and min-max store the best class of each kind. Machines only ever become ready later, so the best class of a
+kind changes only after a machine of that class has been given a job. Only then is it computed again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gridweave.site.kernels.state import NEVER_MS
 IntArray = npt.NDArray[np.int64]
 
 OLB, BEST_ASSIGNMENT, MIN_MIN, MIN_MAX = (np.int64(number) for number in range(4))
-"""The rules by which jobs go to single machines."""
+"""The rules for mapping jobs to single machines."""
 
 UNMAPPED = np.int64(-1)
 
@@ -38,17 +39,17 @@ class JobKinds(NamedTuple):
     Attributes
     ----------
     alone_ms : numpy.ndarray of int64, shape (kinds, classes)
-        How long a job of a kind is expected to take on one machine of a class; `NEVER_MS` if it cannot run there.
+        Expected length of a job of a kind on machines of a class; `NEVER_MS` if it cannot run there.
     team_ms : numpy.ndarray of int64, shape (kinds, teams)
-        The same on a team.
+        Expected length of a job of a kind on a team; `NEVER_MS` if it cannot run there.
     taken : numpy.ndarray of int64, shape (kinds, classes)
-        How many machines of a class a job takes that runs on it, at most all of them.
+        Number of machines of a class that a job of a kind uses, at most all of them.
     from_ms : numpy.ndarray of int64, shape (kinds, classes)
-        Before which it does not start there, though the machines are ready.
+        Earliest start of a job of a kind on a class, even if machines are ready before.
     kind : numpy.ndarray of int64, shape (n,)
-        Of each job.
+        The kind of each job.
     first : numpy.ndarray of int64, shape (kinds + 1,)
-        Where the rows of each kind begin in ``rows``.
+        Index in ``rows`` of the first job of each kind, and the number of jobs at the end.
     rows : numpy.ndarray of int64, shape (n,)
         The rows of the jobs, by kind, ascending within each.
     """
@@ -68,22 +69,22 @@ class MachineArrays(NamedTuple):
     Attributes
     ----------
     class_of : numpy.ndarray of int64, shape (m,)
-        Of each machine.
+        The class of each machine.
     widest, largest : int
-        The machines of the widest team, and of the largest class or cluster.
+        Number of machines of the widest team, and of the largest class or cluster.
     first : numpy.ndarray of int64, shape (classes + 1,)
-        Where the machines of each class begin in ``by_class``.
+        Index in ``by_class`` of the first machine of each class, and the number of machines at the end.
     rank : numpy.ndarray of int64, shape (m,)
-        Of machines that are ready equally early the one with the lowest goes first: the number of a machine, and m
-        times how much others are troubled by its taking (0, 1 or 2).
+        Order of machines that are ready at the same time, lowest first: the number of the machine, plus m times the
+        harm that its use does to other jobs (0, 1 or 2).
     by_class : numpy.ndarray of int64, shape (m,)
         The machines by class, ascending within each.
     cluster_first : numpy.ndarray of int64, shape (clusters + 1,)
-        Where the members of each cluster begin in ``members``.
+        Index in ``members`` of the first machine of each cluster, and the length of ``members`` at the end.
     members : numpy.ndarray of int64
-        Machines, ascending within each cluster.
+        The machines by cluster, ascending within each.
     team_cluster, team_width : numpy.ndarray of int64, shape (teams,)
-        The cluster of each team, and how many of its machines it has.
+        The cluster and the number of machines of each team.
     """
 
     class_of: IntArray
@@ -99,19 +100,19 @@ class MachineArrays(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """Where each job runs, and when.
+    """The place and the end of each job.
 
     Attributes
     ----------
     ready_ms : numpy.ndarray of int64, shape (m,)
-        When each machine has done all that it was given.
+        When each machine has finished all jobs that it was given.
     end_ms : numpy.ndarray of int64, shape (n,)
-        When each job is expected to end.
+        Expected end of each job.
     place : numpy.ndarray of int64, shape (n,)
-        Its machine (the first of several of a class), or the number of machines plus its team; `UNMAPPED` if it has
-        none.
+        The machine of each job (the first of several of a class), or the number of machines plus its team; `UNMAPPED`
+        if the job has neither.
     team : numpy.ndarray of int64, shape (n, widest)
-        The machines of a job that runs on a team, as many as that is wide.
+        The machines of a job that runs on a team, in the first columns.
     """
 
     ready_ms: IntArray
@@ -121,16 +122,16 @@ class Mapping(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room to work in.
+    """Scratch arrays.
 
     Attributes
     ----------
     heap : numpy.ndarray of int64, shape (m,)
-        The machines of each class as a heap, the one that is ready first on top.
+        The machines of each class as a heap, with the machine that is ready first on top.
     next_row : numpy.ndarray of int64, shape (kinds,)
-        Where each kind's next job stands in ``JobKinds.rows``.
+        Index in ``JobKinds.rows`` of the next job of each kind.
     best_ms, best_class : numpy.ndarray of int64, shape (kinds,)
-        When that job would end on its best class of machines, and that class.
+        The class on which that job ends first, and its end there.
     """
 
     heap: IntArray
@@ -141,14 +142,14 @@ class Scratch(NamedTuple):
 
 @kernel
 def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
-    """Map every job that has no place yet to a single machine, behind what the machines have been given.
+    """Map every job that has no place yet to machines of one class, after the jobs that these have been given.
 
     Parameters
     ----------
     jobs : JobKinds
     machines : MachineArrays
     plan : Mapping
-        Jobs that have a place keep it.
+        Changed in place; jobs that have a place keep it.
     scratch : Scratch
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN` or `MIN_MAX`.
@@ -156,7 +157,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
     Returns
     -------
     int
-        The sum of the ends of the jobs mapped, in ms. Jobs that cannot run on one machine are left without a place.
+        The sum of the ends of the jobs mapped, in ms. Jobs that cannot run on any class are left without a place.
     """
     for place in range(len(machines.by_class)):
         scratch.heap[place] = machines.by_class[place]
@@ -183,7 +184,7 @@ def map_alone(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
 
 @kernel
 def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, rule: Int) -> Int:
-    """Map jobs in the order of their rows: to the machine that is ready first, or the first of the best class."""
+    """Map jobs in the order of their rows: OLB to the class that is ready first, best assignment to the fastest."""
     total: Int = 0
     for row in range(len(jobs.kind)):
         if plan.place[row] != UNMAPPED:
@@ -210,7 +211,7 @@ def _map_in_order(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratc
 
 @kernel_part
 def _is_lower(machines: MachineArrays, scratch: Scratch, one: Int, other: Int) -> bool:
-    """Whether the first machine of a class has a lower rank than that of another."""
+    """Whether the first machine of a class has a lower rank than the first machine of another class."""
     first, second = scratch.heap[machines.first[one]], scratch.heap[machines.first[other]]
     lower: bool = machines.rank[first] < machines.rank[second]
     return lower
@@ -218,7 +219,7 @@ def _is_lower(machines: MachineArrays, scratch: Scratch, one: Int, other: Int) -
 
 @kernel_part
 def _start_ms(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, kind: Int, c: Int) -> Int:
-    """Return when a job of a kind would start on a class, as its machines are now."""
+    """Return when a job of a kind would start on a class after the jobs mapped so far."""
     first, end, count = machines.first[c], machines.first[c + 1], jobs.taken[kind, c]
     if count == 1:
         ready_ms = plan.ready_ms[scratch.heap[first]]
@@ -231,7 +232,7 @@ def _start_ms(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: S
 
 @kernel_part
 def _next_row(jobs: JobKinds, plan: Mapping, kind: Int, at: Int) -> Int:
-    """Return where the next job of a kind without a place stands in the rows."""
+    """Return the index in ``rows``, from `at` on, of the next job of a kind without a place; the kind's end if none."""
     while at < jobs.first[kind + 1] and plan.place[jobs.rows[at]] != UNMAPPED:
         at += 1
     return at
@@ -239,7 +240,7 @@ def _next_row(jobs: JobKinds, plan: Mapping, kind: Int, at: Int) -> Int:
 
 @kernel_part
 def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: Scratch, kind: Int) -> None:
-    """Find on which class the next job of a kind ends first; of several by the rank of their first machine."""
+    """Find the class on which the next job of a kind ends first; ties go to the lowest rank of the first machine."""
     scratch.best_ms[kind], scratch.best_class[kind] = NEVER_MS, -1
     for c in range(len(machines.first) - 1):
         length_ms = jobs.alone_ms[kind, c]
@@ -253,7 +254,7 @@ def _find_best(jobs: JobKinds, machines: MachineArrays, plan: Mapping, scratch: 
 
 @kernel_part
 def _next_kind(jobs: JobKinds, scratch: Scratch, rule: Int) -> Int:
-    """Return the kind whose next job ends first (min-min) or last (min-max), the lowest row of several; -1: none."""
+    """Return the kind whose next job ends first (min-min) or last (min-max), ties by lowest row; -1 if none is left."""
     found = -1
     for kind in range(len(jobs.alone_ms)):
         at, end_ms = scratch.next_row[kind], scratch.best_ms[kind]
@@ -270,7 +271,7 @@ def _next_kind(jobs: JobKinds, scratch: Scratch, rule: Int) -> Int:
 
 @kernel_part
 def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c: Int, count: Int, end_ms: Int) -> None:
-    """Give a job to the first machines of a class."""
+    """Map a job to the machines of a class that are ready first."""
     first, end = machines.first[c], machines.first[c + 1]
     machine = scratch.heap[first]
     plan.place[row], plan.end_ms[row] = machine, end_ms
@@ -286,7 +287,7 @@ def _give(machines: MachineArrays, plan: Mapping, scratch: Scratch, row: Int, c:
 
 @kernel_part
 def _take_first(machines: MachineArrays, heap: IntArray, first: Int, end: Int, count: Int, ready_ms: IntArray) -> None:
-    """Have the machines that are ready first stand behind the others, the very first at the end, out of the heap."""
+    """Remove the `count` machines that are ready first from the heap; put them behind it, the first one last."""
     for taken in range(count):
         last = end - 1 - taken
         heap[first], heap[last] = heap[last], heap[first]
@@ -301,7 +302,7 @@ def _make_heap(machines: MachineArrays, heap: IntArray, first: Int, end: Int, re
 
 @kernel_part
 def _sink(machines: MachineArrays, heap: IntArray, first: Int, end: Int, place: Int, ready_ms: IntArray) -> None:
-    """Let the machine at a place of a heap go down to where it belongs."""
+    """Sift the machine at an index of the heap down to its position."""
     machine: Any = heap[place]
     while True:
         child = first + 2 * (place - first) + 1
@@ -318,7 +319,7 @@ def _sink(machines: MachineArrays, heap: IntArray, first: Int, end: Int, place: 
 
 @kernel_part
 def goes_before(machines: MachineArrays, one: Int, other: Int, ready_ms: IntArray) -> bool:
-    """Whether a machine is taken before another: the one that is ready first, else that with the lower rank.
+    """Whether a machine is used before another: the one that is ready first; ties go to the lower rank.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Jobs mapped to machines and teams: SJS, the better of min-min and min-max, and PJS, which adds teams to it.
+"""Map jobs to machines and teams by SJS, the better of min-min and min-max, or by PJS, which adds teams to SJS.
 
 Source: Collins and George (2001), section 3, the steps 1 to 5 of the Parallel Job Scheduler.
 
-A *team* is a number of machines of one cluster, of which a job takes those that are ready first. It is ready when the
-last of them is, and a job that runs on it moves all of them (section 5.1).
+A *team* is a number of machines of one cluster: those that are ready first. It is ready when the last of them is, and
+a job that runs on it delays all of them (section 5.1).
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from gridweave.site.kernels.state import NEVER_MS
 SJS, PJS = np.int64(4), np.int64(5)
 
 BY_END, BY_LENGTH = np.int64(0), np.int64(1)
-"""How profit is read: the end on the best machine less that on the team, or the same of the lengths alone."""
+"""How profit is computed: the job's end on its best machine minus its end on the team, or the same with lengths."""
 
 
 class MappingDesk(NamedTuple):
-    """The mapping that is made, others to compare it with, and room to work in.
+    """The mapping that is built, three others to compare with, and scratch arrays.
 
     Attributes
     ----------
     best : Mapping
-        What comes out; on entry the instants at which the machines are ready.
+        On entry only when the machines are ready; on return the best mapping.
     base, trial, other : Mapping
-        The machines with what has been given to teams so far; that with a job more; and a second mapping of it.
+        The jobs on teams alone; the better complete mapping that has these; and the one that it is compared with.
     scratch : Scratch
     reach : numpy.ndarray of int64
-        As long as the largest cluster, and the largest class.
+        Scratch: the machines that a team or a job uses, first in the order in which they are ready. It is as long as
+        the largest cluster or class.
     """
 
     best: Mapping
@@ -59,14 +60,15 @@ class MappingDesk(NamedTuple):
 def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: Int, profit: Int) -> Int:
     """Map jobs to machines and teams.
 
-    Jobs that can run on teams alone go first, in the order of their rows, each to the team on which it ends first.
+    Jobs that can run only on teams are mapped first, in the order of their rows, each to the team on which it ends
+    first.
 
     Parameters
     ----------
     jobs : JobKinds
     machines : MachineArrays
     desk : MappingDesk
-        ``desk.best`` holds on entry when the machines are ready, and no job has a place; it is the mapping on return.
+        On entry ``desk.best`` has when each machine is ready, and no job has a place; on return it is the mapping.
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN`, `MIN_MAX`, `SJS` or `PJS`.
     profit : int
@@ -75,8 +77,8 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: I
     Returns
     -------
     int
-        The sum of the ends of all jobs in ms. Subtract as many times the present for the sum of the expected execution
-        and delay times.
+        The sum of the ends of all mapped jobs in ms. To get the sum of the expected execution and delay times, subtract
+        the present instant once for each of these jobs.
     """
     copy_mapping(desk.best, desk.base)
     forced: Int = 0
@@ -114,7 +116,7 @@ def _runs_alone(jobs: JobKinds, kind: Int) -> bool:
 
 @kernel
 def _better_of_two(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk) -> Int:
-    """Map what has no place in the base by min-min and by min-max; have the better as the trial, min-min if alike."""
+    """Complete the base by min-min and by min-max; put the better into the trial, min-min on a tie. Return its sum."""
     copy_mapping(desk.base, desk.trial)
     total = map_alone(jobs, machines, desk.trial, desk.scratch, MIN_MIN)
     copy_mapping(desk.base, desk.other)
@@ -127,9 +129,9 @@ def _better_of_two(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk) -
 
 @kernel
 def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, profit: Int) -> Any:
-    """Return the kind and the team of the most profitable job without a place; -1, -1 if none has any profit.
+    """Return the kind and the team of the most profitable job without a place; -1, -1 if no job gains on a team.
 
-    Of several the lowest row, then the team that troubles others least, then the lowest team.
+    Ties go to the lowest row, then to the team whose use harms other jobs least, then to the lowest team.
     """
     n_kinds, n_teams = jobs.team_ms.shape
     found, found_team, most, found_row, found_trouble = -1, -1, 0, -1, 0
@@ -153,7 +155,7 @@ def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk,
 
 @kernel_part
 def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int, profit: Int) -> Int:
-    """Return when a job of a kind would end on its best machine as these now are, or its length there."""
+    """Return a job's earliest end on a single machine after the base, or its least length, as `profit` says."""
     best = NEVER_MS
     for c in range(len(machines.first) - 1):
         length_ms = jobs.alone_ms[kind, c]
@@ -170,7 +172,7 @@ def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind:
 
 @kernel_part
 def _first_row(jobs: JobKinds, desk: MappingDesk, kind: Int) -> Int:
-    """Return the first job of a kind that has no place in the base; -1 if there is none."""
+    """Return the row of the first job of a kind that has no place in the base; -1 if all have one."""
     for at in range(jobs.first[kind], jobs.first[kind + 1]):
         if desk.base.place[jobs.rows[at]] == UNMAPPED:
             row: Int = jobs.rows[at]
@@ -180,9 +182,9 @@ def _first_row(jobs: JobKinds, desk: MappingDesk, kind: Int) -> Int:
 
 @kernel_part
 def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int) -> Int:
-    """Return the team on which a job of a kind ends first; -1 if it runs on none.
+    """Return the team on which a job of a kind ends first; -1 if it can run on no team.
 
-    Of several the one that troubles others least, then the lowest.
+    Ties go to the team whose use harms other jobs least, then to the lowest team.
     """
     found, end_ms, least = -1, NEVER_MS, 0
     for team in range(jobs.team_ms.shape[1]):
@@ -196,7 +198,10 @@ def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, k
 
 @kernel_part
 def _trouble(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
-    """Return how much others are troubled by the taking of a team, for whose machines `_ready_ms` has just looked."""
+    """Return how much the use of a team harms other jobs, right after `_ready_ms` has put its machines into the reach.
+
+    That is the largest value of its machines: 0, 1 or 2.
+    """
     most = 0
     for place in range(machines.team_width[team]):
         most = max(most, machines.rank[desk.reach[place]] // len(machines.rank))
@@ -205,7 +210,7 @@ def _trouble(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
 
 @kernel
 def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
-    """Return when a team is ready; its machines, those of its cluster that are so first, stand first in the reach."""
+    """Return when a team is ready; put its machines, the first of its cluster to be ready, first into the reach."""
     cluster = machines.team_cluster[team]
     first = machines.cluster_first[cluster]
     size = machines.cluster_first[cluster + 1] - first
@@ -217,9 +222,9 @@ def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
 def _all_ready_ms(
     machines: MachineArrays, group: npt.NDArray[np.int64], first: Int, size: Int, count: Int, desk: MappingDesk
 ) -> Int:
-    """Return when so many machines of a group are ready; those that are so first stand first in the reach.
+    """Return when `count` machines of a group are ready; put those that are ready first at the start of the reach.
 
-    Of machines that are ready at one instant those with the lowest ranks are taken.
+    Ties between machines go to the lowest rank.
     """
     ready_ms = desk.base.ready_ms
     if count == 1:
@@ -243,7 +248,7 @@ def _all_ready_ms(
 
 @kernel
 def commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int, team: Int) -> Int:
-    """Give a job to a team in the base.
+    """Map a job to a team in the base.
 
     Parameters
     ----------
@@ -268,7 +273,7 @@ def commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int,
 
 @kernel
 def copy_mapping(source: Mapping, target: Mapping) -> None:
-    """Copy a mapping; element by element, as a slice would make room for a copy in between.
+    """Copy a mapping, element by element: a slice would allocate a temporary copy.
 
     Parameters
     ----------
