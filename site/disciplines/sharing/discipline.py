@@ -1,6 +1,6 @@
 """The discipline of a site whose nodes are shared, stepped event by event (docs/sharing.md).
 
-This owns the arrays, and gives every job a slot in them; kernels decide.
+It owns the arrays and gives every job a slot in them; the kernels decide.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gridweave.site.times import when_text
 
 
 class SharedDisciplineState(CoreState, frozen=True, kw_only=True, tag="SharedDiscipline 1"):
-    """The jobs and hardware threads of a site in arrays, and the rate of each running job as the driver knows it."""
+    """The jobs and hardware threads of a site in arrays, and the rate last reported for each running job."""
 
     slots: SlotsState
     arrays: Arrays
@@ -56,7 +56,7 @@ class SharedDisciplineState(CoreState, frozen=True, kw_only=True, tag="SharedDis
 
 
 class SharedDiscipline(PacedDiscipline[SharedSite]):
-    """A site's jobs and hardware threads in arrays, and the kernels that decide on them."""
+    """Runs jobs on shared nodes; keeps jobs and hardware threads in arrays, on which kernels decide."""
 
     state_type = SharedDisciplineState
 
@@ -107,7 +107,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         job_submitted(self._state, np.int64(slot))
 
     def _fill(self, slot: int, now_ms: int, job: Job) -> None:
-        """Enter what is known of a job at its submission."""
+        """Fill in the row of a job with all that is known at its submission."""
         needs = _resources(job, self._kinds)
         row = self._state.jobs[slot]
         row["submit_ms"], row["job_id"] = now_ms, job.job_id
@@ -162,12 +162,12 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes of its own a job of this length could have at once."""
+        """Return how many nodes a job of this length could have at once without sharing them."""
         return int(idle_to_spare(self._state, self._codes, np.int64(now_ms), np.int64(length_ms)))
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job that shares its nodes with no other would start; None: never."""
+        """Return when a job that does not share its nodes would start; None: never."""
         if width > sum(kind.count for kind in self._kinds):
             return None
         if width <= self.startable(now_ms, length_ms):
@@ -206,7 +206,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order of the last pass; no start is promised."""
+        """Yield the waiting jobs by class, then submit time, then job id, without promised starts; aging is ignored."""
         levels = self._state.jobs["job_class"]
         for kind in range(len(self._state.n_waiting)):
             for slot in self._state.waiting[kind, : self._state.n_waiting[kind]].tolist():
@@ -265,7 +265,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
 
 def _resources(job: Job, kinds: tuple[NodeKind, ...]) -> Resources:
-    """Return what a job needs; all of a node where nothing is known, so that nobody shares it."""
+    """Return the needs of a job; if they are unknown, all the memory of a node, so that no other job joins it."""
     return job.resources or job.assumed or Resources(memory=max(kind.memory for kind in kinds))
 
 

@@ -1,4 +1,4 @@
-"""Shared nodes as an entry of the dictionary: the options of such a site, and how simulations play it."""
+"""The dictionary entry for shared nodes: its options and policy, and its site for the compiled loop."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, Slowdow
 from gridweave.site.kernels.limits import WeekClock
 
 MAX_WORK = 2**62
-"""Node milliseconds that a workload may hold: sums of work are 64 bits wide."""
+"""Upper bound on the work of a workload, in node milliseconds: sums of work have 64 bits."""
 
 
 class SharingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the nodes of a site are shared: ``sharing`` of one of ``[[sites]]``."""
+    """How jobs share the nodes of a site: the table ``sharing`` of one of ``[[sites]]``."""
 
     variant: Annotated[str, one_of(tuple(VARIANTS), "Who shares nodes, and which match is best.")] = "L-U1"
-    # Cores of a node, and hardware threads of a core.
+    # Cores per node, and hardware threads per core.
     cores: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 1
     threads: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 2
-    # Of a node, in units of the memory that the jobs' fractions are parts of.
+    # Memory of a node, in units of the memory to which the jobs' memory fractions refer.
     memory: Annotated[float, Meta(gt=0)] = 1.0
-    cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None  # that of the variant if left out
-    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # no match may slow a job more
+    cpu: Annotated[str, one_of(CPUS, "Kind of CPU.")] | None = None  # None: the CPU of the variant
+    max_slowdown: Annotated[float, Meta(ge=1)] = 1.6  # the largest slowdown of a job that a match may cause
     formula: Annotated[str, one_of(tuple(FORMULAS), "Of the slowdown.")] = "whole"
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:
-    """Return the policy of a site whose nodes are shared: ``sharing`` and ``backfill`` are its options."""
+    """Return the policy of a site whose nodes are shared, from its options ``sharing`` and ``backfill``."""
     refuse_unknown(given, ("sharing", "backfill"), f"is not for a {NAME} site: jobs stand there by class and age")
     table: SharingTable = given.get("sharing") or SharingTable()
     check_known("variant", table.variant, VARIANTS)
@@ -65,20 +65,20 @@ def read_policy(nodes: int, given: Options, usual: Options) -> SharedNodes:
 
 
 class SharedUse(NamedTuple):
-    """What became of a site whose nodes jobs share.
+    """The use of shared nodes in a simulation.
 
     Attributes
     ----------
     beside : numpy.ndarray of int64, shape (n,)
-        With how many jobs each job shared nodes after the pass that started it.
+        Number of jobs with which each job shared nodes after the pass that started it.
     busy_node_ms : int
-        Node time in which at least one job was on a node.
+        Node time in ms during which a node had at least one job.
     searches : mapping from str to int
-        What the searches for a match came to: the number of ``searches`` among the waiting jobs, and of the
-        matches found among these (``matches``) and among the running jobs (``running_matches``). Summed up over
-        ``matches``: the jobs behind the host (``waiting``), how many of them pass each test (``long_enough``,
-        ``narrow_enough``, ``fitting``, ``matchable``, ``bearable``), and which of the candidates that may be selected
-        was (``selected``).
+        Statistics of the searches for a match: the number of ``searches`` among the waiting jobs, and of the matches
+        found among waiting jobs (``matches``) and among running jobs (``running_matches``). Sums over all ``matches``:
+        the jobs behind the host (``waiting``), those that pass each test (``long_enough``, ``narrow_enough``,
+        ``fitting``, ``matchable``, ``bearable``), and the rank of the selected candidate among those allowed, from 1
+        (``selected``).
     """
 
     beside: Ints
@@ -96,21 +96,21 @@ def compiled_site(
     cores: npt.ArrayLike = 1,
     rows: npt.ArrayLike | None = None,
 ) -> CompiledSite:
-    """Return an idle site with its table of jobs filled in; they have columns of what they need.
+    """Return an idle site for the compiled loop, with its table of jobs filled in; the jobs need resource columns.
 
     Parameters
     ----------
     model : SlowdownModel, optional
-        That of the policy's formula if left out.
+        The slowdown model; None: a model with the policy's formula.
     cores : array_like of int, shape () or (n,)
-        On how many cores of each of its nodes a job runs.
+        Number of cores that a job uses on each of its nodes.
     rows : array_like of int, shape (n,), optional
         The row of each job in the model's table of measured slowdowns.
 
     Raises
     ------
     InputError
-        If a column is impossible, with the job and the field.
+        If a column has an invalid value; the message names the job and the field.
     """
     kinds, model = policy.kinds_of(nodes), model or SlowdownModel(policy.formula)
     state, refused = idle_site(jobs, kinds, policy, model, cores, rows)
@@ -147,7 +147,7 @@ def idle_site(
     cores: npt.ArrayLike,
     rows: npt.ArrayLike | None,
 ) -> tuple[SharedSite, dict[int, str]]:
-    """Return the state of the idle site with its table of jobs filled in, and the jobs that are not in it."""
+    """Return the state of an idle site with its table of jobs filled in, and the reasons of the refused jobs, by id."""
     columns = jobs.columns
     per_job = model.sorts_of(columns, rows)
     per_job["cores"] = np.broadcast_to(np.asarray(cores, np.int64), (len(jobs),))
@@ -181,7 +181,7 @@ def _refuse(jobs: Jobs, name: str, values: Ints, low: int, high: int) -> None:
 
 
 def _usable(jobs: Jobs, kinds: Sequence[NodeKind], cores: Ints) -> Ints:
-    """Return for each job how many nodes are usable for it."""
+    """Return the number of nodes that are usable for each job."""
     usable = np.zeros(len(jobs), np.int64)
     memory = np.asarray(jobs.columns["memory_fraction"], np.float64)
     for kind in kinds:
@@ -190,7 +190,7 @@ def _usable(jobs: Jobs, kinds: Sequence[NodeKind], cores: Ints) -> Ints:
 
 
 def _check_alike(jobs: Jobs, kinds: Sequence[NodeKind], usable: Ints) -> None:
-    """Refuse to plan for jobs that may use a part of the nodes alone: a reservation is a number of nodes."""
+    """Raise InputError if a job cannot use all nodes: reservations count nodes, whichever they are."""
     wrong = usable < sum(kind.count for kind in kinds)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -201,7 +201,7 @@ def _check_alike(jobs: Jobs, kinds: Sequence[NodeKind], usable: Ints) -> None:
 
 
 def _refusals(jobs: Jobs, usable: Ints) -> dict[int, str]:
-    """Return the jobs that can never run, with the reason."""
+    """Return the reason for each job that can never run, by job id."""
     return {
         int(jobs.job_id[row]): f"it needs {jobs.width[row]} nodes; {usable[row]} of this site are usable for it"
         for row in np.flatnonzero(jobs.width > usable)

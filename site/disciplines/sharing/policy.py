@@ -1,4 +1,4 @@
-"""How a site whose nodes are shared schedules, as its operator writes it down (docs/sharing.md)."""
+"""The policy of a site whose nodes are shared, as its operator configures it (docs/sharing.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gridweave.site.job import MAX_TIME_MS, MAX_WIDTH
 from gridweave.site.kernels.state import NEVER_MS
 
 NAME = "lomarc"
-"""Of the discipline."""
+"""Name of the discipline."""
 
 HEURISTICS = {"u1": U1, "u2": U2, "response": RESPONSE, "first": FIRST}
 COSCHEDULING = {"none": ALONE, "lomarc": MATCHING, "always": ALWAYS, "adjacent": ADJACENT}
@@ -39,10 +39,10 @@ BACKFILLS = {"easy": EASY, "none": NO_BACKFILL, "conservative": CONSERVATIVE}
 CPUS = ("hyperthreaded", "standard")
 
 TURNS = 2.0
-"""How many times as long two jobs take that need the same at any time: so much is reckoned with where any may meet."""
+"""Slowdown of two jobs that always need the same resource: the expected worst case where any two jobs may share."""
 
 MAX_LANES = 64
-"""Hardware threads of a node."""
+"""Most hardware threads of a node."""
 
 
 def _check_number(option: str, value: float, low: float, high: float) -> None:
@@ -59,10 +59,10 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
         If a value is impossible.
     """
 
-    count: int  # how many there are
+    count: int  # number of nodes
     cores: int = 1
-    threads: int = 2  # hardware threads of a core; on a standard CPU the jobs that may take turns on it
-    memory: float = 1.0  # in units of the memory that the jobs' fractions are parts of
+    threads: int = 2  # hardware threads per core; on a standard CPU, the multiprogramming level
+    memory: float = 1.0  # in units of the memory to which the jobs' memory fractions refer
     cpu: str = "hyperthreaded"
 
     def __post_init__(self) -> None:
@@ -74,17 +74,17 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
         check_known("cpu", self.cpu, CPUS)
 
     def is_usable(self, cores: npt.ArrayLike, memory: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return whether a job, or each of several, that needs so many cores and so much memory can use such a node."""
+        """Return for each job whether it can use such a node, from the cores and the memory that it needs."""
         return np.asarray((np.asarray(cores) <= self.cores) & (np.asarray(memory) <= self.memory + MEMORY_SLACK))
 
 
 class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The discipline of a site whose nodes are shared.
+    """How jobs share the nodes of a site.
 
     Raises
     ------
     OptionError
-        If a name is unknown or a number out of its bounds.
+        If a name is unknown or a number is out of bounds.
 
     Examples
     --------
@@ -95,21 +95,23 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     gridweave.errors.OptionError: max_slowdown: is 0.9; a number from 1 to 1,000,000
     """
 
-    # Who shares nodes: who matches; nobody (PSS); always two (AC); neighbours in the queue that match (AM).
+    # Which jobs share nodes: "lomarc": jobs that match; "none" (PSS); "always" (AC): any two; "adjacent" (AM): a job
+    # and its match, if that is next in the queue.
     coscheduling: str = "lomarc"
-    # Which match is best: L-U1, L-U2, L-R, L-FM. Counts under "lomarc" alone.
+    # How the best match is chosen: L-U1, L-U2, L-R, L-FM. Used under "lomarc" only.
     heuristic: str = "u1"
-    cpu: str = "hyperthreaded"  # of the nodes, where only their number is given
+    cpu: str = "hyperthreaded"  # CPU of the nodes if only their number is given
     max_slowdown: float = 1.6  # MAX_SLOWDOWN, 1 or more
-    # The longest estimate of a short and of a medium job.
+    # The longest estimate of a short job, and of a medium job.
     short_up_to_ms: int = 60_000
     medium_up_to_ms: int = 3_600_000
-    aging_ms: float | None = None  # T_age; None for the average wait so far, infinity for no aging
-    # The machine is weakly loaded while the waiting jobs ask for less than the idle nodes by this part of them.
+    aging_ms: float | None = None  # T_age; None: the average wait so far; infinity: no aging
+    # The site is weakly loaded while the widths of the waiting jobs add up to at most 1 - load_threshold of the idle
+    # nodes.
     load_threshold: float = 0.2
-    partners: int | None = None  # with how many jobs one may share its nodes; None for the threads of a node less one
+    partners: int | None = None  # most jobs with which a job shares nodes; None: threads of the largest node minus 1
     backfill: str = "easy"
-    joins_behind: bool = True  # whether a job behind the head may join a running one, not only take idle nodes
+    joins_behind: bool = True  # whether a job behind the head may join a running job, and not only take idle nodes
 
     def __post_init__(self) -> None:
         check_known("coscheduling", self.coscheduling, COSCHEDULING)
@@ -127,7 +129,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The paper's name of this variant, with what is not as there."""
+        """The paper's name of this variant, followed by the options that differ from the paper."""
         name = {"none": "PSS", "always": "AC", "adjacent": "AM"}.get(self.coscheduling)
         if name is None:
             name = {"u1": "L-U1", "u2": "L-U2", "response": "L-R", "first": "L-FM"}[self.heuristic]
@@ -139,11 +141,11 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([name, *changed])
 
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:
-        """Return how many nodes there are, and how a site with them schedules; a number is of nodes that are alike."""
+        """Return the number of nodes and the policy of a site with these nodes; a plain number means equal nodes."""
         return SharedNodes(sharing=self).on(nodes)
 
     def codes(self, kinds: Sequence[NodeKind]) -> SharingCodes:
-        """Return the policy as compiled code reads it."""
+        """Return the policy as the kernels read it."""
         age_ms = 0 if self.aging_ms is None else int(min(self.aging_ms, float(NEVER_MS)))
         most = max(kind.cores * kind.threads for kind in kinds) - 1
         return SharingCodes(
@@ -158,7 +160,7 @@ class SharingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def classes(self, estimate_ms: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the class of jobs with these estimates: 0 short, 1 medium, 2 long.
+        """Return the class of each job by its estimate: 0 short, 1 medium, 2 long.
 
         Examples
         --------
@@ -180,33 +182,33 @@ VARIANTS: dict[str, SharingPolicy] = {
     "L-FM": SharingPolicy(heuristic="first"),
     "L-N": SharingPolicy(heuristic="u1", cpu="standard"),
 }
-"""The paper's variants by name."""
+"""The variants of the paper, by name."""
 
 
 def kind_array(kinds: Sequence[NodeKind]) -> npt.NDArray[np.void]:
-    """Return kinds of nodes as compiled code reads them."""
+    """Return kinds of nodes as the kernels read them."""
     rows = [(kind.cores, kind.threads, kind.cpu == "hyperthreaded", kind.memory) for kind in kinds]
     return np.array(rows, KIND)
 
 
 def threads_of(kinds: Sequence[NodeKind]) -> tuple[int, int]:
-    """Return the cores of the largest node, and the hardware threads of the core with most."""
+    """Return the largest number of cores of a node, and of hardware threads of a core."""
     return max(kind.cores for kind in kinds), max(kind.threads for kind in kinds)
 
 
 class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site schedules on nodes that jobs share: the policy of the discipline ``lomarc``.
+    """The policy of the discipline ``lomarc``: how jobs share nodes, the kinds of nodes, and the slowdown formula.
 
     Raises
     ------
     OptionError
-        If there is no such formula.
+        If the formula is unknown.
     """
 
     sharing: SharingPolicy = SharingPolicy()
-    # Together the nodes of the site; if empty, all have one core with two threads, on the CPU of the policy.
+    # All nodes of the site, by kind; empty: equal nodes of one core with two threads, with the CPU of the policy.
     kinds: tuple[NodeKind, ...] = ()
-    formula: str = "whole"  # of the slowdown: a name in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`
+    formula: str = "whole"  # slowdown formula, a name in `gridweave.site.disciplines.sharing.slowdown_tables.FORMULAS`
 
     def __post_init__(self) -> None:
         SlowdownModel(self.formula)
@@ -218,11 +220,11 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call this policy."""
+        """Name of the policy in tables and plots."""
         return self.sharing.label
 
     def kinds_of(self, nodes: int) -> tuple[NodeKind, ...]:
-        """Return the kinds of a site's nodes, which must be so many together."""
+        """Return the kinds of nodes of a site; raise OptionError if they do not add up to `nodes`."""
         kinds = self.kinds or (NodeKind(count=nodes, cpu=self.sharing.cpu),)
         count = sum(kind.count for kind in kinds)
         if count != nodes:
@@ -231,16 +233,16 @@ class SharedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def threads(self) -> tuple[int, int]:
-        """The cores of the largest node, and the hardware threads of the core with most."""
+        """The largest number of cores of a node, and of hardware threads of a core."""
         return threads_of(self.kinds or (NodeKind(count=1, cpu=self.sharing.cpu),))
 
     def longest_stay_ms(self, estimate_ms: int) -> int:
-        """Return how long a job of this estimate may have its nodes; where any two share them, they take turns."""
+        """Return how long a job with this estimate may have its nodes: the estimate times the largest slowdown."""
         slowest = {"none": 1.0, "always": max(TURNS, self.sharing.max_slowdown)}
         return math.ceil(estimate_ms * slowest.get(self.sharing.coscheduling, self.sharing.max_slowdown))
 
     def on(self, nodes: int | Sequence[NodeKind] | None) -> tuple[int | None, SharedNodes]:
-        """Return how many nodes there are, and how a site with them schedules; a number is of its own kinds."""
+        """Return the number of nodes and the policy of a site with these nodes; a plain number keeps `kinds`."""
         if not isinstance(nodes, Sequence):
             return nodes, self
         if not nodes:

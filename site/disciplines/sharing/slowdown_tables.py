@@ -1,4 +1,4 @@
-"""Slowdown models and measured slowdowns: the paper's tables as data, and the user's own (docs/sharing.md, "Slowdown").
+"""Slowdown models, the paper's tables of slowdowns, and tables of users (docs/sharing.md, "Slowdown").
 
 Source: Sodan and Lan, *LOMARC: Lookahead Matchmaking for Multi-Resource Coscheduling* (below: the paper), sections 4.1,
 4.2 and 6.1.
@@ -21,31 +21,32 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 FORMULAS = {"whole": WHOLE, "printed": PRINTED, "measured": MEASURED}
-"""Name of a formula to what compiled code calls it."""
+"""The code of each formula in the kernels, by name."""
 
 PAGING = 2.5
-"""What is added where the memory of two jobs does not suffice (section 6.1)."""
+"""Added to the slowdown if the memory of a node is too small for its jobs (section 6.1)."""
 
 MAX_SLOWDOWN = 1e6
 
 
 @dataclass(frozen=True, eq=False)
 class SlowdownTable:
-    """How much jobs of one sort are slowed beside those of another.
+    """The slowdowns of jobs that share a core, by the sorts of the two jobs.
 
     Parameters
     ----------
     name : str
-        What errors call it.
+        Name of the table in errors.
     labels : tuple of str
-        The sorts.
+        Names of the sorts of jobs.
     slowdown : numpy.ndarray of float64, shape (sorts, sorts)
-        That of a job of the row beside one of the column, 1 or more.
+        Slowdown of a job of the row's sort that shares a core with a job of the column's sort, 1 or more.
 
     Raises
     ------
     InputError
-        If a slowdown is below 1 or is none, with the row and the column of its cell; or if the table is not square.
+        If the table is not square, a label appears twice, or a cell is no number from 1 to `MAX_SLOWDOWN`; the message
+        names the row and the column of the cell.
 
     Examples
     --------
@@ -86,17 +87,17 @@ class SlowdownTable:
 
 
 def parse_table(text: str, name: str = "table") -> SlowdownTable:
-    r"""Read a table of slowdowns from CSV: the labels in the first row and in the first column, in one order.
+    r"""Read a table of slowdowns from CSV; the first row and the first column have the labels, in the same order.
 
     Parameters
     ----------
     name : str
-        What errors call it, such as the file.
+        Name of the table in errors, e.g. its file.
 
     Raises
     ------
     InputError
-        If it is no such table, or a slowdown is below 1; the message names the line, or the row and column of the cell.
+        If the text is no such table, or a slowdown is below 1; the message names the line, or the row and column.
 
     Examples
     --------
@@ -134,7 +135,7 @@ def _number(cell: str, where: str) -> float:
 
 
 CPU_KINDS = SlowdownTable("CPU kinds", ("integer", "float"), np.array([[1.4, 1.4], [1.4, 2.0]]))
-"""The two cases of section 6.1, as factors of the parts on the CPU: two floating point programs go poorly together."""
+"""CPU factors by kind of work (section 6.1): two floating point programs stretch each other most."""
 
 _TABLE_1_LABELS = (
     *("float+ 0", "int+ 0", "float+ 40k", "int+ 40k", "float+ 400k", "int+ 400k"),
@@ -145,7 +146,10 @@ _FLOAT_AND_INT = ((1.1, 1.0), (1.1, 1.0), (1.1, 1.0), (1.8, 1.4), (1.2, 1.1), (1
 
 
 def _table_1() -> SlowdownTable:
-    """Return Table 1: two alike, a float and the int of the same sort; else the larger of what two alike have."""
+    """Return Table 1. The paper has pairs of equal programs, and float with int of the same operation and data.
+
+    Every other pair gets the larger of the slowdowns that its two programs have when paired with themselves.
+    """
     alike = np.array(_TWO_ALIKE)
     values = np.maximum(alike[:, None], alike[None, :])
     for pair, (of_float, of_int) in enumerate(_FLOAT_AND_INT):
@@ -156,7 +160,7 @@ def _table_1() -> SlowdownTable:
 def _from_upper(
     name: str, labels: tuple[str, ...], upper: Mapping[tuple[int, int], tuple[float, float]]
 ) -> SlowdownTable:
-    """Return a table of which the paper prints the upper triangle, each cell with the slowdowns of row and column."""
+    """Return a full table from the upper triangle that the paper prints; a cell has the slowdowns of row and column."""
     values = np.zeros((len(labels), len(labels)))
     for (row, column), (of_row, of_column) in upper.items():
         values[row, column], values[column, row] = of_row, of_column
@@ -164,7 +168,7 @@ def _from_upper(
 
 
 TABLE_1 = _table_1()
-"""Kinds of computation: floating point or integer, adding (+) or multiplying (*), and their data in the L2/L3 cache."""
+"""Slowdowns by computation: floating point or integer, addition (+) or multiplication (*), and bytes of cached data."""
 
 TABLE_2 = _from_upper(
     "Table 2",
@@ -172,11 +176,11 @@ TABLE_2 = _from_upper(
     {
         (0, 0): (1.1, 1.1), (0, 1): (1.2, 1.0), (0, 2): (1.1, 1.1), (0, 3): (1.3, 1.1),
         (1, 1): (1.1, 1.1), (1, 2): (1.0, 1.3), (1, 3): (1.1, 1.1),
-        # Printed as 1.4 / 1/1; its run times are 79 s and 64 s where each takes 60 s alone.
+        # (2, 3) is printed as "1.4 / 1/1"; the run times are 79 s and 64 s, against 60 s alone, so we read 1.4 / 1.1.
         (2, 2): (1.2, 1.2), (2, 3): (1.4, 1.1), (3, 3): (1.1, 1.1),
     },
 )  # fmt: skip
-"""Communicating jobs: the fraction of communication, and the bytes of a message."""
+"""Slowdowns of communicating jobs, by the fraction of communication and the bytes of a message."""
 
 TABLE_3 = _from_upper(
     "Table 3",
@@ -184,24 +188,26 @@ TABLE_3 = _from_upper(
     {
         (0, 0): (1.4, 1.4), (0, 1): (1.7, 1.1), (0, 2): (1.0, 1.0), (0, 3): (1.0, 1.3),
         (1, 1): (1.3, 1.3), (1, 2): (1.0, 1.0), (1, 3): (1.1, 1.2),
-        # "1.2 / 1.2 to 2.3 / 2.3": the upper end.
+        # (3, 3) is printed as "1.2 / 1.2 to 2.3 / 2.3"; we take the upper end.
         (2, 2): (1.1, 1.1), (2, 3): (1.0, 1.2), (3, 3): (2.3, 2.3),
     },
 )  # fmt: skip
-"""Jobs that do one thing alone, with the bytes of a message where it is communication."""
+"""Slowdowns of jobs that only communicate (by the bytes of a message), only compute, or only do I/O."""
 
 TABLES = {"table-1": TABLE_1, "table-2": TABLE_2, "table-3": TABLE_3}
-"""The paper's tables by name."""
+"""The tables of the paper, by name."""
 
 BOUND_LABELS = ("cpu", "network", "disk")
-"""Labels of a table of the user's own whose sorts are what jobs are bound by."""
+"""Labels of a user's table whose sorts are the resources by which jobs are bound."""
 
 LARGE_MESSAGE = 18_000
-"""Bytes of the messages of a job that says nothing of them."""
+"""Assumed bytes of a message of a job that does not state its message size."""
 
 
 def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) -> IntArray:
-    """Return what jobs are bound by: 0 CPU, 1 network, 2 disk; the largest fraction, the first of equal ones.
+    """Return the resource by which each job is bound: 0 CPU, 1 network, 2 disk.
+
+    That is the resource with the largest fraction; ties go to the first.
 
     Examples
     --------
@@ -213,14 +219,14 @@ def bound_of(cpu: npt.ArrayLike, network: npt.ArrayLike, disk: npt.ArrayLike) ->
 
 
 def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
-    """Return the row of a table that each job of a workload belongs to.
+    """Return the row of a table for each job of a workload.
 
     Parameters
     ----------
     table : SlowdownTable
-        One of the paper's, or one with labels out of `BOUND_LABELS`.
+        A table of the paper, or one whose labels are `BOUND_LABELS` in any order.
     columns : mapping from str to numpy.ndarray, shape (n,)
-        Columns of the workload: the three fractions, and where they are known ``cpu_kind``, ``cache_bytes`` and
+        Columns of the workload: the three fractions, and, if known, ``cpu_kind``, ``cache_bytes`` and
         ``message_bytes``.
 
     Returns
@@ -230,13 +236,14 @@ def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]
     Raises
     ------
     InputError
-        If the labels say nothing of which job is of which sort.
+        If the table has other labels, which do not determine the row of a job.
 
     Notes
     -----
-    Table 1: integer or floating point by ``cpu_kind``, and the nearest amount of cached data; multiplication where
-    that was measured alone (80k), else addition. Table 2: the nearer fraction of communication and, on a logarithmic
-    scale, size of a message. Table 3: by what a job is bound by, and the nearer size of a message.
+    Table 1: integer or floating point by ``cpu_kind``, and the nearest amount of cached data; multiplication for 80k,
+    which the paper measured only for multiplication, else addition. Table 2: the nearest fraction of communication and
+    the nearest size of a message, on a logarithmic scale. Table 3: the resource by which a job is bound, and the
+    nearest size of a message.
     """
     n = len(columns["cpu_fraction"])
     bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
@@ -258,25 +265,25 @@ def rows_of(table: SlowdownTable, columns: Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, eq=False)
 class SlowdownModel:
-    """How jobs that run together slow each other.
+    """How jobs that share a node slow each other.
 
     Parameters
     ----------
     formula : {"whole", "printed", "measured"}
-        The formula of section 4.1 with the unshared part, as the estimates of Table 2 have it; as printed; or a table
-        of measured slowdowns.
+        "whole": the formula of section 4.1 plus the unshared part of the run time, as in the estimates of Table 2;
+        "printed": that formula as printed; "measured": a table of measured slowdowns.
     cpu_factors : SlowdownTable
-        By which factor two kinds of CPU work stretch each other. Labels number the values of ``cpu_kind``; with
+        Factors by which two kinds of CPU work stretch each other. The index of a label is a value of ``cpu_kind``; with
         `TABLE_1` the cached data counts too.
     table : SlowdownTable
-        For "measured".
+        Measured slowdowns, for "measured".
     paging : float
-        What is added where memory does not suffice, 0 or more.
+        Added to the slowdown if the memory of a node is too small for its jobs, 0 or more.
 
     Raises
     ------
     OptionError
-        If the formula is unknown, or paging below 0.
+        If the formula is unknown, or paging is out of bounds.
     """
 
     formula: str = "whole"
@@ -292,14 +299,14 @@ class SlowdownModel:
             )
 
     def arrays(self) -> SlowdownArrays:
-        """Return the model as compiled code reads it."""
+        """Return the model as the kernels read it."""
         factors, measured = self.cpu_factors.slowdown.copy(), self.table.slowdown.copy()
         return SlowdownArrays(FORMULAS[self.formula], factors, measured, float(self.paging))
 
     def kinds_of(self, columns: Mapping[str, npt.NDArray[np.generic]]) -> IntArray:
-        """Return the CPU kind of each job, as `cpu_factors` numbers them; 0 for all if nothing is said of it.
+        """Return the CPU kind of each job, an index into `cpu_factors`; 0 for all jobs without a column ``cpu_kind``.
 
-        It may be none of the table's; the caller checks that.
+        A kind may be out of the bounds of the table; the caller checks that.
         """
         if self.cpu_factors is TABLE_1:
             return rows_of(TABLE_1, columns)
@@ -308,9 +315,9 @@ class SlowdownModel:
     def sorts_of(
         self, columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.ArrayLike | None = None
     ) -> dict[str, IntArray]:
-        """Return what compiled code knows each job by: its CPU kind, what it is bound by, and its row of the table.
+        """Return for each job its CPU kind, the resource by which it is bound, and its row of the measured table.
 
-        Rows that are not given are found from the columns (`rows_of`); they are 0 where no slowdowns were measured.
+        If `rows` is None, the rows follow from the columns (`rows_of`). They are 0 if the formula is not "measured".
         """
         bound = bound_of(columns["cpu_fraction"], columns["network_fraction"], columns["disk_fraction"])
         row = np.zeros(len(bound), np.int64)

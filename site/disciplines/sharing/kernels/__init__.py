@@ -1,1 +1,1 @@
-"""Who shares nodes with whom, and by how much that slows them: docs/sharing.md, compiled."""
+"""The compiled rules of docs/sharing.md: which jobs share nodes, and how much sharing slows them."""

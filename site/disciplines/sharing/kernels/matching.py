@@ -1,7 +1,7 @@
-"""Which match is best, among the waiting and among the running jobs (docs/sharing.md; the paper, Figures 4 and 5).
+"""The search for the best match among the waiting or the running jobs (docs/sharing.md; the paper, Figures 4 and 5).
 
-The profit of a match may be its impact on response times. What a search needs for that is summed up once: nothing walks
-over the queue for a single candidate.
+The profit of a match may be its impact on response times. The sums that it needs are computed once per search, so the
+profit of a candidate takes no walk over the queue.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from gridweave.site.disciplines.sharing.kernels.state import LEAVING, SharedSite
 from gridweave.site.kernels.state import GONE, NO_PLACE
 from gridweave.site.kernels.work import RATE_ONE, work_left
 
-# Typed, because a kernel called with a plain literal is compiled once more for that literal.
+# Typed, because a kernel called with a plain literal is compiled again for that literal.
 NO_HOST = np.int64(-1)
-"""What a search among the running jobs returns that found none."""
+"""Result of a search among the running jobs that found no match."""
 
 FREELY, BEHIND = np.int64(0), np.int64(1)
-"""Whether a job starts at the front of the queue, or behind those that have been promised something."""
+"""Whether a job starts at the front of the queue, or behind the head, where it must keep the promises to others."""
 
 
 class CandidatesLeft(NamedTuple):
-    """How many jobs behind a host wait, and how many of them are left after each test (the paper's Table 5)."""
+    """The number of waiting jobs behind a host, and how many of them pass each test (the paper's Table 5)."""
 
     waiting: Int
     long_enough: Int
@@ -56,7 +56,7 @@ class CandidatesLeft(NamedTuple):
 
 @kernel
 def profit_of(state: SharedSite, codes: SharingCodes, host: Int, place: Int, now_ms: Int) -> float:
-    """Return the profit of a match that `try_match` has passed."""
+    """Return the profit of a match, which must have passed `try_match` just before."""
     a, b = state.jobs[host], state.jobs[state.queue[place]]
     if codes.heuristic == RESPONSE:
         return response_profit(state, host, place, max(a.trial_slowdown, b.trial_slowdown), now_ms)
@@ -74,7 +74,7 @@ def profit_of(state: SharedSite, codes: SharingCodes, host: Int, place: Int, now
 def match_waiting(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, first: Int, backfills: Int, now_ms: Int
 ) -> Int:
-    """Return the place of the waiting job that is to join a job which has just started, or ``NO_PLACE``.
+    """Return the index in the queue of the waiting job to join a job that has just started, or ``NO_PLACE``.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def match_waiting(
     model : SlowdownArrays
     codes : SharingCodes
     host : int
-        Slot of the job that has started.
+        Slot of the job that has just started.
     first : int
-        The place of the queue where it stood.
+        Index in the queue that this job had.
     backfills : int
         ``FREELY`` or ``BEHIND``.
     now_ms : int
@@ -101,7 +101,7 @@ def match_waiting(
         if slot == GONE:
             continue
         passed = _last_test(state, model, codes, host, slot)
-        if place > first:  # those before it have been passed over in this pass
+        if place > first:  # the statistics leave out the jobs before it, which this pass has already passed over
             left = _with_one_more(left, passed)
         if passed == BEARABLE and _keeps_word(state, codes, host, slot, backfills, now_ms):
             allowed += 1
@@ -118,7 +118,7 @@ def match_waiting(
 
 @kernel_part
 def _with_one_more(left: CandidatesLeft, passed: Int) -> CandidatesLeft:
-    """Return the candidates with one more, which came so far in the tests."""
+    """Return the counts with one more candidate, whose last test is ``passed``."""
     return CandidatesLeft(
         left.waiting + 1,
         left.long_enough + (passed > TOO_SHORT),
@@ -144,7 +144,7 @@ def _count_match(state: SharedSite, left: CandidatesLeft, rank: Int) -> None:
 
 @kernel
 def _last_test(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Return how far a waiting job comes in the tests 1 to 5."""
+    """Return the last of the tests 1 to 5 that a waiting job passes, or the first of tests 1 and 2 that it fails."""
     if not may_share(codes, state.jobs[slot]):
         return TOO_SHORT
     if state.jobs[slot].width > state.jobs[host].width:
@@ -154,7 +154,7 @@ def _last_test(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, ho
 
 @kernel_part
 def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, backfills: Int, now_ms: Int) -> bool:
-    """Whether a match that `try_match` has passed leaves the head, or all that wait, what they have been promised."""
+    """Whether a match that has passed `try_match` keeps the reservation of the head, or all reservations."""
     if backfills == FREELY:
         return True
     if codes.backfill == CONSERVATIVE:
@@ -164,7 +164,7 @@ def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, ba
 
 @kernel_part
 def may_join(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> bool:
-    """Whether there are running jobs that a waiting job may join and has not been tried with as they are now."""
+    """Whether there are running jobs that a waiting job may join, and with which it has not been tested as they are."""
     if mode == BEHIND and not codes.joins_behind:
         return False
     return searches_running(codes) and may_share(codes, job) and newest_open(state, codes) > job.tested
@@ -172,13 +172,13 @@ def may_join(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> 
 
 @kernel_part
 def searches_running(codes: SharingCodes) -> bool:
-    """Whether waiting jobs may join running ones at all."""
+    """Whether waiting jobs may join running jobs under this policy."""
     return codes.coscheduling in (MATCHING, ALWAYS)
 
 
 @kernel_part
 def newest_open(state: SharedSite, codes: SharingCodes) -> Int:
-    """Return the latest version of a running job that may get one more partner; 0 if there is none."""
+    """Return the latest version of a running job that may get another partner; 0 if there is none."""
     if state.counters[0].open_version != state.counters[0].version:
         _list_open_hosts(state, codes)
     return state.counters[0].newest_open
@@ -186,7 +186,7 @@ def newest_open(state: SharedSite, codes: SharingCodes) -> Int:
 
 @kernel
 def _list_open_hosts(state: SharedSite, codes: SharingCodes) -> None:
-    """List the running jobs that may get one more partner."""
+    """List the running jobs that may get another partner in ``state.open_hosts``."""
     counters = state.counters[0]
     count, newest = 0, np.int64(0)
     for i in range(counters.n_running):
@@ -202,10 +202,10 @@ def _list_open_hosts(state: SharedSite, codes: SharingCodes) -> None:
 def match_running(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> Int:
-    """Return the slot of the running job that a waiting job, which `may_join`, is to join, or ``NO_HOST``.
+    """Return the slot of the running job that a waiting job is to join, or ``NO_HOST``; call `may_join` first.
 
-    What the tests 1 to 5 say changes only when something changes on the nodes of the host, so a job that none of the
-    hosts can take is tried again only with those on whose nodes something has changed since.
+    The results of tests 1 to 5 change only when the jobs on the nodes of the host change. So a job that fails with all
+    hosts is tested again only with hosts that have changed since.
     """
     counters = state.counters[0]
     slot = state.queue[place]
@@ -233,18 +233,18 @@ def match_running(
 
 
 BOUND_MS = 60_000.0
-"""No response time in a denominator is shorter (section 6.1)."""
+"""Lower bound of a response time in a denominator (section 6.1)."""
 
 
 @kernel_part
 def ms_left(job: Record, now_ms: Int) -> float:
-    """Return what a running job still has to do by its estimate, in milliseconds at rate 1, as a float."""
+    """Return the remaining work of a running job by its estimate, in milliseconds at rate 1, as a float."""
     return work_left(job.left, job.rate, job.since_ms, now_ms) / RATE_ONE
 
 
 @kernel
 def running_work(state: SharedSite, now_ms: Int) -> float:
-    """Return the work of all running jobs over the nodes of the site, in ms."""
+    """Return the remaining work of all running jobs divided by the nodes of the site, in ms."""
     total = 0.0
     for i in range(state.counters[0].n_running):
         job = state.jobs[state.running[i]]
@@ -254,7 +254,7 @@ def running_work(state: SharedSite, now_ms: Int) -> float:
 
 @kernel
 def sum_up(state: SharedSite, base_ms: float) -> None:
-    """Work out R and the sums of 1/R for all places of the queue, and for the predicted jobs, from R_0 on."""
+    """Compute R and the sums of 1/R along the queue and for the predicted jobs, starting from R_0 = `base_ms`."""
     counters = state.counters[0]
     response_ms, relief, waiting = base_ms, 0.0, 0
     for place in range(counters.n_queue):
@@ -274,7 +274,7 @@ def sum_up(state: SharedSite, base_ms: float) -> None:
 
 @kernel
 def _predict(state: SharedSite, response_ms: float) -> None:
-    """Work out the sums of 1/R for the jobs that are predicted to come while the queue is worked off."""
+    """Compute the sums of 1/R for the jobs that are predicted to be submitted while the queue is worked off."""
     counters = state.counters[0]
     lasted_ms = counters.last_submit_ms - counters.first_submit_ms
     if counters.n_seen < 2 or lasted_ms == 0:
@@ -293,7 +293,7 @@ def _predict(state: SharedSite, response_ms: float) -> None:
 
 @kernel_part
 def _relief_of(response_ms: float, count: Int, mean_ms: float) -> float:
-    """Return the sum of 1/R over jobs of one size that follow each other: the integral, and the bound before it."""
+    """Return the sum of 1/R over successive jobs of one size: `BOUND_MS` for the first ones, then the integral."""
     bounded = min(count, max(0.0, math.floor((BOUND_MS - response_ms) / mean_ms)))
     from_ms = response_ms + (bounded + 0.5) * mean_ms
     return bounded / BOUND_MS + math.log((from_ms + (count - bounded) * mean_ms) / from_ms) / mean_ms
@@ -301,7 +301,7 @@ def _relief_of(response_ms: float, count: Int, mean_ms: float) -> float:
 
 @kernel
 def response_profit(state: SharedSite, host: Int, place: Int, slowdown: float, now_ms: Int) -> float:
-    """Return the profit of letting the job at a place of the queue join a host, by its impact on response times."""
+    """Return the profit if the job at an index of the queue joins a host, by its impact on response times."""
     counters = state.counters[0]
     nodes = len(state.used)
     a, b = state.jobs[host], state.jobs[state.queue[place]]

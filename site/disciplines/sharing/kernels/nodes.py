@@ -1,4 +1,4 @@
-"""Who sits on which hardware thread of which node (docs/sharing.md, "Nodes")."""
+"""Assign the hardware threads of nodes to jobs (docs/sharing.md, "Nodes")."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.state import EMPTY, LEAVING, MIXED, NO_CELL, SharedSite
 
 MEMORY_SLACK = 1e-9
-"""What sums of memory may be off by: they are sums of decimal fractions."""
+"""Tolerance in comparisons of memory: sums of decimal fractions are not exact."""
 
 
 @kernel_part
 def is_usable(state: SharedSite, node: Int, job: Record) -> bool:
-    """Whether a node has the cores and the memory that a job needs, were it alone there."""
+    """Whether a node without jobs would have the cores and the memory for a job."""
     kind = state.kinds[state.node_kind[node]]
     return job.cores <= kind.cores and job.memory <= kind.memory + MEMORY_SLACK
 
 
 @kernel_part
 def is_idle(state: SharedSite, node: Int) -> bool:
-    """Whether a node is in service, and no job is on it."""
+    """Whether a node is in service and has no job."""
     return state.used[node] == 0 and state.closed[node] == 0
 
 
@@ -35,15 +35,16 @@ def count_open(state: SharedSite) -> Int:
 
 @kernel
 def close_nodes(state: SharedSite, closed: Ints) -> None:
-    """Have these nodes out of service, 1 for each that is, and all others in it; what is on them stays until it ends.
+    """Set which nodes are out of service; jobs on them stay until they end, and no other job joins these jobs.
 
     Parameters
     ----------
     state : SharedSite
     closed : numpy.ndarray of int64, shape (nodes,)
+        1 for a node out of service, 0 for one in service.
     """
     counters = state.counters[0]
-    # Who may get one more partner is listed anew.
+    # A new version makes the next search list the open hosts again.
     counters.version += 1
     for node in range(len(closed)):
         counters.idle += (state.closed[node] - closed[node]) * (state.used[node] == 0)
@@ -56,7 +57,7 @@ def close_nodes(state: SharedSite, closed: Ints) -> None:
 
 @kernel_part
 def is_first_cell(state: SharedSite, node: Int, lane: Int) -> bool:
-    """Whether this cell is the first of a job on this node, so that a walk over the cells sees each job once."""
+    """Whether this cell is the first of a job on this node; a walk over first cells visits each job once."""
     slot = state.occupant[node, lane]
     first = slot >= 0
     for before in range(lane):
@@ -66,7 +67,7 @@ def is_first_cell(state: SharedSite, node: Int, lane: Int) -> bool:
 
 @kernel_part
 def skip_node(state: SharedSite, cell: Int) -> Int:
-    """Return the next cell of the same job on another node."""
+    """Return the next cell of the same job on another node, or ``NO_CELL``."""
     lanes = state.counters[0].lanes
     node = cell // lanes
     while cell != NO_CELL and cell // lanes == node:
@@ -76,7 +77,7 @@ def skip_node(state: SharedSite, cell: Int) -> Int:
 
 @kernel_part
 def core_load(state: SharedSite, node: Int, core: Int) -> tuple[Int, Int]:
-    """Return how many hardware threads of a core are in use, and the first that is not (``NO_CELL`` if none)."""
+    """Return the number of hardware threads of a core in use, and its first free one (``NO_CELL`` if none is free)."""
     threads = state.counters[0].threads
     load, free = np.int64(0), NO_CELL
     for lane in range(core * threads, (core + 1) * threads):
@@ -89,7 +90,7 @@ def core_load(state: SharedSite, node: Int, core: Int) -> tuple[Int, Int]:
 
 @kernel
 def has_room(state: SharedSite, node: Int, job: Record, partners: Int, counts_memory: bool) -> bool:
-    """Whether a job could join those of a node: threads, memory, and nobody there has all ``partners`` it may have."""
+    """Whether a job could join the jobs of a node: it has the threads and the memory, and none has all its partners."""
     if not is_usable(state, node, job):
         return False
     kind = state.kinds[state.node_kind[node]]
@@ -111,7 +112,7 @@ def has_room(state: SharedSite, node: Int, job: Record, partners: Int, counts_me
 
 @kernel
 def put(state: SharedSite, node: Int, slot: Int) -> None:
-    """Let a job hold cells of a node that has room: on the cores with the fewest jobs."""
+    """Assign cells of a node that has room to a job, on the cores with the fewest jobs, ties by core number."""
     kind = state.kinds[state.node_kind[node]]
     missing = state.jobs[slot].cores
     if state.used[node] == 0:
@@ -127,7 +128,7 @@ def put(state: SharedSite, node: Int, slot: Int) -> None:
 
 @kernel_part
 def has_core(state: SharedSite, node: Int, core: Int, slot: Int) -> bool:
-    """Whether a job holds a hardware thread of this core."""
+    """Whether a job has a hardware thread of this core."""
     threads = state.counters[0].threads
     held = False
     for lane in range(core * threads, (core + 1) * threads):
@@ -137,7 +138,7 @@ def has_core(state: SharedSite, node: Int, core: Int, slot: Int) -> bool:
 
 @kernel
 def take_off(state: SharedSite, node: Int, slot: Int) -> None:
-    """Let a job give back its cells of a node."""
+    """Free the cells of a job on a node."""
     for lane in range(state.counters[0].lanes):
         if state.occupant[node, lane] == slot:
             state.occupant[node, lane] = EMPTY
@@ -148,7 +149,7 @@ def take_off(state: SharedSite, node: Int, slot: Int) -> None:
 
 @kernel_part
 def chain(state: SharedSite, node: Int, slot: Int, last: Int) -> Int:
-    """Append a job's cells of a node to its chain, whose last cell is given; return the new last one."""
+    """Append a job's cells on a node to its chain, after the cell ``last``; return the new last cell."""
     job = state.jobs[slot]
     lanes = state.counters[0].lanes
     for lane in range(lanes):
@@ -179,7 +180,7 @@ def count_idle(state: SharedSite, job: Record) -> Int:
 
 @kernel
 def occupy_idle(state: SharedSite, slot: Int) -> None:
-    """Let a job hold the idle usable nodes of the lowest numbers, which suffice."""
+    """Assign the idle usable nodes with the lowest numbers to a job; there must be enough."""
     job = state.jobs[slot]
     missing, last, node = job.width, NO_CELL, 0
     while missing > 0:
@@ -192,7 +193,7 @@ def occupy_idle(state: SharedSite, slot: Int) -> None:
 
 @kernel
 def release(state: SharedSite, slot: Int) -> None:
-    """Let a job give back all its cells."""
+    """Free all cells of a job."""
     lanes = state.counters[0].lanes
     cell = state.jobs[slot].first_cell
     while cell != NO_CELL:

@@ -17,31 +17,31 @@ from gridweave.site.disciplines.sharing.kernels.slowdown import (
 from gridweave.site.disciplines.sharing.kernels.state import CPU, DISK, NO_CELL, SHORT, UNKNOWN_ROW, SharedSite
 
 U1, U2, RESPONSE, FIRST = 0, 1, 2, 3
-"""Heuristics."""
+"""Heuristics: how the best match is chosen."""
 
 ALONE, MATCHING, ALWAYS, ADJACENT = 0, 1, 2, 3
-"""Who shares nodes with whom."""
+"""Coscheduling: which jobs share nodes."""
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
 
-# How far a candidate comes in the tests of a match.
+# The last test of a match that a candidate passed, or the first that it failed.
 TOO_SHORT, TOO_WIDE, REFUSED, FITS, MATCHABLE, BEARABLE = -2, -1, 0, 1, 2, 3
 
 
 class SharingCodes(NamedTuple):
-    """The policy as compiled code reads it.
+    """The policy as the kernels read it.
 
     Attributes
     ----------
     coscheduling, heuristic, backfill : int
-        As above.
+        The constants above.
     max_slowdown : float
     age_ms : int
         T_age; 0 for the average wait so far.
     load_part : float
-        The machine is weakly loaded up to this part of the idle nodes.
+        The site is weakly loaded while the widths of the waiting jobs add up to at most this part of the idle nodes.
     partners : int
-        With how many jobs one may share nodes.
+        Most jobs with which a job may share nodes.
     joins_behind : bool
         Whether a job behind the head may join a running one.
     """
@@ -58,7 +58,7 @@ class SharingCodes(NamedTuple):
 
 @kernel_part
 def may_share(codes: SharingCodes, job: Record) -> bool:
-    """Whether a job may share its nodes: medium and long ones, or all; but none of which nothing is known."""
+    """Whether a job may share its nodes: medium and long jobs, or all (AC), but never a job whose needs are unknown."""
     if job.row == UNKNOWN_ROW:
         return False
     return codes.coscheduling == ALWAYS or (codes.coscheduling != ALONE and job.job_class != SHORT)
@@ -66,13 +66,13 @@ def may_share(codes: SharingCodes, job: Record) -> bool:
 
 @kernel_part
 def counts_memory(codes: SharingCodes) -> bool:
-    """Whether memory that does not suffice keeps jobs apart."""
+    """Whether jobs may share a node only if its memory is large enough for all of them."""
     return codes.coscheduling != ALWAYS
 
 
 @kernel_part
 def is_matchable(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int) -> bool:
-    """Whether two jobs may run on one node, by what they are bound by (the paper, section 5.1 and Figure 4)."""
+    """Whether two jobs may share a node, by the resources that bind them (the paper, section 5.1 and Figure 4)."""
     if not hyperthreaded:
         return (a.bound == CPU and b.bound == DISK) or (a.bound == DISK and b.bound == CPU)
     if a.bound == CPU and b.bound == CPU:
@@ -82,10 +82,10 @@ def is_matchable(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int
 
 @kernel
 def try_match(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Test whether a waiting job may join a running one; return the last test that it passed.
+    """Test whether a waiting job may join a running job; return the last test that it passed.
 
-    If all are passed, `affected` lists the jobs that it would join, and each of them and the job itself has the
-    ``trial_slowdown`` that it would then have.
+    If it passes all tests, ``state.affected`` lists the jobs on the nodes that it would take, and ``trial_slowdown``
+    of each of them, and of the job itself, is its slowdown after the join.
     """
     if not _fits(state, codes, host, slot):
         return REFUSED
@@ -98,13 +98,13 @@ def try_match(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, hos
 
 @kernel_part
 def is_alike(state: SharedSite, host: Int) -> bool:
-    """Whether all nodes of a host are alike: of one kind, and its alone."""
+    """Whether all nodes of a host are alike: of one kind, and without other jobs."""
     return state.jobs[host].n_partners == 0 and state.jobs[host].one_kind >= 0
 
 
 @kernel
 def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether the host has as many nodes with room as the job needs."""
+    """Whether the host has at least as many nodes with room for the job as the job is wide."""
     job = state.jobs[slot]
     found, cell = 0, state.jobs[host].first_cell
     while cell != NO_CELL and found < job.width:
@@ -121,7 +121,7 @@ def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
 
 @kernel
 def _suits_all(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether the job is matchable with all that sit on the nodes that it would take; list those."""
+    """Whether the job is matchable with all jobs on the nodes that it would take; list these in ``state.affected``."""
     counters = state.counters[0]
     job = state.jobs[slot]
     found, count, suits = 0, 0, True
@@ -147,7 +147,7 @@ def _suits_all(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, ho
 
 @kernel
 def _is_bearable(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> bool:
-    """Whether nobody on the nodes that the job would take is slowed too much; note the slowdowns."""
+    """Whether no slowdown on the nodes that the job would take exceeds the limit; record them in ``trial_slowdown``."""
     counters = state.counters[0]
     job = state.jobs[slot]
     limit = codes.max_slowdown if codes.coscheduling != ALWAYS else 1e300

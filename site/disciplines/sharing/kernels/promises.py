@@ -1,4 +1,4 @@
-"""What the head, or every waiting job, has been promised, and what would break it (docs/sharing.md, "The pass")."""
+"""The reservations of waiting jobs, and which starts would break them (docs/sharing.md, "The pass")."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gridweave.site.kernels.profile import clear, earliest_fit, occupy
 from gridweave.site.kernels.state import GIVE_BACK, GONE, NEVER_MS, TAKE, UNPLACED_MS
 from gridweave.site.kernels.work import rate_of, work_done_ms, work_left, work_of
 
-# Marks of nodes: a job would take it; it has been looked at.
+# Marks of nodes: the job would take the node; the node has been counted.
 _TAKEN, _SEEN = 1, 2
 
 
 @kernel
 def nodes_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> Int:
-    """Return how many nodes a match that `try_match` has passed would make late for the head."""
+    """Return how many nodes would be late for the head after a match, which has passed `try_match` just before."""
     counters = state.counters[0]
     job = state.jobs[slot]
     _note_ends(state, slot, now_ms)
@@ -35,7 +35,7 @@ def nodes_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now
 
 @kernel
 def _note_ends(state: SharedSite, slot: Int, now_ms: Int) -> None:
-    """Note the ends by estimate that a match would give to the job and to those that it concerns, and mark these."""
+    """Record the ends by estimate after a match in ``trial_end_ms``, and mark the affected jobs as ``tried``."""
     job = state.jobs[slot]
     job.trial_end_ms = work_done_ms(work_of(job.estimate_ms), rate_of(job.trial_slowdown), now_ms)
     for i in range(state.counters[0].n_affected):
@@ -47,7 +47,7 @@ def _note_ends(state: SharedSite, slot: Int, now_ms: Int) -> None:
 
 @kernel
 def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Return how many nodes would become late, node by node."""
+    """Return how many nodes would be late for the head, checking each node of the jobs affected."""
     counters = state.counters[0]
     _mark_taken(state, codes, host, slot)
     late = 0
@@ -55,7 +55,7 @@ def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
         cell = state.jobs[state.affected[i]].first_cell
         while cell != NO_CELL:
             node = cell // counters.lanes
-            # A node that several of them hold is looked at once.
+            # Count a node once, even if several of these jobs have it.
             if state.marked[node] < _SEEN:
                 late += _becomes_late(state, node, state.jobs[slot], state.marked[node] == _TAKEN)
             state.marked[node] |= _SEEN
@@ -66,7 +66,7 @@ def _count_late(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
 
 @kernel
 def _unmark(state: SharedSite) -> None:
-    """Take the marks off the nodes of the jobs that a match would concern."""
+    """Clear the marks on the nodes of the jobs affected."""
     for i in range(state.counters[0].n_affected):
         cell = state.jobs[state.affected[i]].first_cell
         while cell != NO_CELL:
@@ -76,7 +76,7 @@ def _unmark(state: SharedSite) -> None:
 
 @kernel
 def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> None:
-    """Mark the nodes that a job would take."""
+    """Mark the nodes of a host that a job would take: the first that have room."""
     found, cell = 0, state.jobs[host].first_cell
     while found < state.jobs[slot].width:
         node = cell // state.counters[0].lanes
@@ -88,7 +88,7 @@ def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
 
 @kernel_part
 def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> bool:
-    """Whether a node was to be free for the head by the shadow time, and would be no more."""
+    """Whether a node that the head can use is free by the shadow time now, but would not be after the match."""
     counters = state.counters[0]
     if state.closed[node] or not is_usable(state, node, state.jobs[counters.head]):
         return False
@@ -98,7 +98,7 @@ def _becomes_late(state: SharedSite, node: Int, job: Record, taken: bool) -> boo
 
 @kernel_part
 def _free_times(state: SharedSite, node: Int, job: Record, taken: bool) -> tuple[Int, Int]:
-    """Return when a node is free by the ends by estimate: as things are, and if the match were made."""
+    """Return when a node becomes free by the ends by estimate, without the match and with it."""
     before_ms = np.int64(0)
     after_ms = job.trial_end_ms if taken else before_ms
     for lane in range(state.counters[0].lanes):
@@ -111,14 +111,14 @@ def _free_times(state: SharedSite, node: Int, job: Record, taken: bool) -> tuple
 
 @kernel
 def plan_running(state: SharedSite, now_ms: Int) -> None:
-    """Make the profile of what the running jobs leave; nothing that waits has a reservation yet."""
+    """Build the profile of nodes that the running jobs leave free, and clear the reservations of all waiting jobs."""
     counters = state.counters[0]
     counters.n_steps = clear(state.step_ms, state.step_free, now_ms, count_open(state))
     run, run_ms = np.int64(0), now_ms
     for node in range(len(state.used)):
         free_ms = now_ms
         if state.used[node] > 0 and state.closed[node] == 0:
-            # One past its limit is taken to end at the next millisecond.
+            # Assume that a job past its limit ends at the next millisecond.
             free_ms = max(now_ms + 1, node_free_ms(state, node))
         if free_ms != run_ms:
             _occupy(state, now_ms, run_ms, run)
@@ -132,7 +132,7 @@ def plan_running(state: SharedSite, now_ms: Int) -> None:
 
 @kernel_part
 def node_free_ms(state: SharedSite, node: Int) -> Int:
-    """Return the last end by estimate of the jobs of a node."""
+    """Return the latest end by estimate of the jobs on a node; 0 if it has none."""
     free_ms = np.int64(0)
     for lane in range(state.counters[0].lanes):
         if state.occupant[node, lane] >= 0:
@@ -142,7 +142,7 @@ def node_free_ms(state: SharedSite, node: Int) -> Int:
 
 @kernel_part
 def _occupy(state: SharedSite, start_ms: Int, end_ms: Int, width: Int) -> None:
-    """Take nodes out of the profile; a negative width gives them back."""
+    """Subtract nodes from the profile; a negative width adds them back."""
     if end_ms > start_ms and width != 0:
         counters = state.counters[0]
         counters.n_steps = occupy(state.step_ms, state.step_free, counters.n_steps, start_ms, end_ms, width)
@@ -150,14 +150,14 @@ def _occupy(state: SharedSite, start_ms: Int, end_ms: Int, width: Int) -> None:
 
 @kernel
 def planned_start(state: SharedSite, slot: Int, now_ms: Int) -> Int:
-    """Return the earliest start of a waiting job beside the running ones and the reservations."""
+    """Return the earliest start of a waiting job that fits between the running jobs and the reservations."""
     job, steps = state.jobs[slot], state.counters[0].n_steps
     return earliest_fit(state.step_ms, state.step_free, steps, now_ms, job.width, job.estimate_ms)
 
 
 @kernel
 def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
-    """Reserve nodes for a waiting job; there are too few in service for one that never starts."""
+    """Reserve nodes for a waiting job; with ``NEVER_MS`` (too few nodes in service) only record that."""
     job = state.jobs[slot]
     job.promised_ms = start_ms
     if start_ms != NEVER_MS:
@@ -166,7 +166,7 @@ def promise(state: SharedSite, slot: Int, start_ms: Int) -> None:
 
 @kernel
 def take_back(state: SharedSite, slot: Int) -> bool:
-    """Give back the reservation of a waiting job, if it has one; return whether it had."""
+    """Remove the reservation of a waiting job from the profile; return whether the job had been planned."""
     job = state.jobs[slot]
     if job.promised_ms == UNPLACED_MS:
         return False
@@ -177,13 +177,16 @@ def take_back(state: SharedSite, slot: Int) -> bool:
 
 @kernel
 def occupy_alone(state: SharedSite, slot: Int, now_ms: Int) -> None:
-    """Take a job that starts on idle nodes into the profile."""
+    """Subtract a job that starts on idle nodes from the profile."""
     _occupy(state, now_ms, now_ms + state.jobs[slot].estimate_ms, state.jobs[slot].width)
 
 
 @kernel
 def occupy_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int, sign: Int) -> None:
-    """Take what a match that `try_match` has passed holds for longer than before into the profile, or out of it."""
+    """Subtract from the profile (or add back, by `sign`) the time for which a match keeps nodes longer than before.
+
+    The match must have passed `try_match` just before.
+    """
     counters = state.counters[0]
     _note_ends(state, slot, now_ms)
     _mark_taken(state, codes, host, slot)
@@ -203,7 +206,10 @@ def occupy_match(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, n
 
 @kernel
 def keeps_promises(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, now_ms: Int) -> bool:
-    """Whether a match that `try_match` has passed leaves all reservations but the job's own what they need."""
+    """Whether a match that has passed `try_match` keeps all reservations except the job's own.
+
+    The profile is the same afterwards.
+    """
     had = take_back(state, slot)
     occupy_match(state, codes, host, slot, now_ms, TAKE)
     kept = True

@@ -1,7 +1,7 @@
-"""What a site whose nodes are shared does at an instant, and what it could offer (docs/sharing.md).
+"""The kernels of a site whose nodes are shared (docs/sharing.md).
 
-The scheduling pass (the paper, Figure 1), quotes for jobs that are not in the queue, and how the compiled loop plays
-such a site.
+They have the scheduling pass (the paper, Figure 1), the answers for jobs that are not in the queue, and the rules by
+which the compiled loop runs such a site.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from gridweave.site.kernels.work import RunArrays, WorkTable
 
 @kernel
 def sharing_pass(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, now_ms: Int) -> None:
-    """Run the one scheduling pass of an instant.
+    """Run the scheduling pass of an instant.
 
-    ``state.started`` then lists the jobs that started, and ``state.changed`` those that started or whose rate may have
-    changed since `forget_changes`.
+    On return ``state.started`` lists the jobs that started, and ``state.changed`` all jobs that started or whose rate
+    may have changed since the last `forget_changes`.
     """
     counters = state.counters[0]
     counters.n_started = 0
     counters.packed_running = 0
     order_now(state, codes, now_ms)
-    # One walk: at first jobs start freely; behind the first that cannot, without harm to what has been promised.
+    # One walk over the queue: jobs start freely up to the first that cannot; those behind it must keep all promises.
     mode = FREELY
     for place in range(counters.n_queue):
         slot = state.queue[place]
@@ -86,7 +86,7 @@ def sharing_pass(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, 
 
 @kernel_part
 def _is_passed_over(state: SharedSite, codes: SharingCodes, job: Record, mode: Int) -> bool:
-    """Whether a job behind the head can start in no way. Nearly all are passed over here, and calls take time."""
+    """Whether a job behind the head cannot start. A fast test: it rules out nearly all jobs, and calls take time."""
     if mode == FREELY or codes.backfill == CONSERVATIVE:
         return False
     return job.width > state.counters[0].idle and not may_join(state, codes, job, mode)
@@ -94,7 +94,7 @@ def _is_passed_over(state: SharedSite, codes: SharingCodes, job: Record, mode: I
 
 @kernel
 def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, now_ms: Int) -> bool:
-    """Whether a job may start on idle nodes now; if so it is taken account of in what others have been promised."""
+    """Whether a job may start on idle nodes now; if so, update the extra nodes or the profile for its start."""
     counters = state.counters[0]
     job = state.jobs[slot]
     if count_idle(state, job) < job.width:
@@ -113,7 +113,7 @@ def _may_start_alone(state: SharedSite, codes: SharingCodes, slot: Int, mode: In
 
 @kernel_part
 def _is_walked_on(state: SharedSite, codes: SharingCodes) -> bool:
-    """Whether a job behind one that does not start may start at all."""
+    """Whether the walk goes on behind a job that does not start."""
     if codes.backfill == CONSERVATIVE:
         return state.counters[0].idle > 0 or (searches_running(codes) and newest_open(state, codes) > 0)
     return codes.backfill == EASY
@@ -121,7 +121,7 @@ def _is_walked_on(state: SharedSite, codes: SharingCodes) -> bool:
 
 @kernel
 def _give_promise(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, now_ms: Int) -> None:
-    """Give a job that does not start what backfilling promises: to the head, or to everybody."""
+    """Reserve nodes for a job that does not start: under EASY only for the head, under conservative for every job."""
     if codes.backfill == CONSERVATIVE:
         if mode == FREELY:
             plan_running(state, now_ms)
@@ -132,7 +132,7 @@ def _give_promise(state: SharedSite, codes: SharingCodes, slot: Int, mode: Int, 
 
 @kernel_part
 def _is_weakly_loaded(state: SharedSite, codes: SharingCodes) -> bool:
-    """Whether the idle nodes leave room beyond all that the waiting jobs ask for."""
+    """Whether the widths of all waiting jobs add up to at most ``load_part`` of the idle nodes."""
     counters = state.counters[0]
     return codes.coscheduling != ALWAYS and counters.waiting_width <= codes.load_part * counters.idle
 
@@ -141,7 +141,7 @@ def _is_weakly_loaded(state: SharedSite, codes: SharingCodes) -> bool:
 def _start_with_matches(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> None:
-    """Start a job on idle nodes, which suffice, and with it what matches it among the waiting jobs."""
+    """Start a job on idle nodes, which must be enough, then start its best matches among the waiting jobs with it."""
     shares = may_share(codes, state.jobs[state.queue[place]]) and not _is_weakly_loaded(state, codes)
     host = start_idle(state, model, place, now_ms)
     while shares and state.jobs[host].n_partners < codes.partners:
@@ -155,7 +155,7 @@ def _start_with_matches(
 def _join_running(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, place: Int, backfills: Int, now_ms: Int
 ) -> bool:
-    """Start a job for which there are no idle nodes with a running one, if one matches; return whether it started."""
+    """Start a job on the nodes of the best matching running job; return whether there was one."""
     if not may_join(state, codes, state.jobs[state.queue[place]], backfills):
         return False
     host = match_running(state, model, codes, place, backfills, now_ms)
@@ -169,7 +169,7 @@ def _join_running(
 def _join(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, place: Int, backfills: Int, now_ms: Int
 ) -> None:
-    """Let a waiting job join its match; in backfilling what others were promised is kept account of."""
+    """Start a waiting job on the nodes of its host; in backfilling, update the extra nodes or the profile for that."""
     slot = state.queue[place]
     if backfills == BEHIND:
         try_match(state, model, codes, host, slot)
@@ -183,7 +183,7 @@ def _join(
 
 @kernel
 def _late_alone(state: SharedSite, job: Record, now_ms: Int) -> Int:
-    """Return how many nodes a job would make late for the head by starting on idle nodes."""
+    """Return how many nodes would be late for the head if a job started on idle nodes."""
     counters = state.counters[0]
     if now_ms + job.estimate_ms <= counters.limit_ms:
         return 0
@@ -201,7 +201,7 @@ def _late_alone(state: SharedSite, job: Record, now_ms: Int) -> Int:
 
 @kernel
 def reserve(state: SharedSite, slot: Int, now_ms: Int) -> None:
-    """Work out the shadow time and the extra nodes for the head."""
+    """Compute the shadow time (``limit_ms``) and the extra nodes for the job of a slot, which becomes the head."""
     counters = state.counters[0]
     counters.head = slot
     head = state.jobs[slot]
@@ -211,7 +211,7 @@ def reserve(state: SharedSite, slot: Int, now_ms: Int) -> None:
             state.free_ms[count] = max(now_ms, node_free_ms(state, node))
             count += 1
     if count < head.width:
-        # Too few are in service: nothing that starts delays it.
+        # Too few nodes are in service for the head, so no start can delay it.
         counters.limit_ms, counters.extra = NEVER_MS, 0
         return
     counters.limit_ms = _smallest(state.free_ms, count, head.width - 1)
@@ -222,7 +222,7 @@ def reserve(state: SharedSite, slot: Int, now_ms: Int) -> None:
 
 @kernel
 def _smallest(values: Ints, count: Int, rank: Int) -> Int:
-    """Return the value that stood at this place, from 0, if the first ``count`` were sorted; changes their order."""
+    """Return the value of rank ``rank``, from 0, among the first ``count``; changes their order (quickselect)."""
     low, high = 0, count - 1
     while low < high:
         pivot = values[(low + high) >> 1]
@@ -247,12 +247,12 @@ def _smallest(values: Ints, count: Int, rank: Int) -> Int:
 
 @kernel
 def idle_to_spare(state: SharedSite, codes: SharingCodes, now_ms: Int, length_ms: Int) -> Int:
-    """Return how many idle nodes a job of this length could start on now, without harm to the jobs that wait.
+    """Return on how many idle nodes a job of this length could start now without delaying the waiting jobs.
 
     Parameters
     ----------
     state : SharedSite
-        One that plans (`empty_site`).
+        State with an availability profile (`empty_site` with ``plans``).
     codes : SharingCodes
     now_ms, length_ms : int
     """
@@ -275,7 +275,7 @@ def idle_to_spare(state: SharedSite, codes: SharingCodes, now_ms: Int, length_ms
 
 @kernel
 def start_behind_queue(state: SharedSite, codes: SharingCodes, now_ms: Int, width: Int, length_ms: Int) -> Int:
-    """Return when a job would start on its own nodes, if all that wait were planned alone, in the queue's order."""
+    """Return when a job would start on unshared nodes, if all waiting jobs did the same before it, in queue order."""
     order_now(state, codes, now_ms)
     return earliest_fit(state.step_ms, state.step_free, _plan_queue(state, now_ms), now_ms, width, length_ms)
 
@@ -284,11 +284,10 @@ def start_behind_queue(state: SharedSite, codes: SharingCodes, now_ms: Int, widt
 def slowdown_offered(
     state: SharedSite, model: SlowdownArrays, codes: SharingCodes, slot: Int, now_ms: Int
 ) -> tuple[float, Int]:
-    """Return at which slowdown the job of a slot, which is filled in, could join a running one now, and whom.
+    """Return the slowdown with which a job could join a running job now, and the slot of that job.
 
-    The slowdown is 0 if it could not.
-
-    It is matched as a job at the end of the queue would be.
+    The slowdown is 0 if the job could join none. The row of its slot is filled in; it is matched as if it were at the
+    end of the queue.
     """
     counters = state.counters[0]
     order_now(state, codes, now_ms)
@@ -318,13 +317,16 @@ def slowdown_offered(
 
 @kernel
 def order_now(state: SharedSite, codes: SharingCodes, now_ms: Int) -> None:
-    """Make the queue as it stands at an instant."""
+    """Order the queue for an instant, which decides how far the jobs have aged."""
     order_queue(state, average_wait_ms(state) if codes.age_ms == 0 else codes.age_ms, now_ms)
 
 
 @kernel
 def _plan_queue(state: SharedSite, now_ms: Int) -> Int:
-    """Make a profile of the nodes that are free of jobs: of the running ones, then of the waiting ones in turn."""
+    """Build the profile of free nodes: subtract the running jobs, then place each waiting job in queue order.
+
+    Return the number of steps of the profile.
+    """
     step_ms, step_free = state.step_ms, state.step_free
     n_steps = clear(step_ms, step_free, now_ms, count_open(state))
     for node in range(len(state.used)):
@@ -348,9 +350,9 @@ class SharingRules(NamedTuple):
     model : SlowdownArrays
     codes : SharingCodes
     beside : numpy.ndarray of int64, shape (n,)
-        Filled in: how many jobs a job shared nodes with after the pass that started it.
+        Output: the number of jobs with which each job shared nodes after the pass that started it.
     busy : numpy.ndarray of int64, shape (2,)
-        Node milliseconds that were used, and until when that is counted.
+        Output: node milliseconds used so far, and the instant up to which they are counted.
     """
 
     model: SlowdownArrays

@@ -1,7 +1,7 @@
-"""The arrays of a site whose nodes are shared, and how jobs enter, wait and leave (docs/sharing.md).
+"""The arrays of a site whose nodes are shared, and its queue and list of running jobs (docs/sharing.md).
 
-A node has *cells*: one for each hardware thread, core after core. A job that runs holds cells, chained in ascending
-order, and a job's *slot* is its row in the table of jobs, as everywhere.
+A node has *cells*: one for each hardware thread, core after core. The cells of a running job form a chain in ascending
+order. A job's *slot* is its row in the table of jobs.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ SHORT, MEDIUM, LONG = 0, 1, 2
 CLASSES = 3
 
 CPU, NETWORK, DISK = 0, 1, 2
-"""What a job is bound by."""
+"""The resource by which a job is bound."""
 
 EMPTY, NO_CELL = np.int64(-1), np.int64(-1)
-"""A hardware thread that nobody holds; the end of a chain of cells."""
+"""A hardware thread without a job; the end of a chain of cells."""
 
 BLOCKED = np.int64(-2)
-"""A cell that the node's kind does not have."""
+"""A cell that nodes of this kind do not have."""
 
 UNKNOWN_ROW = np.int64(-1)
-"""The row of a job of whose needs nothing is known: it shares its nodes with none."""
+"""The row of a job whose needs are unknown: it never shares its nodes."""
 
 MIXED, LEAVING = np.int64(-1), np.int64(-2)
-"""In place of the kind of a job's nodes: they are of several, or some have left service, and nobody joins it."""
+"""Values of ``one_kind``: the nodes of the job are of several kinds; some have left service, so no job may join it."""
 
 SHARED_JOB = np.dtype(
     [
-        # What a walk over the queue reads: 64 bytes.
+        # The fields that a walk over the queue reads: 64 bytes.
         *((name, np.int64) for name in ("submit_ms", "job_id", "width", "estimate_ms")),
         *((name, np.int64) for name in ("job_class", "tested", "cores", "waits")),
-        # What else is known at the submission.
+        # Other fields set at submission.
         *((name, np.int64) for name in ("bound", "cpu_kind", "row")),
         *((name, np.float64) for name in ("cpu", "network", "disk", "memory")),
-        # How it runs.
+        # Fields of a running job.
         *((name, np.int64) for name in ("start_ms", "left", "rate", "since_ms", "end_ms")),
         *((name, np.int64) for name in ("first_cell", "n_partners", "one_kind", "version", "changed", "promised_ms")),
         ("slowdown", np.float64),
-        # What would be if a match were made.
+        # The effects of a match that is being tested.
         *((name, np.int64) for name in ("tried", "trial_end_ms")),
         ("trial_slowdown", np.float64),
     ],
     align=True,
 )
-"""What a site knows of a job.
+"""The record of a job.
 
-``waits`` is 1 in the queue, 0 otherwise; ``left`` of its estimate is work (work.py), as of ``since_ms``; ``end_ms`` is
-its end by estimate; ``changed`` is 1 if its slot stands in the list of those whose rate may have changed, be it for the
-job that had the slot before. ``version`` grows whenever something changes on the nodes of a running job, and no running
-job with a version up to ``tested`` can be joined by a waiting one, whatever the time.
+``waits`` is 1 in the queue, 0 otherwise. ``left`` is the remaining work of its estimate (work.py) at ``since_ms``, and
+``end_ms`` its end by estimate. ``changed`` is 1 if its slot is in the list of changes, perhaps because of an earlier
+job with this slot. ``version`` of a running job grows whenever the jobs on its nodes change. A waiting job cannot join
+a running job whose version is at most ``tested``, at any time.
 """
 
 KIND = np.dtype(
@@ -72,16 +72,19 @@ COUNTERS = np.dtype(
         *((name, np.int64) for name in ("lanes", "threads", "idle")),
         *((name, np.int64) for name in ("n_queue", "n_running", "n_started", "n_changed", "n_affected")),
         *((name, np.int64) for name in ("waiting_width", "version", "open_version", "n_open", "newest_open")),
-        # Of all submissions and starts so far: for aging and prediction.
+        # Statistics of all submissions and starts so far, for aging and prediction.
         *((name, np.int64) for name in ("n_starts", "wait_sum_ms", "n_seen", "n_short_seen")),
         *((name, np.int64) for name in ("first_submit_ms", "last_submit_ms", "short_work", "other_work")),
-        # Of the pass that goes on.
+        # Values of the current pass.
         *((name, np.int64) for name in ("head", "limit_ms", "extra", "packed_running", "n_counted", "n_steps")),
         *((name, np.float64) for name in ("base", "relief_all", "relief_short", "relief_other")),
     ],
     align=True,
 )
-"""The numbers of a site: ``lanes`` cells a node, ``threads`` cells a core, ``idle`` nodes in service."""
+"""The counters of a site, such as ``lanes`` (cells per node), ``threads`` (cells per core) and ``idle`` nodes.
+
+``idle`` counts only nodes in service.
+"""
 
 SEARCHES = np.dtype(
     [
@@ -93,7 +96,7 @@ SEARCHES = np.dtype(
     ],
     align=True,
 )
-"""What the searches for a match came to, summed up (the paper's Table 5)."""
+"""Statistics of the searches for a match, summed over all searches (the paper's Table 5)."""
 
 
 class SharedSite(NamedTuple):
@@ -105,32 +108,33 @@ class SharedSite(NamedTuple):
     searches : numpy.ndarray of SEARCHES, shape (1,)
     jobs : numpy.ndarray of SHARED_JOB, shape (slots,)
     waiting : numpy.ndarray of int64, shape (3, slots)
-        Slots of the waiting jobs of each class, ascending (submit time, job id).
+        Slots of the waiting jobs of each class, by submit time, ties by job id.
     n_waiting : numpy.ndarray of int64, shape (3,)
+        Number of waiting jobs of each class.
     queue : numpy.ndarray of int64, shape (slots,)
-        Slots in the order of the queue, made in each pass; ``GONE`` where a job has started in it.
+        Slots in queue order, made again in each pass; ``GONE`` for a job that the pass has started.
     packed_ms, relief : numpy.ndarray of float64, shape (slots,)
-        For each place of the queue R and the running sum of 1/R (docs/sharing.md, "Profit").
+        R and the running sum of 1/R at each index of the queue (docs/sharing.md, "Profit").
     running : numpy.ndarray of int64, shape (capacity,)
-        Slots, in the order in which they were started.
+        Slots of the running jobs, in the order of their starts.
     started : numpy.ndarray of int64, shape (capacity,)
-        Slots of the jobs that the last pass started, in the order in which they were started.
-    changed : numpy.ndarray of int64, shape (capacity,)
+        Slots of the jobs that the last pass started, in the order of their starts.
+    changed : numpy.ndarray of int64, shape (slots,)
         Slots of the jobs that started, or whose rate may have changed, since `forget_changes`.
     open_hosts : numpy.ndarray of int64, shape (capacity,)
-        Slots of the running jobs that may get one more partner, in the order in which they were started.
+        Slots of the running jobs that may get another partner, in the order of their starts.
     affected, partners : numpy.ndarray of int64, shape (capacity,)
-        Scratch: slots of the jobs that a match concerns, and of those that share nodes with one.
+        Scratch: slots of the jobs affected by a match, and of the jobs that share nodes with a job.
     kinds : numpy.ndarray of KIND, shape (k,)
     node_kind, used, closed, free_ms, marked : numpy.ndarray of int64, shape (nodes,)
-        The kind of each node, its cells in use, and 1 if it is out of service: jobs stay on it, and none joins them.
-        The rest is scratch.
+        The kind of each node, its cells in use, and 1 if it is out of service (jobs on it stay, and no job joins them).
+        ``free_ms`` and ``marked`` are scratch.
     occupant : numpy.ndarray of int64, shape (nodes, lanes)
-        Who holds each cell: a slot, ``EMPTY`` or ``BLOCKED``.
+        The slot of the job in each cell, ``EMPTY`` or ``BLOCKED``.
     next_cell : numpy.ndarray of int64, shape (nodes * lanes,)
-        The next cell of the same job.
+        The next cell of the same job, or ``NO_CELL``.
     step_ms, step_free : numpy.ndarray of int64, shape (steps,)
-        An availability profile (profile.py), for conservative backfilling.
+        An availability profile (profile.py), for reservations and questions.
     """
 
     counters: npt.NDArray[np.void]
@@ -168,9 +172,9 @@ def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int
     counts : sequence of int
         Nodes of each kind.
     slots : int
-        Jobs that may wait or run at one time.
+        Most jobs that may wait or run at one time.
     plans : bool
-        Whether there must be room for the reservations of conservative backfilling.
+        Whether the availability profile needs space for the reservations of all jobs.
     """
     nodes, threads = sum(counts), int(kinds["threads"].max())
     lanes = int(kinds["cores"].max()) * threads
@@ -211,7 +215,7 @@ def empty_site(kinds: npt.NDArray[np.void], counts: Sequence[int], *, slots: int
 
 @kernel
 def job_submitted(state: SharedSite, slot: Int) -> None:
-    """Put the job of a slot, which is filled in, into the queue; count it for the prediction."""
+    """Put the job of a slot, whose row is filled in, into the queue; count it for the prediction."""
     counters = state.counters[0]
     job = state.jobs[slot]
     job.waits = 1
@@ -246,7 +250,7 @@ def _is_younger(a: Record, b: Record) -> bool:
 
 @kernel
 def job_withdrawn(state: SharedSite, slot: Int) -> None:
-    """Take a waiting job out of the queue."""
+    """Remove a waiting job from the queue."""
     state.jobs[slot].waits = 0
     state.counters[0].waiting_width -= state.jobs[slot].width
     drop_gone(state)
@@ -254,7 +258,7 @@ def job_withdrawn(state: SharedSite, slot: Int) -> None:
 
 @kernel
 def drop_gone(state: SharedSite) -> None:
-    """Close the gaps of the jobs that wait no more."""
+    """Remove the jobs that no longer wait from the lists of waiting jobs."""
     for kind in range(CLASSES):
         kept = 0
         for place in range(state.n_waiting[kind]):
@@ -267,14 +271,14 @@ def drop_gone(state: SharedSite) -> None:
 
 @kernel_part
 def average_wait_ms(state: SharedSite) -> Int:
-    """Return the average wait of the jobs started so far, rounded down; 0 if there is none."""
+    """Return the average wait of the jobs started so far in ms, rounded down; 0 if none has started."""
     counters = state.counters[0]
     return counters.wait_sum_ms // counters.n_starts if counters.n_starts > 0 else np.int64(0)
 
 
 @kernel_part
 def level_of(job: Record, now_ms: Int, age_ms: Int) -> Int:
-    """Return the level of a waiting job: its class, less one for each ``age_ms`` waited (0: it does not age)."""
+    """Return the level of a waiting job: its class minus 1 for each ``age_ms`` waited, at least 0 (0 ms: no aging)."""
     level = job.job_class
     if age_ms > 0:
         waited_ms = now_ms - job.submit_ms
@@ -284,7 +288,7 @@ def level_of(job: Record, now_ms: Int, age_ms: Int) -> Int:
 
 @kernel
 def order_queue(state: SharedSite, age_ms: Int, now_ms: Int) -> None:
-    """Make the queue: by level, then submit time, then job id. Within a class it stands so already."""
+    """Fill ``state.queue`` by level, then submit time, then job id, by merging the lists of the three classes."""
     waiting, n_waiting = state.waiting, state.n_waiting
     at_short = at_medium = at_long = np.int64(0)
     short = _head_of(state, SHORT, at_short, age_ms, now_ms)
@@ -309,7 +313,7 @@ def order_queue(state: SharedSite, age_ms: Int, now_ms: Int) -> None:
 
 @kernel_part
 def _head_of(state: SharedSite, kind: Int, at: Int, age_ms: Int, now_ms: Int) -> tuple[Int, Int, Int]:
-    """Return level, submit time and job id of a waiting job of a class; behind the last, of none that comes first."""
+    """Return level, submit time and job id of a waiting job; past the end of its class, values that sort last."""
     if at == state.n_waiting[kind]:
         return np.int64(CLASSES), NEVER_MS, NEVER_MS
     job = state.jobs[state.waiting[kind, at]]
@@ -318,7 +322,7 @@ def _head_of(state: SharedSite, kind: Int, at: Int, age_ms: Int, now_ms: Int) ->
 
 @kernel_part
 def _ranks_before(a: tuple[Int, Int, Int], b: tuple[Int, Int, Int]) -> bool:
-    """Whether the waiting job with this level, submit time and id comes before the other."""
+    """Whether a waiting job with level, submit time and id ``a`` comes before one with ``b``."""
     if a[0] != b[0]:
         return a[0] < b[0]
     return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
@@ -326,7 +330,7 @@ def _ranks_before(a: tuple[Int, Int, Int], b: tuple[Int, Int, Int]) -> bool:
 
 @kernel_part
 def note_change(state: SharedSite, slot: Int) -> None:
-    """Put a job into the list of those whose rate may have changed, once."""
+    """Add a job to the list of changes, unless it is listed already."""
     if state.jobs[slot].changed == 0:
         state.jobs[slot].changed = 1
         state.changed[state.counters[0].n_changed] = slot
@@ -335,7 +339,7 @@ def note_change(state: SharedSite, slot: Int) -> None:
 
 @kernel
 def forget_changes(state: SharedSite) -> None:
-    """Empty the list of changes, which the driver has read."""
+    """Empty the list of changes, after the driver has read it."""
     for i in range(state.counters[0].n_changed):
         state.jobs[state.changed[i]].changed = 0
     state.counters[0].n_changed = 0
@@ -343,7 +347,10 @@ def forget_changes(state: SharedSite) -> None:
 
 @kernel
 def enter_running(state: SharedSite, place: Int, now_ms: Int) -> Int:
-    """Make the waiting job at a place of the queue a running one, at rate 1; it holds no cell yet. Return its slot."""
+    """Turn the waiting job at an index of the queue into a running job at rate 1, still without cells; return its slot.
+
+    The caller assigns its cells.
+    """
     counters = state.counters[0]
     slot = state.queue[place]
     state.queue[place] = GONE
@@ -368,7 +375,7 @@ def enter_running(state: SharedSite, place: Int, now_ms: Int) -> Int:
 
 @kernel
 def leave_running(state: SharedSite, slot: Int) -> None:
-    """Take a job out of the list of running ones."""
+    """Remove a job from the list of running jobs."""
     counters = state.counters[0]
     kept = 0
     for i in range(counters.n_running):
