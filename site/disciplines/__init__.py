@@ -1,1 +1,1 @@
-"""How a site schedules: one entry for each discipline."""
+"""The disciplines by which sites schedule, with one entry for each."""

@@ -1,4 +1,4 @@
-"""The base of disciplines that keep their jobs in arrays, a slot each, and decide with kernels."""
+"""The base classes of disciplines that keep their jobs in arrays, one slot per job, and decide with kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A = TypeVar("A", bound=NamedTuple)
 
 
 class ArrayDiscipline(Discipline, Generic[A]):
-    """Jobs in arrays, and a slot for each job.
+    """A discipline with its jobs in arrays, one slot per job.
 
     Its `CoreState` has the fields ``slots`` and ``arrays``.
     """
@@ -41,7 +41,7 @@ class ArrayDiscipline(Discipline, Generic[A]):
         return twin
 
     def _entered(self, job: Job) -> int:
-        """Give a job a slot, and return it."""
+        """Give a job a slot, and return the slot; the arrays grow if all slots are taken."""
         if self._slots.is_full:
             self._grow()
         return self._slots.enter(job)
@@ -64,12 +64,12 @@ class ArrayDiscipline(Discipline, Generic[A]):
         self._state = restored_arrays(self._empty_for(state), state.arrays)
 
     def _empty_for(self, state: Any) -> A:
-        """Return the arrays of an idle site with space for all that a state has."""
+        """Return the arrays of an idle site with the sizes of a state; its slots have been restored already."""
         return self._empty(self._slots.count)
 
 
 class PacedDiscipline(ArrayDiscipline[A]):
-    """An array discipline whose jobs may work at other rates than 1; its state also has the field ``rates``."""
+    """An array discipline whose jobs may run at other rates than 1; its state also has the field ``rates``."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(nodes)

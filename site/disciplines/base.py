@@ -1,4 +1,4 @@
-"""The base class of all disciplines, what a discipline declares about itself, and what one of its passes decides."""
+"""The base class of all disciplines, the traits that a discipline declares, and the decisions of a pass."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MOST_PASSES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a discipline can do.
+    """The capabilities of a discipline.
 
-    Declared once, in the `Entry` of the discipline. The core, scenarios, the gateway and the docs read traits, and ask
-    nothing else about a discipline. `gridweave.testing.check_discipline` compares them with its behaviour.
+    Traits are declared once, in the `Entry` of the discipline. The core, scenarios, the gateway and the docs read only
+    the traits of a discipline. `gridweave.testing.check_discipline` compares them with its behaviour.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Traits:
     shares_nodes : bool
         Several jobs may have the same node.
     fractions : bool
-        Jobs have parts of nodes, and several tasks of one job may be on a node. A `StartJob` or `MoveJob` then names a
+        Jobs get parts of nodes, and several tasks of a job may be on a node. A `StartJob` or `MoveJob` then lists a
         node once for each task on it.
     slices_time : bool
         A running job may pause while other jobs have its nodes.
@@ -110,7 +110,7 @@ class Traits:
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
-    """A job that starts now, with its nodes; None: the free nodes with the lowest numbers."""
+    """A job that starts now, with its nodes; None stands for the free nodes with the lowest numbers."""
 
     job: Job
     nodes: NodeIntervals | None = None
@@ -122,12 +122,12 @@ class Eviction(NamedTuple):
 
     job_id: int
     keeps_work: bool
-    by: int  # the job that gets its nodes
-    reason: str  # in one line
+    by: int  # id of the job that gets its nodes
+    reason: str  # one line
 
 
 class Move(NamedTuple):
-    """A running job that goes to other nodes; a paused job may have none."""
+    """A running job that moves to other nodes; a paused job may move to none."""
 
     job_id: int
     nodes: NodeIntervals
@@ -135,14 +135,14 @@ class Move(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """A running job that works at another rate from now on, in parts of `RATE_ONE`; 0 pauses it."""
+    """The new rate of a running job, in units of 1 / `RATE_ONE`; 0 pauses it."""
 
     job_id: int
     rate: int
 
 
 class Decisions(msgspec.Struct, frozen=True, gc=False):
-    """What one pass decides.
+    """The decisions of one pass.
 
     Attributes
     ----------
@@ -151,9 +151,9 @@ class Decisions(msgspec.Struct, frozen=True, gc=False):
     evictions : sequence of Eviction
         Carried out before the starts. An evicted job may be among the starts again.
     moves : sequence of Move
-        By job id.
+        Sorted by job id.
     rates : sequence of Rate
-        By job id. A job starts at `RATE_ONE`, so a start at another rate is here too.
+        Sorted by job id. A job starts at `RATE_ONE`, so a job that starts at another rate is listed too.
     """
 
     starts: Sequence[Start] = ()
@@ -166,11 +166,11 @@ class Decisions(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING = Decisions()
-"""What a pass returns that changes nothing."""
+"""The decisions of a pass that changes nothing."""
 
 
 class SharedOffer(NamedTuple):
-    """How a job could start now on nodes of running jobs: its slowdown, and the running jobs beside it if known."""
+    """An offer to start a job now on nodes of running jobs: its slowdown, and the ids of these jobs if known."""
 
     slowdown: float
     beside: tuple[int, ...] = ()
@@ -183,9 +183,9 @@ class ExpectedRun(NamedTuple):
     ----------
     start_ms, nodes, length_ms : int
     ahead : int, optional
-        Jobs before it in the queue; None: all that wait.
+        Number of jobs before it in the queue; None: all waiting jobs.
     evicts : bool
-        Whether it would start now because running jobs are evicted or paused for it.
+        Whether running jobs would be evicted or paused for it so that it can start now.
     """
 
     start_ms: int
@@ -196,7 +196,7 @@ class ExpectedRun(NamedTuple):
 
 
 def run_from(start_ms: int | None, now_ms: int, job: Job) -> ExpectedRun | None:
-    """Return how a rigid job would run at full speed from its earliest start; None if it has no start."""
+    """Return the run of a rigid job at full speed from its earliest start; None if it can never start."""
     return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms)
 
 
@@ -204,11 +204,11 @@ class Discipline(ABC):
     """Decides which job of a site starts next.
 
     Time never goes backwards. At one instant the calls come in this order: ``ended`` and ``withdraw``, then ``submit``
-    and ``reserve``, then one ``run_pass``. Only the abstract methods have to be written; all others have a default,
-    and `Traits` says which of them a discipline overrides. Questions, such as ``explain`` and ``expected_run``, may use
-    space in the discipline but never change what it decides; a live site asks them of a copy.
+    and ``reserve``, then one ``run_pass``. A discipline must implement the abstract methods; all others have a
+    default, and `Traits` tells which of these it overrides. Queries, such as ``explain`` and ``expected_run``, may use
+    scratch space of the discipline but never change its decisions; a live site runs them on a copy.
 
-    Decisions must be pure: no clock, no I/O, no randomness but from a seeded generator.
+    Decisions must be pure: no clock, no I/O, and randomness only from a seeded generator.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class Discipline(ABC):
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
 
-    # What every discipline has to say.
+    # Required methods.
 
     @abstractmethod
     def submit(self, now_ms: int, job: Job) -> None:
@@ -243,7 +243,7 @@ class Discipline(ABC):
 
     @abstractmethod
     def run_pass(self, now_ms: int) -> Decisions:
-        """Decide what starts, and what else changes, now. A second pass at the same instant changes nothing."""
+        """Decide which jobs start now, and what else changes. A second pass at the same instant changes nothing."""
 
     @abstractmethod
     def running(self) -> Iterator[Running]:
@@ -255,17 +255,17 @@ class Discipline(ABC):
 
     @abstractmethod
     def copy(self) -> Self:
-        """Return a copy in the same state; what is done to one never changes the other."""
+        """Return a copy in the same state; changes to one never affect the other."""
 
     @abstractmethod
     def state(self) -> Any:
-        """Return all that is known as plain typed data; it is encoded before the discipline changes again."""
+        """Return the state as plain typed data; the caller encodes it before the discipline changes again."""
 
     @abstractmethod
     def restore(self, state: Any) -> None:
-        """Continue from the state of another discipline with the same settings; this one is fresh."""
+        """Continue from the state of another discipline with the same settings; this one has had no calls yet."""
 
-    # What may be left as it is.
+    # Methods with a default.
 
     def why_never(self, job: Job) -> str | None:
         """Return why a job could never start here, or None."""
@@ -279,17 +279,17 @@ class Discipline(ABC):
         return self.nodes - sum(run.job.width for run in self.running())
 
     def next_wakeup_ms(self) -> int | None:
-        """Return the next instant at which a pass is due though nothing happens; None: none is."""
+        """Return the next instant at which a pass is due even without an event; None if no pass is due."""
         return None
 
     def next_end_ms(self) -> int | None:
-        """Return the first end by estimate of a running job."""
+        """Return the earliest end by estimate of a running job; None if no job runs."""
         return next((run.end_by_estimate_ms for run in self.running()), None)
 
     def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return how a job would run if it were submitted now and nothing else came; None if it never would.
+        """Return how a job would run if it were submitted now and no other job came later; None if it never would.
 
-        The default submits it to a copy, and runs the copy until the job starts: every job ends by its estimate.
+        The default submits it to a copy and runs the copy until the job starts; each running job ends by its estimate.
         """
         if self.why_never(job) is not None:
             return None
@@ -309,36 +309,36 @@ class Discipline(ABC):
         return None
 
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job behind all that wait would start if it were submitted now; None: never."""
+        """Return when a job behind all waiting jobs would start if it were submitted now; None: never."""
         run = self.expected_run(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
         return None if run is None else run.start_ms
 
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could have at once if it were submitted now.
+        """Return the width of the widest job of this length that would start at once if it were submitted now.
 
-        The default takes it that a job starts now if a wider one does.
+        The default assumes that a job would start now if a wider one would.
         """
         widths = range(1, self.free + 1)
         return bisect_left(widths, 1, key=lambda width: self.earliest_start_ms(now_ms, width, length_ms) != now_ms)
 
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
-        """Return when how many nodes have nothing to run, by instant; waiting jobs do not count.
+        """Return (instant, nodes) pairs: how many nodes become free when, by estimates and without waiting jobs.
 
         Parameters
         ----------
         free : int
-            Nodes that are free at the site.
+            Number of free nodes of the site.
         """
         ready, left = Counter({now_ms: free}), self.nodes - free
         for run in self.running():
-            # The widths of jobs that share nodes add up to more than `left`, so the last of them do not count.
+            # The widths of jobs that share nodes may add up to more than `left`; stop counting there.
             nodes = min(run.job.width, left)
             ready[max(run.end_by_estimate_ms, now_ms + 1)] += nodes
             left -= nodes
         return sorted((instant, nodes) for instant, nodes in ready.items() if nodes)
 
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start and why not earlier; the site adds its nodes."""
+        """Return when a waiting job will start, and why not earlier; the site adds the nodes."""
         ahead, job, start_ms = next(
             (place, job, start_ms) for place, (job, start_ms) in enumerate(self.waiting()) if job.job_id == job_id
         )
@@ -346,7 +346,7 @@ class Discipline(ABC):
         return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
 
     def rule_in_force(self) -> str:
-        """Return by which rule a start that was reported may still move, in half a sentence; empty if it may not."""
+        """Return the rule by which a reported start may still move, as half a sentence; empty if it cannot move."""
         return ""
 
     def check_invariants(self) -> None:  # noqa: B027
@@ -361,84 +361,84 @@ class Discipline(ABC):
     # Traits.reserves
 
     def reserve(self, now_ms: int, reservation_id: int, start_ms: int, length_ms: int, width: int) -> int | None:
-        """Reserve nodes; return the earliest start that is possible, which is `start_ms` if they are now reserved.
+        """Return the earliest possible start of a reservation; make the reservation only if that is `start_ms`.
 
-        None if there are no reservations here, or these nodes never fit.
+        Return None if the discipline has no reservations, or the site never has enough nodes.
         """
         return None
 
     def unreserve(self, now_ms: int, reservation_id: int) -> None:  # noqa: B027
-        """Give back a reservation, or what is left of it."""
+        """Cancel a reservation, or the rest of it."""
 
     # Traits.counts_work, pauses, forms
 
     def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
-        """Return the speed of a running job as a part of full speed, and its work so far, in ms at full speed."""
+        """Return the speed of a running job as a fraction of full speed, and its work so far, in ms at full speed."""
         raise NotImplementedError(f"{type(self).__name__} counts no work")
 
     def is_paused(self, job_id: int) -> bool:
-        """Whether a running job pauses on its nodes because another job has them."""
+        """Whether a started job is paused on its nodes because another job has them."""
         return False
 
     def pause_reason(self, now_ms: int, job_id: int) -> str:
-        """Return for which job a paused one pauses, since when, and until when; empty if it does not pause."""
+        """Return for which job a job is paused, since when, and until when; empty if it is not paused."""
         return ""
 
     def form_of(self, job_id: int) -> JobForm | None:
-        """Return the form in which a running job runs; None if the job has no forms of its own."""
+        """Return the form of a running job; None if the job has no forms of its own."""
         return None
 
     def rate_of(self, job_id: int) -> int:
-        """Return the rate of a running job on its nodes, unless it is paused."""
+        """Return the rate of a running job on its nodes; for a paused job, its rate when it works."""
         return RATE_ONE
 
     # Traits.learns
 
     def learn(self, now_ms: int, job_id: int) -> None:  # noqa: B027
-        """Learn from a running job that has come to a good end; ``ended`` follows."""
+        """Learn from a running job that has succeeded; ``ended`` follows."""
 
     def known_times(self) -> tuple[KnownTimes, ...]:
         """Return the run times learned so far."""
         return ()
 
     def edit_times(self, changes: Sequence[KnownTimes]) -> None:  # noqa: B027
-        """Replace learned run times of the same kind; those of 0 runs are forgotten."""
+        """Replace learned run times of the same class, user and resource; forget those with 0 runs."""
 
     # Traits.elastic
 
     @property
     def in_use(self) -> int:
-        """Nodes that a job has or is about to start on, as the bits of a number; for disciplines that choose nodes."""
+        """Nodes of running or starting jobs, as the bits of a number; for disciplines that choose nodes."""
         raise NotImplementedError(f"{type(self).__name__} does not choose nodes that come and go")
 
     def serve(self, now_ms: int, nodes: int) -> None:
-        """Use these nodes, the bits of a number, and no others; for disciplines that choose nodes.
+        """Use only these nodes, the bits of a number; for disciplines that choose nodes.
 
-        No job starts on other nodes; those that are there stay until they end.
+        No job starts on other nodes; jobs that run there stay until they end.
         """
         raise NotImplementedError(f"{type(self).__name__} does not choose nodes that come and go")
 
     def resize(self, by: int) -> None:
-        """Have this many more free nodes, or fewer if negative; for disciplines that only count nodes."""
+        """Add this many free nodes, or remove some if negative; for disciplines that only count nodes."""
         raise NotImplementedError(f"{type(self).__name__} does not count nodes that come and go")
 
     def protect(self, job_id: int) -> None:  # noqa: B027
         """Never evict a running job from now on: some of its nodes are about to leave."""
 
-    # What simulations report.
+    # Results of simulations.
 
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
         """Return the figures of a job that ends now, before ``ended``: one for each of `Traits.columns`."""
         return ()
 
     def totals(self) -> Mapping[str, float]:
-        """Return what has been counted so far, by name, for `Entry.metrics`."""
+        """Return the totals so far by name, for `Entry.metrics`."""
         return {}
 
     def switches_after(self, count: int) -> Sequence[tuple[int, int]]:
         """Return the switches of policy after the first `count`, as (instant, number of the policy).
 
-        A simulation of a discipline with `Traits.columns` asks after every step; old switches may be forgotten.
+        A simulation of a discipline with `Traits.columns` calls this after every step; older switches may be dropped.
         """
         return ()
 
@@ -448,12 +448,12 @@ class Discipline(ABC):
         columns: Mapping[str, npt.NDArray[np.float64]],
         has_started: npt.NDArray[np.bool_],
     ) -> object:
-        """Return what a simulation gives users as ``result.own``, once it is over.
+        """Return the value of ``result.own`` for users, at the end of a simulation.
 
         Parameters
         ----------
         switches : sequence of (int, int)
-            All of the run.
+            All switches of the run, as from `switches_after`.
         columns : mapping from str to numpy.ndarray of float64, shape (n,)
             The figures of each job of the workload, by `Traits.columns`.
         has_started : numpy.ndarray of bool, shape (n,)

@@ -1,7 +1,7 @@
-"""How a discipline whose decisions are kernels is played by the compiled loop of simulations.
+"""The interface between the compiled loop of simulations and disciplines that decide with kernels.
 
-The loop (`gridweave.scenarios.batch.kernels.loop`) knows no discipline. An entry of the dictionary may bring a
-`Compiled`; that makes of a workload a site that is ready to be played: its state, and the rules by which it goes on.
+The loop (`gridweave.scenarios.batch.kernels.loop`) knows no discipline. An entry of the dictionary may have a
+`Compiled`, which turns a workload into a site that is ready to be simulated: its state and its rules.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ Ints = npt.NDArray[np.int64]
 
 
 class Jobs(Protocol):
-    """A workload, as a discipline sees it: jobs in the order of submission; arrays of shape (n,), times in ms."""
+    """The workload for a discipline: jobs in the order of submission, in arrays of shape (n,), with times in ms."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Name of the workload in errors."""
 
     @property
     def job_id(self) -> Ints:
-        """Their ids."""
+        """Id of each job."""
 
     @property
     def submit_ms(self) -> Ints:
-        """When each is submitted."""
+        """Submit time of each job."""
 
     @property
     def width(self) -> Ints:
-        """How many nodes each needs."""
+        """Number of nodes that each job needs."""
 
     @property
     def estimate_ms(self) -> Ints:
-        """How long each may run."""
+        """Longest run time of each job at full speed."""
 
     @property
     def columns(self) -> Mapping[str, npt.NDArray[Any]]:
-        """What else is known of each, by name."""
+        """Other columns of the jobs, by name."""
 
     def __len__(self) -> int:
-        """Return how many jobs there are."""
+        """Return the number of jobs."""
 
 
 class OwnFigures(NamedTuple):
-    """What a discipline tells of a run besides when jobs ran.
+    """Results of a discipline in addition to the start and end of each job.
 
     Attributes
     ----------
-    columns : mapping from str to numpy.ndarray, shape (played jobs,)
-        Of each job that was played, under the names `Entry.columns`.
+    columns : mapping from str to numpy.ndarray, shape (simulated jobs,)
+        Figures of each simulated job, by `Traits.columns`.
     totals : mapping from str to float
-        What it has counted, for `Entry.metrics`.
+        Totals of the run, for `Entry.metrics`.
     own : object, optional
-        What users find as ``result.own``.
+        The value of ``result.own`` for users.
     """
 
     columns: Mapping[str, npt.NDArray[Any]] = {}
@@ -75,26 +75,26 @@ class CompiledSite:
     Attributes
     ----------
     rows : numpy.ndarray of int64
-        Which jobs of the workload are played: those that are not refused, in the order of submission.
+        Rows of the simulated jobs in the workload: all that are not refused, in the order of submission.
     refused : mapping from int to str
-        Why the others can never start, by their ids.
+        Why each of the other jobs can never start, by job id.
     state : named tuple of arrays
-        As the rules have it; its table ``jobs`` has a row for each job that is played.
+        State on which the rules work; its table ``jobs`` has a row for each simulated job.
     rules : SiteRules or RateRules
-        With kernels as methods.
+        Rules with kernels as methods.
     is_paced : bool
-        Whether they are `RateRules`, under which rates change.
+        Whether the rules are `RateRules`, under which the rates of jobs change.
     room : int
-        How many jobs may run at once.
+        Most jobs that may run at once.
     figures : callable
-        Returns the `OwnFigures` of what has been played.
+        Returns the `OwnFigures` of the simulation so far.
     keys_at : callable, optional
-        Takes an instant; returns what each job that is played would be sorted by if it were submitted then. Nodes may
-        fail at a site that has it.
+        Takes an instant; returns the sort key of each simulated job if it were submitted then. Nodes of a site may fail
+        only if this is set.
     evictions : Evictions, optional
-        What passes evict, if they may; jobs run at full speed then.
+        Filled by each pass with the jobs that it evicts; None if the discipline evicts none. Not with `is_paced`.
     options : mapping from str, optional
-        What the result is to say of the policy, as plain values; the policy itself if left out.
+        Description of the policy for the result, as plain values; None: the policy itself.
     """
 
     rows: Ints
@@ -111,21 +111,21 @@ class CompiledSite:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What the compiled loop has to know of a discipline.
+    """The description of a discipline for the compiled loop.
 
     Attributes
     ----------
     site : callable
-        Takes the nodes, the policy, the `Jobs`, and a function that returns the local time of instant zero from Monday
-        00:00 in ms, to be called if that is needed; and by name what of ``inputs`` was given. Returns a `CompiledSite`.
+        Takes the nodes, the policy, the `Jobs`, a function that returns the `WeekClock` of the site (called only if the
+        policy needs the local time), and by name those of ``inputs`` that were given. Returns a `CompiledSite`.
     plays : callable
-        Whether the loop can play a policy; it plays all if left out. A core is stepped for others.
+        Takes a policy; returns whether the loop can simulate it. A core is stepped for other policies. Default: all.
     nodes_may_fail : bool
         Whether sites have ``keys_at``.
     inputs : tuple of str
-        Which arguments of `gridweave.simulate` are for this discipline.
+        Names of the arguments of `gridweave.simulate` that are for this discipline.
     piece : int
-        Jobs that are played before progress is reported: about a tenth of a second.
+        Jobs that are simulated between reports of progress: about a tenth of a second.
     """
 
     site: Callable[..., CompiledSite]
@@ -136,30 +136,30 @@ class Compiled:
 
 
 def rows_without(jobs: Jobs, refused: Iterable[int]) -> Ints:
-    """Return the rows of the jobs whose ids are not among these."""
+    """Return the rows of the jobs that are not refused."""
     return np.flatnonzero(~np.isin(jobs.job_id, list(refused)))
 
 
 def enter_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints) -> None:
-    """Enter what every table of jobs has of these jobs, one slot each, in the order of submission."""
+    """Fill the fields that all tables of jobs have, one slot per job, in the order of submission."""
     for name in ("submit_ms", "job_id", "width", "estimate_ms"):
         table[name] = getattr(jobs, name)[rows]
 
 
 def fill_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints, order: str, *, aging_ms: float = np.inf) -> None:
-    """Enter jobs into a table of `gridweave.site.kernels.state.JOB`, one slot each, in the order of submission.
+    """Fill a table of `gridweave.site.kernels.state.JOB`, one slot per job, in the order of submission.
 
     Parameters
     ----------
     table : numpy.ndarray of JOB, shape (rows,)
-        Filled in, but for the limits.
+        Filled in, except for the limits.
     jobs : Jobs
     rows : numpy.ndarray of int64
-        The jobs to enter.
+        Rows of the jobs to fill in.
     order : str
-        Of the queue.
+        Order of the queue.
     aging_ms : float
-        For the order ``priority``.
+        Aging of the order ``priority``.
     """
     enter_jobs(table, jobs, rows)
     table["key"] = keys_of(jobs, rows, order, table["submit_ms"], aging_ms=aging_ms)
@@ -168,7 +168,7 @@ def fill_jobs(table: npt.NDArray[np.void], jobs: Jobs, rows: Ints, order: str, *
 def keys_of(
     jobs: Jobs, rows: Ints, order: str, submit_ms: npt.ArrayLike, *, aging_ms: float = np.inf
 ) -> npt.NDArray[np.float64]:
-    """Return by what jobs stand in a queue if they are submitted at these instants; shape (rows,)."""
+    """Return the sort keys of jobs in a queue if they are submitted at these instants; shape (rows,)."""
     columns = jobs.columns
     return order_keys(
         order,

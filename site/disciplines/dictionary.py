@@ -14,13 +14,13 @@ from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.entry import Entry, Policy
 
 GROUP = "gridweave.disciplines"
-"""The group of entry points; each is named after its discipline, and refers to its `Entry`."""
+"""The group of entry points; each has the name of its discipline and refers to the `Entry`."""
 
 
 class Entries(MutableMapping[str, Entry]):
-    """Entries by name; each is imported when it is first used, as a simulation of one discipline needs no other.
+    """Entries by name. An entry is imported on first use, so a simulation of one discipline imports no other.
 
-    Other packages are looked for when all names are asked for, or one that is not gridweave's own.
+    The entry points of other packages are read only for a list of all names, or for a name that gridweave lacks.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Entries(MutableMapping[str, Entry]):
 
     @property
     def _found(self) -> dict[str, Entry | str]:
-        """What is known of all packages."""
+        """The entries of all packages, or where to import them from, by name."""
         if self._all is None:
             self._all = {**all_entry_points(GROUP), **(self._own or {})}
         return self._all
@@ -66,7 +66,7 @@ class Entries(MutableMapping[str, Entry]):
 
 
 def _loaded(name: str, place: str) -> Entry:
-    """Return the entry at a place, which is ``module:attribute``; InputError if there is none of that name."""
+    """Import the entry at a place, ``module:attribute``; raise InputError if there is no entry with that name."""
     module, _, attribute = place.partition(":")
     try:
         entry = getattr(import_module(module), attribute, None)
@@ -78,19 +78,19 @@ def _loaded(name: str, place: str) -> Entry:
 
 
 DISCIPLINES = Entries()
-"""Name to entry."""
+"""The entries of all disciplines, by name."""
 
 _OF_MANY = ("order", "backfill")
-"""Options that are no discipline's own."""
+"""Options that several disciplines share."""
 
 
 def entry_named(name: str) -> Entry:
-    """Return a discipline.
+    """Return the entry of a discipline.
 
     Raises
     ------
     OptionError
-        If there is none of that name.
+        If there is no discipline of that name.
     """
     entry = DISCIPLINES.get(name)
     if entry is None:
@@ -99,29 +99,29 @@ def entry_named(name: str) -> Entry:
 
 
 def entry_of(policy: Policy) -> Entry:
-    """Return the discipline of a policy."""
+    """Return the entry of a policy's discipline."""
     return entry_named(policy.discipline)
 
 
 def deciding(policy: Policy) -> tuple[Policy, Traits]:
-    """Return the policy by which jobs get their nodes, and its traits: at a site with pilots, the policy in these."""
+    """Return the policy by which jobs get nodes, and its traits; at a site with pilots, the policy inside these."""
     lender = entry_of(policy).lender
     inside = policy if lender is None else lender.policy_inside(policy)
     return inside, traits_of(inside)
 
 
 def traits_of(policy: Policy) -> Traits:
-    """Return what the discipline of a policy can do under it."""
+    """Return the traits of a policy's discipline under that policy."""
     return entry_of(policy).traits_of(policy)
 
 
 def policy_named(name: str) -> Any:
-    """Return a policy that has a name of its own.
+    """Return a predefined policy by its name, one of `Entry.variants`.
 
     Raises
     ------
     InputError
-        If there is none of that name.
+        If there is no policy of that name.
     """
     known = {key: policy for entry in DISCIPLINES.values() for key, policy in entry.variants.items()}
     if name not in known:
@@ -130,11 +130,11 @@ def policy_named(name: str) -> Any:
 
 
 def read_policy(name: str, nodes: int, given: Mapping[str, object], usual: Mapping[str, object]) -> Policy:
-    """Return how a site schedules.
+    """Return the policy of a site from its options.
 
-    Of the options in `given`, None is one that was not given; those in `usual` hold where nothing else was said, as far
-    as the discipline knows them. OptionError if the discipline or a value is not known, or an option is none of the
-    discipline.
+    An option in `given` that is None was not given. The options in `usual` are defaults; a discipline ignores those
+    that it does not know. Raise OptionError if the discipline or a value is unknown, or an option in `given` is not for
+    this discipline.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the rest of gridweave knows about a discipline: its policy, its traits, and how its options are read."""
+"""The entry of a discipline for the rest of gridweave: its policy, its traits, and how to read its options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Options = Mapping[str, Any]
 
 
 class Policy(Protocol):
-    """How a site schedules: a frozen struct of the discipline."""
+    """The settings by which a site schedules: a frozen struct of the discipline."""
 
     @property
     def discipline(self) -> str:
@@ -29,19 +29,19 @@ class Policy(Protocol):
 
     @property
     def label(self) -> str:
-        """Its name in tables and plots; two policies that schedule differently have different labels."""
+        """Name of the policy in tables and plots; policies that schedule differently should have different labels."""
 
 
 @runtime_checkable
 class TakesKinds(Protocol):
-    """A policy for nodes that are not all alike, as `gridweave.simulate` asks it."""
+    """A policy that `gridweave.simulate` can apply to nodes of several kinds."""
 
     def on(self, nodes: Any) -> tuple[int | None, Policy]:
-        """Return how many nodes there are, and the policy for them; ``nodes`` may be kinds of nodes, or None."""
+        """Return the number of nodes, and the policy for them; ``nodes`` may be a number, kinds of nodes, or None."""
 
 
 class Played(NamedTuple):
-    """The simulation of one site, for the metrics of its discipline.
+    """The result of a simulation of one site, for the metrics of its discipline.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Played(NamedTuple):
     submit_ms, start_ms, end_ms, width, run_ms : numpy.ndarray of int64, shape (m,)
         All jobs that ran, at least one, in the order of submission; ``run_ms`` is the run time alone at full rate.
     columns : mapping from str to numpy.ndarray, shape (m,)
-        The figures of each, by `Traits.columns`.
+        The figures of each of these jobs, by `Traits.columns`.
     totals : mapping from str to float
         `Discipline.totals` at the end.
     """
@@ -66,13 +66,13 @@ class Played(NamedTuple):
 
 
 def until_limit(_policy: Policy, estimate_ms: int) -> int:
-    """Return the estimate: a job that runs at full speed has its nodes until its limit."""
+    """Return the estimate, because a job that runs at full speed has its nodes at most until its limit."""
     return estimate_ms
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lender:
-    """Where the nodes of a site come from if they are not its own: a batch system lends them.
+    """The interface for sites whose nodes are lent by a batch system.
 
     Attributes
     ----------
@@ -80,11 +80,11 @@ class Lender:
         Takes the nodes, the policy and the `WeekClock` of a site; returns its
         `gridweave.site.nodes.source.NodeSource`.
     policy_inside : callable
-        Takes the policy of the site; returns the policy by which jobs get the nodes that are there.
+        Takes the policy of the site; returns the policy by which jobs get the lent nodes.
     discipline_inside : callable
         Takes the table of the site, or None; returns the name of the discipline whose options the site may have too.
     is_in_control : callable
-        Takes the table of the site, or None; returns whether the site decides what starts when, so that a grid may
+        Takes the table of the site, or None; returns whether the site decides when jobs start, so that a grid may
         have full control.
     """
 
@@ -95,7 +95,7 @@ class Lender:
 
 
 NO_TRAITS = Traits()
-"""A discipline that declares nothing: it counts nodes, and a job runs alone at full speed until it ends."""
+"""The traits of a discipline that only counts nodes, and whose jobs run alone at full speed until they end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,37 +105,37 @@ class Entry:
     Attributes
     ----------
     name : str
-        Its name in policies, scenario files and commands.
+        Name of the discipline in policies, scenario files and commands.
     about : str
-        What it does, in one line.
+        One line about the discipline.
     make : callable
         Takes the nodes, the policy, and the `WeekClock` of the site; returns the `Discipline`.
     read : callable
-        Takes the nodes, the options given for the site, and the options that hold otherwise; returns the `Policy`.
-        It refuses given options that it does not know (`refuse_unknown`), and ignores others that it does not know.
+        Takes the nodes, the options given for the site, and default options; returns the `Policy`. It refuses given
+        options that it does not know (`refuse_unknown`), and ignores unknown defaults.
     traits : Traits
-        What it can do.
+        Capabilities of the discipline.
     traits_by : callable, optional
-        Takes a policy; returns the traits under that policy, where they depend on it.
+        Takes a policy; returns the traits under that policy. Set if they depend on the policy.
     stay_ms : callable
         Takes a policy and an estimate in ms; returns how long such a job usually has its nodes, in ms: until its limit
         if jobs run at full speed. Used if the discipline is `Traits.elastic`.
     table : type of msgspec.Struct, optional
-        Its own options: the table ``table_key`` of a site in a scenario or GRID.toml, and ``--option`` of the command.
-        ``read`` gets it under the name ``table_key``.
+        Options of the discipline: the table ``table_key`` of a site in a scenario or GRID.toml, and ``--option`` of the
+        command. ``read`` gets it under the name ``table_key``.
     compiled : Compiled, optional
-        How simulations run it in the compiled loop, if its decisions are kernels; otherwise they step it.
+        Description for the compiled loop, if the decisions are kernels; None: simulations step the discipline.
     lender : Lender, optional
         Set if the nodes belong to a batch system; such a site can only be live.
     variants : mapping from str to policy
         Policies that `gridweave.simulate` takes by name.
     metrics : callable, optional
-        Takes what was `Played`; returns its own metrics by name, with units, for tables, ``summary.json`` and
+        Takes a `Played`; returns the metrics of the discipline by name, with units, for tables, ``summary.json`` and
         ``result.own_metrics``.
     labels : callable, optional
-        Takes a policy; returns, for each column whose numbers stand for names, the names of 0, 1, ...
+        Takes a policy; returns, for each column whose numbers represent names, the names of 0, 1, ...
     remarks : callable, optional
-        Takes a policy and the width of the widest job; returns what a user should know about the two, a line each.
+        Takes a policy and the width of the widest job; returns remarks for the user about the two, a line each.
     """
 
     name: str
@@ -155,12 +155,12 @@ class Entry:
     remarks: Callable[[Any, int], Sequence[str]] | None = None
 
     def traits_of(self, policy: Any) -> Traits:
-        """Return what the discipline can do under a policy."""
+        """Return the traits of the discipline under a policy."""
         return self.traits if self.traits_by is None else self.traits_by(policy)
 
 
 def one_of(names: Sequence[str], description: str) -> msgspec.Meta:
-    """Return what the schema of scenarios says about an option that takes one of some names."""
+    """Return the schema metadata of an option that takes one of these names."""
     return msgspec.Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
@@ -175,12 +175,12 @@ def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:
     Parameters
     ----------
     why : str
-        What the error says about such an option, after its value.
+        Rest of the error message, after the value of the option.
 
     Raises
     ------
     OptionError
-        For the first of them.
+        For the first given option that is not in `known`.
     """
     for name, value in given.items():
         if value is not None and name not in known:

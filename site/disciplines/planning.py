@@ -1,6 +1,6 @@
-"""The planning site: every job that waits has a planned start (docs/disciplines.md, "Planning").
+"""The planning site: every waiting job has a planned start (docs/disciplines.md, "Planning").
 
-It is stepped as a queue is (queue.py), with kernels of its own (`gridweave.site.kernels.planning`).
+It is stepped like a queue (queue.py), with its own kernels (`gridweave.site.kernels.planning`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The queue, stepped event by event: the arrays of a site, which kernels decide on (docs/disciplines.md, "Queue").
+"""The queue, stepped event by event: jobs in arrays, on which kernels decide (docs/disciplines.md, "Queue").
 
-A planning site is stepped the same way, with other kernels (planning.py).
+A planning site is stepped in the same way, with other kernels (planning.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NEVER = int(NEVER_MS)
 
 
 class SiteQueueState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 1"):
-    """The jobs of a site in arrays; ``plan`` is empty where none is made."""
+    """The jobs of a site in arrays; ``plan`` is empty if the policy makes no plan."""
 
     slots: SlotsState
     arrays: Arrays
@@ -63,7 +63,7 @@ class SiteQueueState(CoreState, frozen=True, kw_only=True, tag="ArrayDiscipline 
 
 
 class SiteQueue(ArrayDiscipline[SiteState]):
-    """A queue or a plan of jobs in arrays, and the kernels that decide on them."""
+    """Runs a queue or a planning site; keeps the jobs in arrays, on which kernels decide."""
 
     state_type: Any = SiteQueueState
 
@@ -76,7 +76,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._rules = self._made_rules()
         self._scratch: Plan | None = None
         self._end_ms: dict[int, int] = {}
-        # What the last pass has seen; ends in between are taken out as they come.
+        # The first end and the next planned start after the last pass; `ended` keeps the first end up to date.
         self._first_end_ms = self._next_start_ms = _NEVER
         self._whys: dict[tuple[int, int], str | None] = {}
         self._order = ORDERS[policy.order]
@@ -100,17 +100,17 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return empty_state(self.nodes, slots=slots)
 
     def _name_numbers(self) -> None:
-        """Look up once the columns that every step reads: finding a field of a record takes longer than reading it."""
+        """Store the columns that every step reads: looking up a field of a record takes longer than reading it."""
         self._running_end_ms, self._job_ids = self._state.running["end_ms"], self._state.jobs["job_id"]
 
     def _empty_plan(self) -> Plan | None:
-        """Return an empty plan for all that the arrays have room for; None if the policy makes none."""
+        """Return an empty plan with space for all jobs of the arrays; None if the policy makes no plan."""
         if not self._policy.makes_plan:
             return None
         return empty_plan(self._state, self._policy.profile_totals(self.nodes), reservations=FIRST_SLOTS)
 
     def _made_rules(self) -> SiteRules:
-        """Return what the kernels of this discipline work with, of the size that the arrays now have."""
+        """Return the rules for the kernels, with the current plan and limits."""
         return self._policy.rules(self._plan, self._limits)
 
     @override
@@ -181,7 +181,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         counters["stale"], counters["n_blocks"] = REPLAN, 0
 
     def _enter(self, reservation_id: int, start_ms: int, end_ms: int, width: int) -> None:
-        """Put an accepted reservation into the list, in order, and into the plan, in which it is known to fit."""
+        """Add an accepted reservation to the sorted list and to the plan, in which it must fit."""
         count = int(self._state.counters[0]["n_reservations"])
         assert self._plan is not None, "a reservation in a queue"
         entries = self._plan.reservations
@@ -243,7 +243,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return None if start_ms == NEVER_MS else int(start_ms)
 
     def _room_to_plan(self) -> Plan:
-        """Return arrays in which a queue can be planned to answer a question; nothing is kept in them."""
+        """Return scratch arrays in which a query can plan the queue."""
         if self._scratch is None or self._scratch.step_ms.shape[1] < 2 * len(self._state.jobs) + 4:
             total = np.array([self.nodes], np.int64)
             self._scratch = empty_plan(self._state, total, reservations=1)
@@ -304,7 +304,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return int(shadow_time(self._state, np.int64(head.width)))
 
     def _why_planned_then(self, job: Job, place: int, start_ms: int, now_ms: int) -> tuple[str, str]:
-        """Return what holds a planned or reserved start back: a window, the nodes, or a cap; with numbers, too."""
+        """Return why a start is not planned earlier (window, order, nodes or cap), without and with numbers."""
         mask = np.int64(self._mask(job))
         if self._limits is not None and now_ms < start_ms == next_open(self._limits, mask, np.int64(now_ms)):
             return "a limit of the site", "a limit of the site lets no such job start before then"
@@ -320,7 +320,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         return "no earlier room is left", f"{need}, and {kept} leave no earlier room for that"
 
     def _why_not_backfilled(self, job: Job, place: int, now_ms: int) -> tuple[str, str]:
-        """Return which test of backfilling a job behind the head fails, without numbers and with them."""
+        """Return which test of backfilling a job behind the head fails, without and with numbers."""
         free = int(self._state.counters[0]["free"])
         if self._policy.backfill == "none":
             ahead = f"{ahead_text(place)} must start before it: this queue lets none be overtaken"
@@ -380,7 +380,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         self._reorder()
 
     def _reorder(self) -> None:
-        """Bring the queue into the order of the policy: the state may be of one with another."""
+        """Sort the queue by the order of this policy: the state may come from a policy with another order."""
         jobs, waiting = self._state.jobs, self._state.waiting[: self._state.counters[0]["n_waiting"]]
         known = [self._slots.jobs[slot] for slot in waiting.tolist()]
         keys = order_keys(
@@ -412,7 +412,7 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         ends = [(int(entry["end_ms"]), int(jobs[entry["slot"]]["job_id"])) for entry in running]
         assert ends == sorted(ends), "the running jobs are out of order"
         if self._plan is not None:
-            # A job past its limit may sit on the nodes of a reservation; nothing starts on what is less than nothing.
+            # A job past its limit may occupy the nodes of a reservation, so free nodes may be negative then.
             overdue = len(running) and running["end_ms"][0] <= self._plan.step_ms[0, 0]
             for p, n_steps in enumerate(self._plan.n_steps):
                 free = self._plan.step_free[p, :n_steps]
@@ -435,12 +435,12 @@ def read_policy(discipline: str, given: Options, usual: Options) -> SitePolicy:
 
 
 def limit_masks(jobs: Jobs, policy: SitePolicy) -> npt.NDArray[np.int64]:
-    """Return which limits apply to each job, as bit masks."""
+    """Return the limits that apply to each job, as bit masks."""
     return policy.limit_masks(width=jobs.width, estimate_ms=jobs.estimate_ms, user=jobs.columns.get("user"))
 
 
 def refusals(jobs: Jobs, nodes: int, policy: SitePolicy) -> dict[int, str]:
-    """Return the jobs that can never start on the site, each with the reason."""
+    """Return the reason for each job that can never start on the site, by job id."""
     masks = limit_masks(jobs, policy)
     doubtful = np.flatnonzero((jobs.width > nodes) | (masks != 0))
     reasons: dict[tuple[int, int], str | None] = {}
@@ -462,13 +462,16 @@ def compiled_site(
     week: Callable[[], WeekClock],
     refused_besides: Mapping[int, str] | None = None,
 ) -> CompiledSite:
-    """Return an idle site for the compiled loop, with its table of jobs filled in."""
+    """Return an idle site for the compiled loop, with its table of jobs filled in.
+
+    `refused_besides` has jobs that are refused for other reasons, with the reasons.
+    """
     refused = {**(refused_besides or {}), **refusals(jobs, nodes, policy)}
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))
     fill_jobs(state.jobs, jobs, rows, policy.order, aging_ms=policy.aging_ms)
     state.jobs["limits"] = limit_masks(jobs, policy)[rows]
-    # Without a window nobody asks for the week, and a zone that nobody knows does no harm.
+    # Ask for the local time only if the policy has windows, so that an unknown time zone does no harm otherwise.
     limits = policy.limit_arrays(week=week() if policy.has_windows else FROM_MONDAY)
     plan = empty_plan(state, policy.profile_totals(nodes)) if policy.makes_plan else None
     return CompiledSite(

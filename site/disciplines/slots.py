@@ -1,4 +1,4 @@
-"""Which row of an owner's arrays each job has: its *slot*. The owner makes them longer when all slots are taken."""
+"""Assign jobs to *slots*, the rows of an owner's arrays. The owner enlarges its arrays when all slots are taken."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gridweave.site.job import Job
 A = TypeVar("A", bound=NamedTuple)
 
 FIRST_SLOTS = 64
-"""Slots of an owner that has had no job yet."""
+"""Initial number of slots."""
 
 
 class SlotsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs by their slots, and the free slots, of which the last is taken first."""
+    """Jobs by their slots, and the free slots; the last of these is used first."""
 
     jobs: dict[int, Job]
     free: list[int]
 
 
 class JobSlots:
-    """The jobs that somebody has, and the slot of each: `of` has slots by job id, `jobs` the jobs by slot.
+    """The jobs of an owner and their slots: `of` has the slots by job id, `jobs` the jobs by slot.
 
-    Of the free slots the one that was left last is taken first, and those never taken in ascending order; so slots
-    depend on nothing but the sequence of calls.
+    A new job gets the slot that was freed last, or else the lowest slot not used so far. So slots depend only on the
+    sequence of calls.
 
     Examples
     --------
@@ -46,60 +46,60 @@ class JobSlots:
 
     @property
     def is_full(self) -> bool:
-        """Whether all slots are taken, so that `double` goes before the next `enter`."""
+        """Whether all slots are taken; then call `double` before the next `enter`."""
         return not self._free
 
     @property
     def next_free(self) -> int:
-        """The slot that the next job will have; the slots must not be full."""
+        """The slot that the next job will get; at least one slot must be free."""
         return self._free[-1]
 
     def job(self, job_id: int) -> Job:
-        """Return a job that is here."""
+        """Return the job with this id, which must have a slot."""
         return self.jobs[self.of[job_id]]
 
     def enter(self, job: Job) -> int:
-        """Give a job a slot; return that."""
+        """Give a job a slot; return the slot."""
         slot = self._free.pop()
         self.of[job.job_id] = slot
         self.jobs[slot] = job
         return slot
 
     def leave(self, job_id: int) -> Job:
-        """Take a job out; its slot is free again."""
+        """Remove a job, free its slot, and return the job."""
         slot = self.of.pop(job_id)
         self._free.append(slot)
         return self.jobs.pop(slot)
 
     def double(self) -> int:
-        """Have twice as many slots; return how many that are."""
+        """Double the number of slots; return the new number."""
         count = self.count
         self._free[:0] = range(2 * count - 1, count - 1, -1)
         return 2 * count
 
     def state(self) -> SlotsState:
-        """Return which job has which slot."""
+        """Return the assignment of jobs to slots."""
         return SlotsState(self.jobs, self._free)
 
     def restore(self, state: SlotsState) -> None:
-        """Take in which job has which slot."""
+        """Replace the assignment of jobs to slots."""
         self.jobs, self._free = state.jobs, state.free
         self.of = {job.job_id: slot for slot, job in self.jobs.items()}
 
     @property
     def count(self) -> int:
-        """How many slots there are."""
+        """Number of slots, taken or free."""
         return len(self.of) + len(self._free)
 
     def copy(self) -> Self:
-        """Return slots of the same state; neither sees what is done to the other."""
+        """Return a copy; changes to one never affect the other."""
         twin = type(self)()
         twin.of, twin.jobs, twin._free = self.of.copy(), self.jobs.copy(), self._free.copy()
         return twin
 
 
 def copied(arrays: A) -> A:
-    """Return arrays that hold the same, also those of a tuple within; neither sees what is done to the other."""
+    """Return a deep copy of a named tuple of arrays, which may contain other such tuples."""
     fresh: dict[str, object] = {}
     for name, value in zip(arrays._fields, arrays, strict=True):
         if isinstance(value, np.ndarray):
@@ -110,6 +110,6 @@ def copied(arrays: A) -> A:
 
 
 def copy_into(new: Iterable[npt.NDArray[Any]], old: Iterable[npt.NDArray[Any]]) -> None:
-    """Copy arrays into others that are as long or longer, each to the beginning."""
+    """Copy each old array into the start of the corresponding new array, which is at least as large."""
     for target, source in zip(new, old, strict=True):
         target[tuple(slice(length) for length in source.shape)] = source

@@ -1,1 +1,1 @@
-"""Levels of priority in a queue, and who may evict whom (docs/levels.md)."""
+"""Levels of priority in a queue, and the eviction of jobs of lower levels (docs/levels.md)."""

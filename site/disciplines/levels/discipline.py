@@ -23,7 +23,7 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
 class LevelsState(SiteQueueState, frozen=True, kw_only=True, tag="Levels 1"):
-    """The jobs of a site in arrays, their levels, and what has been evicted."""
+    """The jobs of a site in arrays, and the arrays of its `LevelTable`."""
 
     levels: Arrays
 
@@ -57,7 +57,7 @@ class Levels(SiteQueue):
 
     @property
     def table(self) -> LevelTable:
-        """The levels of the jobs, and who was evicted."""
+        """The levels and the evictions of the jobs."""
         assert self._table is not None, "a site with levels that has none"
         return self._table
 
@@ -86,7 +86,7 @@ class Levels(SiteQueue):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Evict jobs whose nodes those at the head may take, and start what may start."""
+        """Evict jobs for the jobs at the head of the queue that may take their nodes, then start jobs."""
         evictions = self.table.evictions
         evictions.counts[0] = 0
         decided = super().run_pass(now_ms)
@@ -98,21 +98,21 @@ class Levels(SiteQueue):
             left_ms = int(self._state.jobs[slot]["estimate_ms"])
             job = self._slots.jobs[slot] = msgspec.structs.replace(self._slots.jobs[slot], estimate_ms=left_ms)
             evicted.append(Eviction(job.job_id, bool(keeps_work), *self._why_evicted(slot)))
-            if job.job_id in started:  # on other nodes, which several evictions have left over
+            if job.job_id in started:  # the evicted job starts again on nodes that the evictions left over
                 self._end_ms[job.job_id] = now_ms + left_ms
             else:
                 del self._end_ms[job.job_id]
         return msgspec.structs.replace(decided, evictions=evicted) if evicted else decided
 
     def _why_evicted(self, slot: int) -> tuple[int, str]:
-        """Return for which job one was evicted just now, and why."""
+        """Return the id of the job for which the job of a slot was evicted in this pass, and the reason."""
         names, by = [level.name for level in self._by.levels], int(self.table.by[slot])
         of, its = self._level(self._slots.of[by]), self._level(slot, evictions=int(self.table.times[slot]) - 1)
         return by, f"job {by} of level {names[of]!r} takes nodes of level {names[its]!r}"
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job will start, why not earlier, and for which job it was evicted."""
+        """Return when a waiting job will start, why not earlier, its level, and for which job it was last evicted."""
         said = super().explain(now_ms, job_id)
         slot = self._slots.of[job_id]
         level = self._by.levels[self._level(slot)].name
@@ -139,7 +139,7 @@ class Levels(SiteQueue):
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms, ahead)
 
     def _asked_start_ms(self, now_ms: int) -> int | None:
-        """Return when the job in question starts behind those before it; nothing may happen here after that."""
+        """Return when the job in question would start; this discipline is unusable afterwards, so call it on a copy."""
         if self._plan is not None:
             start_ms = int(self._state.jobs[self._slots.of[ASKED_ID]]["promised_ms"])
             return None if start_ms in (NEVER_MS, UNPLACED_MS) else start_ms
@@ -148,14 +148,14 @@ class Levels(SiteQueue):
         return self.earliest_start_ms(now_ms, job.width, job.estimate_ms)
 
     def _level(self, slot: int, *, evictions: int | None = None) -> int:
-        """Return the level of a job, with its evictions, or so many, that have raised it."""
+        """Return the level of a job, raised by its evictions, or by `evictions` if given."""
         base, after = int(self.table.base[slot]), self._by.raise_after
         times = int(self.table.times[slot]) if evictions is None else evictions
         return base if after is None else max(0, base - times // after)
 
     @override
     def figures(self, now_ms: int, job_id: int) -> tuple[float, ...]:
-        """Return the level of a job by its priority, and how often it was evicted."""
+        """Return the level of a job by its priority, and its number of evictions."""
         slot = self._slots.of[job_id]
         return float(self.table.base[slot]), float(self.table.times[slot])
 
@@ -182,11 +182,11 @@ class Levels(SiteQueue):
 
 
 def totals_of(table: LevelTable) -> dict[str, float]:
-    """Return how many evictions there were, and what nodes had worked on jobs that began again."""
+    """Return the number of evictions, and the node time in ms of work lost when jobs restarted."""
     evictions = table.evictions
     return {"evictions": float(evictions.counts[1]), "lost_node_ms": float(evictions.lost_node_ms[0])}
 
 
 def _told(table: LevelTable) -> tuple[np.ndarray[Any, Any], ...]:
-    """Return what is kept when there is room for more jobs."""
+    """Return the arrays that are copied when the table grows."""
     return table.base, table.times, table.by, table.way, table.evictions.counts, table.evictions.lost_node_ms

@@ -1,4 +1,4 @@
-"""How a queue with levels of priority schedules, as its operator writes it down."""
+"""The policy of a queue with levels of priority, as its operator configures it."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from gridweave.site.kernels.dispatch import no_evictions
 from gridweave.site.policy import SitePolicy
 
 NAME = "levels"
-"""Of the discipline."""
+"""Name of the discipline."""
 
 WAYS = {"restart": RESTARTS, "checkpoint": CHECKPOINTS, "never": STAYS}
-"""What a site, or a job, says of evictions, as compiled code reads it."""
+"""The code in the kernels of each effect of an eviction, by the name that a site or a job gives."""
 
 
 class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a queue or a planning site with levels of priority schedules.
+    """The policy of a queue or a planning site with levels of priority.
 
     Attributes
     ----------
     under : SitePolicy
-        How the jobs of a level are ordered, and who may overtake.
+        Order of the jobs of a level, backfilling and limits.
     levels : tuple of Level
-        From the highest down; the lowest has all jobs below it as well.
+        From the highest down; jobs below the lowest level belong to it.
     evicted : str
-        What becomes of an evicted job: it begins again from zero (``restart``), or goes on from where it was
+        Effect on an evicted job: it starts again from zero (``restart``), or resumes from where it was
         (``checkpoint``).
     raise_after : int, optional
-        After so many evictions a job is of the next higher level, after as many more of the one above that.
+        Evictions after which a job rises by one level; None: it never rises.
     least_gain_ms : int
-        Nobody is evicted for a job that could start less than this later without.
+        No job is evicted for a job that could start less than this later without evictions.
 
     Raises
     ------
     OptionError
-        With all that is wrong.
+        If a value is invalid; the message has all problems.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call it; it tells apart most that schedule differently."""
+        """Name of the policy in tables and plots; policies that differ only in users or priorities may share it."""
         words = [self.under.label, f"{len(self.levels)} level{'s' if len(self.levels) > 1 else ''}"]
         if self.evicts:
             words.append(f"evicting ({self.evicted})")
@@ -82,7 +82,7 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(words)
 
     def table(self, slots: int, room: int) -> LevelTable:
-        """Return the levels as compiled code reads them, for so many jobs of which so many may run at once."""
+        """Return the levels as the kernels read them, for `slots` jobs of which at most `room` run at once."""
         names = [level.name for level in self.levels]
         evicts = np.array([[name in level.evicts for name in names] for level in self.levels], np.bool_)
         base, times, by = np.zeros((3, slots), np.int64)

@@ -1,4 +1,7 @@
-"""Levels of priority: who may use which, who may evict whom, and what a schedule with them came to (docs/levels.md)."""
+"""Levels of priority, the users and evictions that they allow, and the metrics of schedules with levels.
+
+See docs/levels.md.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ if TYPE_CHECKING:
     from gridweave.site.disciplines.entry import Played
 
 EVICTED = ("restart", "checkpoint")
-"""What may become of an evicted job: it begins again from zero, or goes on from where it was."""
+"""Effects of an eviction on a job: it starts again from zero, or resumes from where it was."""
 
 PAUSE = "pause"
-"""The same, where a site knows where each job is: it stands still there, and goes on when its machines are free."""
+"""Another effect, for sites that choose the machines: the job pauses on them, and resumes when they are free again."""
 
 
 MOST_EVICTIONS = 10**9
-"""More than any job will see: compiled code counts with 64 bits."""
+"""Largest ``raise_after``, more evictions than any job will have; the kernels count with 64 bits."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -33,11 +36,11 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ----------
     name : str
     priority : float
-        A job is of the highest level whose priority it has or exceeds.
+        Least priority of its jobs; a job belongs to the highest level whose priority it reaches.
     users : tuple of int or str, optional
-        Who may use it, by number or, live, by name; everybody, if it is not said.
+        Users who may use the level, by number or, live, by name; None: all users.
     evicts : tuple of str
-        The levels whose running jobs it may evict, all below it.
+        Names of the levels whose running jobs it may evict, all below it.
     """
 
     name: str
@@ -47,11 +50,11 @@ class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 EVERYBODY = Level(name="all", priority=float("-inf"))
-"""The level where there are no others."""
+"""The only level of a site that defines none."""
 
 
 def level_of(levels: Sequence[Level], priority: float) -> int:
-    """Return the number of the level of a job by its priority: the highest that it reaches, else the lowest."""
+    """Return the number of the highest level that a priority reaches, from 0; the lowest level if it reaches none."""
     return next((at for at, one in enumerate(levels) if priority >= one.priority), len(levels) - 1)
 
 
@@ -65,7 +68,7 @@ def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | 
 
 
 def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *, pauses: bool = False) -> list[str]:
-    """Return what is wrong with what becomes of evicted jobs."""
+    """Return the problems of the options for evictions, a line each; `pauses`: whether ``pause`` is allowed."""
     known = (*EVICTED, PAUSE) if pauses else EVICTED
     found = [] if evicted in known else [f"evicted {not_known(evicted, known)}"]
     if evicted == PAUSE and not pauses:
@@ -80,7 +83,7 @@ def option_problems(evicted: str, raise_after: int | None, least_gain_ms: int, *
 
 
 def level_problems(levels: Sequence[Level]) -> list[str]:
-    """Return what is wrong with the levels and with who may evict whom."""
+    """Return the problems of the levels and of their evictions, a line each."""
     if not levels:
         return ["levels names none; at least one"]
     names = [level.name for level in levels]
@@ -104,7 +107,7 @@ def level_problems(levels: Sequence[Level]) -> list[str]:
 
 
 def _reaches(levels: Sequence[Level], first: str, last: str) -> bool:
-    """Whether a level is another, or may evict it, or one that may evict it, and so on."""
+    """Whether a chain of evictions leads from the first level to the last, or both are the same."""
     evicts = {level.name: level.evicts for level in levels}
     found, left = {first}, [first]
     while left:
@@ -115,11 +118,11 @@ def _reaches(levels: Sequence[Level], first: str, last: str) -> bool:
 
 
 COLUMNS = ("level", "evictions")
-"""What is told of each job: its level by its priority, from 0, the highest, down; and how often it was evicted."""
+"""The figures of each job: its level by its priority (0 is the highest), and its number of evictions."""
 
 
 def times_by_level(played: Played) -> dict[str, float]:
-    """Return the mean time from submission to the end of all jobs and, if there are several levels, of each."""
+    """Return the mean time from submission to the end in ms, of all jobs and, if there are several levels, of each."""
     job_time_ms = (played.end_ms - played.submit_ms).astype(np.float64)
     level = played.columns["level"]
     found = {"job_time_ms": float(job_time_ms.mean())}
@@ -134,8 +137,8 @@ def metrics_of(played: Played) -> Mapping[str, float]:
     Returns
     -------
     dict from str to float
-        ``job_time_ms``: the mean of the times from submission to the end, and of each level; ``evictions``;
-        ``lost_node_ms``: what nodes had worked on jobs that began again.
+        ``job_time_ms``: mean time from submission to the end, also for each level if there are several; ``evictions``;
+        ``lost_node_ms``: node time of the work that was lost when jobs restarted.
     """
     told = {"evictions": int(played.totals["evictions"]), "lost_node_ms": played.totals["lost_node_ms"]}
     return times_by_level(played) | told

@@ -1,4 +1,4 @@
-"""Levels of priority over the rules of a queue: its order, and who is evicted before a pass (docs/levels.md)."""
+"""Levels of priority on top of the rules of a queue: its order, and the evictions before a pass (docs/levels.md)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from gridweave.site.kernels.dispatch import Evictions, evict
 from gridweave.site.kernels.state import HEAD, NO_PLACE, SiteState, comes_before, enqueue_at, place_before
 
 RESTARTS, CHECKPOINTS, STAYS = np.int64(0), np.int64(1), np.int64(2)
-"""What becomes of a job that is evicted: it begins again, or goes on from where it was; or it is never evicted."""
+"""Effect of an eviction on a job: it starts again from zero, or resumes from where it was; or it is never evicted."""
 
 
 class LevelTable(NamedTuple):
-    """The levels of the jobs of a site, and who may evict whom; level 0 is the highest.
+    """The levels of the jobs of a site, and which levels may evict which; level 0 is the highest.
 
     Attributes
     ----------
     base : numpy.ndarray of int64, shape (slots,)
         The level of the job of each slot by its priority.
     times : numpy.ndarray of int64, shape (slots,)
-        How often it was evicted.
+        Number of evictions of the job of each slot.
     by : numpy.ndarray of int64, shape (slots,)
-        The id of the job for which it was evicted last; of no meaning if it never was.
+        The id of the job for which it was last evicted; meaningless if ``times`` is 0.
     way : numpy.ndarray of int64, shape (slots,)
-        What becomes of it: `RESTARTS`, `CHECKPOINTS`, `STAYS`.
+        Effect of an eviction: `RESTARTS`, `CHECKPOINTS` or `STAYS`.
     evictions : Evictions
     picked : numpy.ndarray of int64, shape (capacity,)
-        Room to work in.
+        Scratch: slots of the jobs selected for eviction.
     evicts : numpy.ndarray of bool, shape (levels, levels)
-        Whether jobs of the first level may evict those of the second, which is below it.
+        Whether jobs of the row's level may evict jobs of the column's level, which is below it.
     raise_after : int
-        After so many evictions a job is of the next higher level; 0 for never.
+        Evictions after which a job rises by one level; 0: it never rises.
     least_gain_ms : int
-        Nobody is evicted for a job that could start less than this later without.
+        No job is evicted for a job that could start less than this later without evictions.
     """
 
     base: npt.NDArray[np.int64]
@@ -52,12 +52,12 @@ class LevelTable(NamedTuple):
 
 
 class LevelRules(NamedTuple):
-    """The rules of a queue or a planning site, with the level of a job before all else that orders the queue.
+    """The rules of a queue or a planning site with levels: the queue is ordered by level first.
 
     Attributes
     ----------
     under : SiteRules
-        Those of the site without levels.
+        The rules of the site without levels.
     levels : LevelTable
     """
 
@@ -88,7 +88,7 @@ class LevelRules(NamedTuple):
 
 @kernel_part
 def level_after(levels: LevelTable, slot: Int, times: Int) -> Int:
-    """Return the level of a job that was evicted so many times."""
+    """Return the level of the job of a slot after ``times`` evictions."""
     if levels.raise_after == 0:
         return levels.base[slot]
     return max(np.int64(0), levels.base[slot] - times // levels.raise_after)
@@ -101,7 +101,7 @@ def _level(levels: LevelTable, slot: Int) -> Int:
 
 @kernel
 def enqueue_by_level(state: SiteState, levels: LevelTable, slot: Int) -> Int:
-    """Put the job of a slot into the queue behind all higher levels, in the order of its own; return its place."""
+    """Insert a job into the queue, behind all higher levels and in the order of its own; return its index."""
     level = _level(levels, slot)
     first = _first_from(state, levels, level)
     last = _first_from(state, levels, level + 1)
@@ -112,7 +112,7 @@ def enqueue_by_level(state: SiteState, levels: LevelTable, slot: Int) -> Int:
 
 @kernel_part
 def _first_from(state: SiteState, levels: LevelTable, level: Int) -> Int:
-    """Return the first place of the queue that is of this level or below."""
+    """Return the first index of the queue with a job of this level or a lower one, by bisection."""
     first, last = HEAD, state.counters[0].n_waiting
     while first < last:
         middle = (first + last) >> 1
@@ -125,19 +125,19 @@ def _first_from(state: SiteState, levels: LevelTable, level: Int) -> Int:
 
 @kernel
 def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
-    """Evict for the jobs from the head on as long as each has its nodes with that; the pass then starts these.
+    """Evict jobs for the head and the jobs behind it, up to the first that cannot start; the pass then starts them.
 
     Parameters
     ----------
     state : SiteState
-        Changed in place; whoever is evicted waits again.
+        Changed in place; evicted jobs wait again.
     levels : LevelTable
-        Its ``evictions`` then list them.
+        Changed in place; on return its ``evictions`` list the evicted jobs.
     now_ms : int
 
     Notes
     -----
-    Nobody is evicted for a job that could not start with it, nor for one behind a job that waits.
+    No job is evicted for a job that could not start even then, nor for a job behind one that cannot start.
     """
     counters = state.counters[0]
     levels.evictions.counts[0] = 0
@@ -153,9 +153,10 @@ def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
 
 @kernel
 def _made_room(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
-    """Evict for the waiting job of a slot, which lacks so many nodes; return whether it has them now.
+    """Evict jobs until `lacking` nodes are free for a waiting job; return whether that worked.
 
-    The lowest levels go first, in a level who started last. Whom the others made superfluous stays, the first first.
+    Jobs are selected from the lowest level up, in a level the last started first. Then, in the same order, a selected
+    job keeps running if the others free enough nodes without it.
     """
     if not _is_worth_it(state, levels, head, lacking, now_ms):
         return False
@@ -181,7 +182,7 @@ def _made_room(state: SiteState, levels: LevelTable, head: Int, lacking: Int, no
 
 @kernel_part
 def _is_worth_it(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
-    """Whether evictions can free so many nodes, and the estimates would let them be free much later."""
+    """Whether evictions can free `lacking` nodes, at least `least_gain_ms` before the estimates would free them."""
     evictable = np.int64(0)
     freed, free_ms = np.int64(0), now_ms
     for i in range(state.counters[0].n_running):
@@ -196,7 +197,7 @@ def _is_worth_it(state: SiteState, levels: LevelTable, head: Int, lacking: Int, 
 
 @kernel_part
 def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_ms: Int) -> bool:
-    """Whether the job at a place of the running ones may be evicted for a waiting one, behind which it then stands."""
+    """Whether a running job may be evicted for a waiting job `head`; the evicted job must then come behind `head`."""
     slot = state.running[place].slot
     level = _level(levels, head)
     if not levels.evicts[level, _level(levels, slot)] or levels.way[slot] == STAYS:
@@ -209,7 +210,7 @@ def _may_evict(state: SiteState, levels: LevelTable, head: Int, place: Int, now_
 
 @kernel_part
 def _next_victim(state: SiteState, levels: LevelTable, head: Int, last: Int, now_ms: Int) -> Int:
-    """Return the place of the running job that is evicted next, behind the one at the place ``last``, if any was."""
+    """Return the index of the running job to evict after the one at ``last``, or first if that is ``NO_PLACE``."""
     best = NO_PLACE
     for i in range(state.counters[0].n_running):
         is_left = last == NO_PLACE or _goes_first(state, levels, last, i)
@@ -221,7 +222,7 @@ def _next_victim(state: SiteState, levels: LevelTable, head: Int, last: Int, now
 
 @kernel_part
 def _goes_first(state: SiteState, levels: LevelTable, place: Int, other: Int) -> bool:
-    """Whether a running job is evicted before another: the lower level, who started later, the higher id."""
+    """Whether a running job is evicted before another: lower level first, then later start, then higher id."""
     a, b = state.running[place].slot, state.running[other].slot
     level_a, level_b = _level(levels, a), _level(levels, b)
     if level_a != level_b:
