@@ -110,7 +110,7 @@ class Traits:
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
-    """A job that starts now, with its nodes; None stands for the free nodes with the lowest numbers."""
+    """A job that starts now, with its nodes; None means the free nodes with the lowest numbers."""
 
     job: Job
     nodes: NodeIntervals | None = None
@@ -205,8 +205,8 @@ class Discipline(ABC):
 
     Time never goes backwards. At one instant the calls come in this order: ``ended`` and ``withdraw``, then ``submit``
     and ``reserve``, then one ``run_pass``. A discipline must implement the abstract methods; all others have a
-    default, and `Traits` tells which of these it overrides. Queries, such as ``explain`` and ``expected_run``, may use
-    scratch space of the discipline but never change its decisions; a live site runs them on a copy.
+    default, and `Traits` declare which of these it overrides. Queries, such as ``explain`` and ``expected_run``, may
+    use scratch space of the discipline but never change its decisions; a live site runs them on a copy.
 
     Decisions must be pure: no clock, no I/O, and randomness only from a seeded generator.
 
@@ -322,7 +322,7 @@ class Discipline(ABC):
         return bisect_left(widths, 1, key=lambda width: self.earliest_start_ms(now_ms, width, length_ms) != now_ms)
 
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
-        """Return (instant, nodes) pairs: how many nodes become free when, by estimates and without waiting jobs.
+        """Return (instant, nodes) pairs: the number of nodes that become free at each instant, without waiting jobs.
 
         Parameters
         ----------

@@ -40,7 +40,7 @@ class Jobs(Protocol):
 
     @property
     def estimate_ms(self) -> Ints:
-        """Longest run time of each job at full speed."""
+        """Estimate of each job: how long it may run at full speed."""
 
     @property
     def columns(self) -> Mapping[str, npt.NDArray[Any]]:

@@ -29,7 +29,7 @@ class Policy(Protocol):
 
     @property
     def label(self) -> str:
-        """Name of the policy in tables and plots; policies that schedule differently should have different labels."""
+        """Label of the policy in tables and plots; policies that schedule differently should have different labels."""
 
 
 @runtime_checkable

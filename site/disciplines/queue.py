@@ -462,10 +462,7 @@ def compiled_site(
     week: Callable[[], WeekClock],
     refused_besides: Mapping[int, str] | None = None,
 ) -> CompiledSite:
-    """Return an idle site for the compiled loop, with its table of jobs filled in.
-
-    `refused_besides` has jobs that are refused for other reasons, with the reasons.
-    """
+    """Return an idle site for the compiled loop with its table of jobs, without those in `refused_besides`."""
     refused = {**(refused_besides or {}), **refusals(jobs, nodes, policy)}
     rows = rows_without(jobs, refused)
     state = empty_state(nodes, slots=len(rows))

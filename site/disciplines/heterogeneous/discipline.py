@@ -176,7 +176,7 @@ class Heterogeneous(Discipline):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Map all waiting jobs, start those whose start is now, and evict the jobs on their machines."""
+        """Map all waiting jobs, start the jobs that the mapping starts now, and evict the jobs on their machines."""
         self._evictions, self._rates = [], {}
         for job_id in self._at_work.due(now_ms):
             # The job is past its expected end, so expect it to run until its limit.
@@ -201,7 +201,7 @@ class Heterogeneous(Discipline):
         return tuple((machine, machine + 1) for machine in self._runs[job_id].machines)
 
     def _map_levels(self, now_ms: int, level: int, claimed: IntArray, *, all_levels: bool = False) -> list[Job]:
-        """Map the waiting jobs of a level and of all levels below it, each after those above; return the started jobs.
+        """Map the waiting jobs of a level and of all levels below, one level after another; return the started jobs.
 
         An eviction may raise a job to the level that has just been mapped; that level is then mapped again. Levels
         on which no job can start are left for later, unless `all_levels` is set.
@@ -246,7 +246,7 @@ class Heterogeneous(Discipline):
         return stand_in_order((self._runs[job_id] for job_id in self._at_work.standing), self._level_of)
 
     def _run_level(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> list[Job]:
-        """Map the jobs of a level after the levels above it, and start those whose start is now."""
+        """Map the jobs of a level after the levels above it, and start the jobs that the mapping starts now."""
         if self._at_work.standing:
             expect_resumptions(now_ms, self._runs.values(), self._standing())
         mapped = self._wanted(now_ms, queue, claimed)
@@ -337,7 +337,7 @@ class Heterogeneous(Discipline):
     def _make_room(
         self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, held_by: Sequence[int]
     ) -> None:
-        """Pause or evict the jobs on the machines on which a job starts: pause those whose memory fits, if allowed."""
+        """Evict the jobs on the machines on which a job starts, or pause them if the policy and the memory allow it."""
         holders = sorted(
             (self._runs[job_id] for job_id in held_by if job_id in self._runs),
             key=lambda run: (self._level_of(run.was), run.was.job.job_id),
@@ -472,7 +472,7 @@ class Heterogeneous(Discipline):
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job on the lowest level would start, whoever may use that level."""
+        """Return when a job on the lowest level would start, without checking the users of that level."""
         asked = Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, priority=self._policy.levels[-1].priority)
         expected = self._run_behind_all(now_ms, asked)
         return None if expected is None else expected.start_ms
@@ -499,7 +499,7 @@ class Heterogeneous(Discipline):
 
     @override
     def nodes_ready(self, now_ms: int, free: int) -> list[tuple[int, int]]:
-        """Return (instant, machines) pairs: how many machines in service become free when, by expected ends."""
+        """Return (instant, machines) pairs: the number of machines in service that become free at each instant."""
         ends_ms = dict.fromkeys((machine for machine in range(self._site.nodes) if machine not in self._site.out), 0)
         for run in self._runs.values():
             if run.paused_ms is None:

@@ -66,7 +66,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One way in which jobs of a class can run.
+    """A form of the jobs of a class: the machines on which they can run, and their speed there.
 
     Attributes
     ----------
@@ -162,8 +162,8 @@ class Inventory:
     def speeds_of(self, job: Job) -> Speeds:
         """Return the speeds of a job on each class and team.
 
-        Its forms are its own, else those of its class, else those without a class. Without any form it runs on as many
-        machines of a cluster as it is wide, or on a single machine if its width is 1.
+        A job has its own forms, else the forms of its class, else the forms without a class. Without any form it runs
+        on as many machines of a cluster as it is wide, or on a single machine if its width is 1.
         """
         key = self._key_of(job)
         if key not in self._speeds:

@@ -176,5 +176,5 @@ def those_that_may_stay(
 
 
 def work_limit_ms(one: WaitingJob, rate: int) -> int:
-    """Return how long a job may run at a rate: the time for its estimate minus its saved work, in ms, at least 1."""
+    """Return how long a job may run at a rate, in ms: the time for the rest of its estimate, at least 1."""
     return max(1, -(-(one.job.estimate_ms - one.done_ms) * RATE_ONE // rate))

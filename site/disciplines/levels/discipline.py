@@ -29,7 +29,7 @@ class LevelsState(SiteQueueState, frozen=True, kw_only=True, tag="Levels 1"):
 
 
 class Levels(SiteQueue):
-    """A queue or a planning site with levels of priority.
+    """Runs a queue or a planning site with levels of priority, of which some may evict jobs of lower levels.
 
     Parameters
     ----------

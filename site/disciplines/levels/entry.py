@@ -41,7 +41,7 @@ class LevelsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> LevelsPolicy:
-    """Return the policy of a site with levels; all options but ``levels`` are those of the queue or planning site."""
+    """Return the policy of a site with levels; its options other than ``levels`` are for the queue or planning site."""
     table: LevelsTable = given.get(NAME) or LevelsTable()
     if table.under not in BACKFILLS:
         raise OptionError(NAME, f"under {not_known(table.under, BACKFILLS)}")

@@ -51,12 +51,12 @@ def _check_number(option: str, value: float, low: float, high: float) -> None:
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that are alike.
+    """A number of equal nodes.
 
     Raises
     ------
     OptionError
-        If a value is impossible.
+        If a value is out of bounds or the CPU is unknown.
     """
 
     count: int  # number of nodes

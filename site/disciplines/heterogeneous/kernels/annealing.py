@@ -110,7 +110,7 @@ def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Pl
 
 @kernel
 def _play(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Plans, plan: Int) -> Int:
-    """Map the jobs by a plan into ``desk.base``; return the sum of their ends."""
+    """Map the jobs by a plan, into the base; return the sum of their ends."""
     n_classes = len(machines.first) - 1
     for machine in range(len(plans.ready_ms)):
         desk.base.ready_ms[machine] = plans.ready_ms[machine]

@@ -155,8 +155,7 @@ def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
 def _made_room(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
     """Evict jobs until `lacking` nodes are free for a waiting job; return whether that worked.
 
-    Jobs are selected from the lowest level up, in a level the last started first. Then, in the same order, a selected
-    job keeps running if the others free enough nodes without it.
+    Jobs are selected by `_goes_first`. Then, in that order, a job keeps running if the others free enough nodes.
     """
     if not _is_worth_it(state, levels, head, lacking, now_ms):
         return False

@@ -1,4 +1,4 @@
-"""Whether two jobs may share nodes (docs/sharing.md, "Matching", tests 1 to 5; the paper, Figure 4)."""
+"""The tests of whether jobs may share nodes (docs/sharing.md, "Matching", tests 1 to 5; the paper, Figure 4)."""
 
 from __future__ import annotations
 

@@ -347,10 +347,7 @@ def forget_changes(state: SharedSite) -> None:
 
 @kernel
 def enter_running(state: SharedSite, place: Int, now_ms: Int) -> Int:
-    """Turn the waiting job at an index of the queue into a running job at rate 1, still without cells; return its slot.
-
-    The caller assigns its cells.
-    """
+    """Turn the waiting job at an index of the queue into a running job at rate 1, without cells; return its slot."""
     counters = state.counters[0]
     slot = state.queue[place]
     state.queue[place] = GONE
