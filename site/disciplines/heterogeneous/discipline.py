@@ -1,10 +1,10 @@
 """A site whose machines differ, stepped event by event (docs/heterogeneous.md).
 
-Every pass maps all waiting jobs again, level by level from the highest down. A job starts if the mapping has it start
-now, on machines that are free or whose jobs may be evicted. All other jobs wait for the next pass.
+Every pass maps all waiting jobs again, level by level from the highest down. A job whose mapped start is now starts, on
+machines that are free or whose jobs may be evicted. All other jobs wait for the next pass.
 
-If neither a level nor any level below it has a machine that is ready, no job of these levels can start. They are then
-mapped only when a caller asks for the planned starts.
+If no machine is ready for a level or any level below it, no job of these levels can start. The levels are then mapped
+only when a caller asks for planned starts.
 """
 
 from __future__ import annotations
@@ -483,7 +483,7 @@ class Heterogeneous(Discipline):
         return None if self.why_never(job) is not None else self._run_behind_all(now_ms, job)
 
     def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
-        """Return the same without checking that the user may use the level; None if no machine can run the job."""
+        """Return `expected_run` without checking the users of the level; None if no machine can run the job."""
         twin = self.copy()
         twin.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
         twin.run_pass(now_ms)
@@ -562,7 +562,7 @@ class Heterogeneous(Discipline):
         return twin
 
     def _take_in(self, waiting: Iterable[WaitingJob], running: Iterable[JobOnMachines]) -> None:
-        """Replace all jobs by these."""
+        """Replace the jobs of the discipline by these waiting and running jobs."""
         self._planned, self._put_off = [], None
         self._waiting, self._queues = {}, [LevelQueue() for _ in self._policy.levels]
         for one in waiting:

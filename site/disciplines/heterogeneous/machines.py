@@ -345,7 +345,7 @@ def _form_text(number: int, form: Form) -> str:
 
 
 def _in_step(speeds: Speeds) -> Speeds:
-    """Return the speeds of a part of a multi-site job, which works at rate 1: 1 where it can reach that, else 0."""
+    """Return the speeds of a part of a multi-site job: rate 1 where it could run at that rate or faster, else 0."""
     alone = tuple(RATE_ONE if rate >= RATE_ONE else 0 for rate in speeds.alone)
     return Speeds(alone, {team: RATE_ONE for team, rate in speeds.teams.items() if rate >= RATE_ONE})
 

@@ -86,7 +86,7 @@ class Levels(SiteQueue):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
-        """Evict jobs for the jobs at the head of the queue that may take their nodes, then start jobs."""
+        """Evict running jobs if jobs at the head of the queue may take their nodes, then start jobs."""
         evictions = self.table.evictions
         evictions.counts[0] = 0
         decided = super().run_pass(now_ms)
@@ -148,7 +148,7 @@ class Levels(SiteQueue):
         return self.earliest_start_ms(now_ms, job.width, job.estimate_ms)
 
     def _level(self, slot: int, *, evictions: int | None = None) -> int:
-        """Return the level of a job, raised by its evictions, or by `evictions` if given."""
+        """Return the level of a job, raised by its evictions; `evictions` replaces their number if given."""
         base, after = int(self.table.base[slot]), self._by.raise_after
         times = int(self.table.times[slot]) if evictions is None else evictions
         return base if after is None else max(0, base - times // after)

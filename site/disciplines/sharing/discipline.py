@@ -206,7 +206,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs by class, then submit time, then job id, without promised starts; aging is ignored."""
+        """Yield the waiting jobs by class (aging is ignored), submit time and job id, without promised starts."""
         levels = self._state.jobs["job_class"]
         for kind in range(len(self._state.n_waiting)):
             for slot in self._state.waiting[kind, : self._state.n_waiting[kind]].tolist():

@@ -2,8 +2,8 @@
 
 Source: Collins and George (2001), section 3, the steps 1 to 5 of the Parallel Job Scheduler.
 
-A *team* is a number of machines of one cluster: those that are ready first. It is ready when the last of them is, and
-a job that runs on it delays all of them (section 5.1).
+A *team* consists of the machines of one cluster that are ready first, as many as it is wide. It is ready when the last
+of them is ready, and a job that runs on it makes all of them ready later (section 5.1).
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _count_match(state: SharedSite, left: CandidatesLeft, rank: Int) -> None:
 
 @kernel
 def _last_test(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Return the last of the tests 1 to 5 that a waiting job passes, or the first of tests 1 and 2 that it fails."""
+    """Return the result of the tests 1 to 5 for a waiting job, from ``TOO_SHORT`` to ``BEARABLE``."""
     if not may_share(codes, state.jobs[slot]):
         return TOO_SHORT
     if state.jobs[slot].width > state.jobs[host].width:
@@ -154,7 +154,7 @@ def _last_test(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, ho
 
 @kernel_part
 def _keeps_word(state: SharedSite, codes: SharingCodes, host: Int, slot: Int, backfills: Int, now_ms: Int) -> bool:
-    """Whether a match that has passed `try_match` keeps the reservation of the head, or all reservations."""
+    """Whether a match that has passed `try_match` keeps the head's reservation (EASY) or all (conservative)."""
     if backfills == FREELY:
         return True
     if codes.backfill == CONSERVATIVE:

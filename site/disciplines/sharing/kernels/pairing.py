@@ -24,7 +24,7 @@ ALONE, MATCHING, ALWAYS, ADJACENT = 0, 1, 2, 3
 
 NO_BACKFILL, EASY, CONSERVATIVE = 0, 1, 2
 
-# The last test of a match that a candidate passed, or the first that it failed.
+# Results of the tests of a match: the test that failed (too short, too wide, no room), or the last test passed.
 TOO_SHORT, TOO_WIDE, REFUSED, FITS, MATCHABLE, BEARABLE = -2, -1, 0, 1, 2, 3
 
 
@@ -82,7 +82,7 @@ def is_matchable(model: SlowdownArrays, a: Record, b: Record, hyperthreaded: Int
 
 @kernel
 def try_match(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, host: Int, slot: Int) -> Int:
-    """Test whether a waiting job may join a running job; return the last test that it passed.
+    """Test whether a waiting job may join a running job; return ``REFUSED``, or the last test that it passed.
 
     If it passes all tests, ``state.affected`` lists the jobs on the nodes that it would take, and ``trial_slowdown``
     of each of them, and of the job itself, is its slowdown after the join.

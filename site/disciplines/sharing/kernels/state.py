@@ -96,7 +96,7 @@ SEARCHES = np.dtype(
     ],
     align=True,
 )
-"""Statistics of the searches for a match, summed over all searches (the paper's Table 5)."""
+"""Statistics of the searches for a match (the paper's Table 5), as in `SharedUse`."""
 
 
 class SharedSite(NamedTuple):
