@@ -1,7 +1,7 @@
 """Co-allocation: reserve nodes on every site of a job, then commit all or release all (docs/contract.md).
 
-A single fragment needs no second phase. Whatever message is lost and whatever process crashes, no fragment does work
-without the others, and no node is reserved past its lease: docs/contract.md, "Why no part of a job runs alone".
+A single fragment needs no second phase. Even if messages are lost or processes crash, no fragment does work without the
+others, and no node stays reserved after its lease: docs/contract.md, "Why no part of a job runs alone".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Fragments = tuple[tuple[int, int], ...]
 """(site, width) of each fragment."""
 
 MOST_MARGINS = 16
-"""The margin grows to at most this multiple of the least one."""
+"""The largest margin, as a multiple of the smallest margin."""
 
 REFUSED, MOVED, PART_ENDED, ENDED, FAILED = "refused", "moved", "part ended", "ended", "failed"
 
@@ -48,9 +48,9 @@ class Attempt(msgspec.Struct, gc=False):
     fragments : tuple of (int, int)
         The site and the width of each fragment.
     length_ms : int
-        How long the job runs at most.
+        The longest time that the job may run.
     start_ms : int
-        The agreed start; for a single fragment the instant of the request, until the site reports its start.
+        The agreed start. For a single fragment, the instant of the request until the site reports its start.
     state : str
         A state of `gridweave.grid.lifecycle.ATTEMPT`.
     missing : set of int
@@ -73,7 +73,7 @@ class Attempt(msgspec.Struct, gc=False):
     ended: dict[int, str] = {}
     ending: bool = False
     cancelled: bool = False
-    # Whether each site reserves its nodes as soon as they are free, and the start is agreed when all have theirs.
+    # Whether each site reserves its nodes as soon as they are free; the start is agreed once all sites have theirs.
     ahead: bool = False
 
     @property
@@ -82,7 +82,7 @@ class Attempt(msgspec.Struct, gc=False):
         others = set(self.ended.values()) - {"finished"}
         if others & {"lost", "unmet", "lease-ended"}:
             return None
-        # If one fragment failed, the others were ended because of it.
+        # If one fragment failed, the grid ended the others, so "failed" comes first.
         return min(others, key=("failed", "limit", "cancelled").index, default="finished")
 
     @property
@@ -92,16 +92,16 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class AttemptChange(msgspec.Struct, frozen=True, gc=False):
-    """A change of an attempt that its level of control has to know.
+    """A change of an attempt that its level of control must handle.
 
     Attributes
     ----------
     kind : str
-        `REFUSED` by a site; `MOVED`: it starts at another time than assumed; `PART_ENDED`: one fragment is over;
-        `ENDED`: all are; `FAILED`: given up before it was committed.
+        `REFUSED` if a site refused it, `MOVED` if it starts at another time than assumed, `PART_ENDED` if one fragment
+        is over, `ENDED` if all fragments are over, `FAILED` if it was given up before it was committed.
     attempt : Attempt
     sites : tuple of int
-        The sites that refused, were silent, or have the nodes of the ended fragment back.
+        The sites that refused, the silent sites, or the site of the ended fragment.
     never : str, optional
         Why the site that refused can never run the job.
     refusal : str
@@ -120,7 +120,7 @@ class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     attempts: list[Attempt]
     asking: list[int]
-    margin_ms: int | None = None  # the present margin; None: the least
+    margin_ms: int | None = None  # the present margin, or None for the smallest
 
 
 class CoAllocator:
@@ -129,16 +129,16 @@ class CoAllocator:
     Parameters
     ----------
     margin_ms : int
-        How far ahead the start of a job with several fragments is agreed at least: long enough for a request, its
-        answer and the commitment to arrive, even if some are lost and repeated.
+        The smallest margin: how far ahead sites agree on the start of a job with several fragments. It must be long
+        enough for a request, its answer and the commitment to arrive, even if some are lost and repeated.
 
     Attributes
     ----------
     margin_ms : int
-        The present margin. It doubles when an agreed start comes too soon, up to `MOST_MARGINS` times the least one,
-        and shrinks by a quarter when all sites grant a start in time.
+        The present margin. It doubles when an agreed start comes too soon, up to `MOST_MARGINS` times the smallest
+        margin, and shrinks by a quarter when all sites grant a start in time.
     attempts : dict of int to Attempt
-        By job.
+        The attempts in progress, by job.
     asking : dict of int to Attempt
         The attempts that not all of their sites have granted, by job.
     """
@@ -160,7 +160,7 @@ class CoAllocator:
         self.margin_ms = self._least_margin_ms if state.margin_ms is None else state.margin_ms
 
     def reconsider(self) -> None:
-        """Start again with the least margin, after a change of settings."""
+        """Reset the margin to the smallest one, after a change of settings."""
         self.margin_ms = self._least_margin_ms
 
     def copy(self) -> CoAllocator:
@@ -176,7 +176,7 @@ class CoAllocator:
 
     @property
     def asked(self) -> list[Fragments]:
-        """The fragments of the attempts that wait for answers, without those that reserve ahead."""
+        """The fragments of the attempts that wait for answers, except the attempt that reserves ahead."""
         return [attempt.fragments for attempt in self.asking.values() if not attempt.ahead]
 
     @property
@@ -201,16 +201,16 @@ class CoAllocator:
     def begin(
         self, now_ms: int, job: Job, number: int, fragments: Fragments, length_ms: int, *, is_told: bool = False
     ) -> list[GridCommand]:
-        """Ask for the nodes of a job.
+        """Ask the sites for the nodes of a job.
 
         Parameters
         ----------
         number : int
-            The number of the attempt, higher than of any attempt of the job before.
+            The number of the attempt, higher than the number of any earlier attempt of the job.
         length_ms : int
-            How long the job takes at most on these fragments.
+            The longest time that the job takes on these fragments.
         is_told : bool
-            Whether the request to a single site says what the job needs of a node, so that other jobs may share it.
+            Whether the request to a single site includes the job's needs per node, so that other jobs may share nodes.
         """
         if len(fragments) == 1:
             ((site, width),) = fragments
@@ -225,7 +225,7 @@ class CoAllocator:
     def begin_beside(
         self, now_ms: int, job: Job, number: int, site: int, work_ms: int, slowdown: float, end_ms: int
     ) -> list[GridCommand]:
-        """Ask a site to start a job on nodes that other jobs use, if they slow it by at most `slowdown`."""
+        """Ask a site to start a job on shared nodes if the other jobs slow it by a factor of at most `slowdown`."""
         fragments = ((site, job.width),)
         state = self._life.begin(job.job_id, "ask one")
         self.attempts[job.job_id] = Attempt(job, number, fragments, end_ms - now_ms, now_ms, state, set())
@@ -244,7 +244,7 @@ class CoAllocator:
         ]
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> tuple[list[GridCommand], AttemptChange | None]:
-        """Apply a site's answer; return the commands to send, and what has changed, or None."""
+        """Apply a site's answer; return the commands to send, and the change of the attempt, or None."""
         if isinstance(answer, (Quoted, SiteChanged)):
             return [], None
         attempt = self.attempts.get(answer.job_id)
@@ -266,7 +266,7 @@ class CoAllocator:
                 return self._give_up(attempt, site), AttemptChange(REFUSED, attempt, (site,), never, refusal)
             case LeaseEnded():
                 if attempt.state == ASKED:
-                    # Leases end at the instant at which the attempt expires: the silent sites are the cause.
+                    # The lease ends when the attempt expires, so the silent sites are the cause.
                     silent = tuple(sorted(attempt.missing)) if now_ms > attempt.start_ms else ()
                     return self._give_up(attempt, site), AttemptChange(FAILED, attempt, silent)
                 if not attempt.ending:
@@ -289,11 +289,11 @@ class CoAllocator:
         return [ToSite(site, commit) for site, _ in attempt.fragments]
 
     def _came_too_soon(self) -> None:
-        """Agree on later starts from now on: messages take longer than the margin."""
+        """Double the margin: messages take longer than the present one."""
         self.margin_ms = min(2 * self.margin_ms, MOST_MARGINS * self._least_margin_ms)
 
     def _give_up(self, attempt: Attempt, but: int | None) -> list[GridCommand]:
-        """Release the nodes at all sites but one, also where the request is still on its way; nothing has started."""
+        """Drop an attempt that has not started; release its nodes at all sites except `but`, answered or not."""
         job_id = attempt.job.job_id
         self._life.change(job_id, attempt, "give up")
         del self.attempts[job_id]
@@ -301,7 +301,7 @@ class CoAllocator:
         return [ToSite(s, ReleaseNodes(job_id, attempt.number)) for s, _ in attempt.fragments if s != but]
 
     def _over(self, attempt: Attempt, site: int, outcome: str) -> tuple[list[GridCommand], AttemptChange | None]:
-        """Record the end of a fragment; end the other fragments if it failed, was lost or did not meet them."""
+        """Record the end of a fragment; end the other fragments if it failed, was lost or missed the common start."""
         is_news = site not in attempt.ended
         attempt.ended[site] = outcome
         if len(attempt.ended) < len(attempt.fragments):
@@ -312,7 +312,7 @@ class CoAllocator:
         return [], AttemptChange(ENDED, attempt)
 
     def cancel(self, job_id: int) -> list[GridCommand]:
-        """Ask for the end of an attempt in any state; its `AttemptChange` follows when it has ended."""
+        """Ask all sites to end an attempt; its `AttemptChange` follows once all fragments have ended."""
         attempt = self.attempts[job_id]
         attempt.cancelled = True
         return self._end(attempt, attempt.left)
@@ -321,13 +321,13 @@ class CoAllocator:
         if attempt.ending:
             return []
         attempt.ending = True
-        # Its sites answer that their leases have ended.
+        # If not all sites have granted it, they answer with the ends of their leases.
         if self._life.change(attempt.job.job_id, attempt, "cancel"):
             del self.asking[attempt.job.job_id]
         return [ToSite(site, CancelJob(attempt.job.job_id, attempt.number)) for site in sites]
 
     def expire(self, now_ms: int) -> tuple[list[GridCommand], list[AttemptChange]]:
-        """Give up the attempts that not all sites have granted by the agreed start; name the silent sites."""
+        """Give up the attempts that some site has not granted by the agreed start, and name the silent sites."""
         requests: list[GridCommand] = []
         changes: list[AttemptChange] = []
         for job_id in sorted(job_id for job_id, a in self.asking.items() if now_ms > a.start_ms):

@@ -74,16 +74,18 @@ NO_OFFERS: Mapping[int, Quoted] = MappingProxyType({})
 
 
 class QuoteQuestion(NamedTuple):
-    """The question when a job would start that were submitted now.
+    """A question about the start of a job if it were submitted now.
 
     Attributes
     ----------
+    asked : GridJobSubmitted
+        The job.
     end_ms : int
-        How long it takes until the grid hears of the ends of jobs, and their nodes are free.
+        How long after the end of a job the grid learns of it and can use its nodes.
     without : int, optional
-        A waiting job instead of which it would be submitted.
+        A waiting job that the new job would replace.
     offers : mapping from int to Quoted
-        What the sites have quoted for it; limited control goes by that, and the other levels need none.
+        The sites' quotes for the job; only limited control uses them.
     """
 
     asked: GridJobSubmitted
@@ -124,8 +126,7 @@ class Control(ABC):
     ) -> str | None:
         """Return why a job could not be placed on an idle grid without the excluded sites, or None.
 
-        `sends` matters if the job is wider than each site that is left: a split may then cost more than the policy
-        allows.
+        `sends` matters if the job is wider than every remaining site: a split may then exceed the allowed cost.
         """
         never = {**self._too_long(job), **never} if self._longest_ms else never
         if job.width <= self._largest and not (barred or never):
@@ -144,7 +145,7 @@ class Control(ABC):
         return f"no site can run it: {said}" + (f"; {reason}" if any(left) else "")
 
     def submit(self, now_ms: int, asked: GridJobSubmitted, never: Never = NOWHERE) -> list[GridCommand]:
-        """Submit a job; `never` are the sites that are known to be unable to run it."""
+        """Submit a job; `never` has the sites that can never run it. Ignore a job that was submitted before."""
         draw = 0.0 if self._rng is None else float(self._rng.random())
         job_id = asked.job.job_id
         if self.knows(job_id):
@@ -166,7 +167,7 @@ class Control(ABC):
             self._shut.setdefault(site, why)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
-        """Record whether a site accepts new jobs, and the longest; `answered` applies the rest of the report."""
+        """Record whether a site accepts new jobs, and its longest estimate; `answered` applies the rest."""
         self._shut.pop(site, None)
         if change.closed:
             self._shut[site] = change.closed
@@ -186,7 +187,7 @@ class Control(ABC):
 
     @abstractmethod
     def knows(self, job_id: int) -> bool:
-        """Return whether a job is here."""
+        """Whether a job is at this level."""
 
     @abstractmethod
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
@@ -255,7 +256,7 @@ class Control(ABC):
 
     @abstractmethod
     def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called without an event."""
+        """Return when `run` must be called even without an event, or None."""
 
     @abstractmethod
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
@@ -270,7 +271,7 @@ class Control(ABC):
 
     @abstractmethod
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """Return what works out when a job would start that were submitted now."""
+        """Return a function that forecasts the start of a job submitted now."""
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
         """Return a function that forecasts the starts of the first `most_jobs` waiting jobs.
@@ -289,7 +290,7 @@ class Control(ABC):
         return None if self._rng is None else generator_state(self._rng)
 
     def restore(self, state: Any) -> None:
-        """Take in all that another of the same settings knew; this one is fresh."""
+        """Restore the state of a level with the same settings; this level must be new."""
         if self._rng is not None and state.draws is not None:
             restore_generator(self._rng, state.draws)
         self._shut, self._longest_ms, self.cut_off_sites = state.shut, state.longest_ms, state.cut_off
@@ -300,7 +301,7 @@ class Control(ABC):
 
 
 class PutOff(msgspec.Struct, frozen=True):
-    """How often a site delayed a job beyond its quote, and when it is asked again even if it has not changed."""
+    """How often a site delayed a job beyond its quote, and when the grid asks the site again even without a change."""
 
     times: int
     again_ms: int
@@ -319,15 +320,16 @@ class Delegation:
     state: str = ASKING
     site: int = -1
     next_site: int = -1
-    # Whether its site quoted a start at once: other jobs may have had the same quote, or the quote may be old.
+    # Whether its site quoted a start at once; the start may still fail if other jobs had the same quote.
     hurried: bool = False
-    # The sites that have delayed it since all sites were last asked.
+    # The sites that have delayed the job since all sites were last asked.
     put_off: dict[int, PutOff] = field(default_factory=dict)
     cancelled: bool = False
-    # Whether its user holds it: it leaves this level as soon as its site gives it back.
+    # Whether the user holds the job: it leaves this level as soon as its site returns it.
     held: bool = False
-    # When it should end at the site where it waits; why it can never be placed, empty if it can.
+    # Its expected end at the site where it waits.
     end_ms: int = 0
+    # Why it can never be placed; empty if it can.
     hopeless: str = ""
     asked: set[int] = field(default_factory=set)
     # The sites that have changed since they quoted, while other quotes are missing.
@@ -336,33 +338,33 @@ class Delegation:
     # When each quote arrived.
     quoted_ms: dict[int, int] = field(default_factory=dict)
     refused_by: set[int] = field(default_factory=set)
-    # The refusals of sites that had accepted it before, since it last ran.
+    # The refusals since the job last ran, by sites that had accepted it before.
     refusals: dict[int, SiteRefusals] = field(default_factory=dict)
     barred: Barred = ()
-    # The sites that can never run it, each with the reason.
+    # The sites that can never run the job, each with the reason.
     never: dict[int, str] = field(default_factory=dict)
     # The split over several sites whose last nodes it waits for.
     awaited: Awaited | None = None
-    # Its place and time in the last mapping over the sites, if it had any.
+    # Its site and times in the last mapping over the sites, or None.
     mapped: PlannedPlace | None = None
-    # Since when no site has taken it.
+    # Since when no site has accepted the job, or None.
     waits_since_ms: int | None = None
     # The sites that have yet to answer a question for the job, each with the id of that question.
     unanswered: dict[int, int] = field(default_factory=dict)
 
     def avoids(self, site: int, now_ms: int) -> bool:
-        """Whether a site must not get it now."""
+        """Whether the job must not go to a site now."""
         refusals = self.refusals.get(site)
         return site in self.barred or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
     def leaves_alone(self, site: int, now_ms: int) -> bool:
-        """Whether it must not move to a site now even if the site has changed: the site delayed it repeatedly."""
+        """Whether the job must not move to a site even if the site has changed: the site delayed it at least twice."""
         known = self.put_off.get(site)
         return known is not None and known.times > 1 and now_ms < known.again_ms
 
 
 class DelegatingState(ControlState, frozen=True, kw_only=True):
-    """The state that every level has at which jobs wait in the queues of sites."""
+    """The state common to all levels at which jobs wait in the queues of sites."""
 
     jobs: list[Delegation]
     retry_at_ms: int | None
@@ -379,10 +381,10 @@ class DelegatingControl(Control):
         self._retry_at_ms: int | None = None
 
     def site_shares(self, site: int) -> None:
-        """Do nothing: at these levels each quote has the site's offer."""
+        """Do nothing: at these levels, each quote includes the site's offer of shared nodes."""
 
     def restore(self, state: Any) -> None:
-        """Take in all that another of the same settings knew; this one is fresh."""
+        """Restore the state of a level with the same settings; this level must be new."""
         super().restore(state)
         self._jobs = {delegation.job.job_id: delegation for delegation in state.jobs}
         self._retry_at_ms = state.retry_at_ms
@@ -396,7 +398,7 @@ class DelegatingControl(Control):
         return self._jobs[job_id].number
 
     def _begin_delegation(self, delegation: Delegation) -> None:
-        """Record a job that comes to this level of control."""
+        """Record a job that is new at this level of control."""
         job_id = delegation.job.job_id
         self._jobs[job_id] = delegation
         self._life.begin(job_id, "submit")
@@ -419,9 +421,9 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, CancelJob(delegation.job.job_id, delegation.number))]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out: now if it is at no site, or else when its site gives it back.
+        """Take a job out: now if it is at no site, or else when its site returns it.
 
-        A job in the queue of a site is asked for. A running job is taken out only if it needs another attempt.
+        A job in the queue of a site is withdrawn. A running job is taken out only if it needs another attempt.
         """
         delegation = self._jobs.get(job_id)
         if delegation is None or delegation.cancelled:
@@ -460,7 +462,7 @@ class DelegatingControl(Control):
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
     def release(self, job_id: int) -> None:
-        """Undo `hold`; a job that its site gives back is placed again."""
+        """Undo `hold`; if the job's site still returns the job, it is placed again."""
         if job_id in self._jobs:
             self._jobs[job_id].held = False
 
@@ -473,7 +475,7 @@ class DelegatingControl(Control):
         return self._refuse(delegation) if delegation.state in UNPLACED else []
 
     def _wanted(self, delegation: Delegation) -> list[GridCommand] | None:
-        """Remove a job that is at no site if its user does not want it placed, or it never can be; else return None."""
+        """Remove a job that is cancelled, held or unplaceable, and return the reports; None for any other job."""
         if delegation.cancelled:
             return self._done(delegation, "cancelled")
         if delegation.held:
@@ -483,9 +485,10 @@ class DelegatingControl(Control):
         return None
 
     def _note_refusal(self, now_ms: int, delegation: Delegation, answer: Refused) -> list[GridCommand]:
-        """Record a refusal: ask a site no more that can never run the job, and pause if it had accepted the job.
+        """Record a refusal by the site of a job.
 
-        A site that refused at once, for example because it is drained, is asked again as usual.
+        A site that can never run the job is not asked again. A site that had accepted the job before is asked again
+        after a pause. A site that refused at once, for example because it is drained, is asked again as usual.
         """
         site, known = delegation.site, delegation.refusals
         if answer.cause == "never":
@@ -514,7 +517,7 @@ class DelegatingControl(Control):
         delegation.hopeless = self.why_never(delegation.job, delegation.barred, never, delegation.sends) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Keep a job that no site takes now until a site changes or `retry_ms` has passed."""
+        """Keep a job that no site accepts now until a site changes or `retry_ms` has passed."""
         wanted = self._wanted(delegation)
         if wanted is not None:
             return wanted

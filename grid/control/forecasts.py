@@ -1,8 +1,8 @@
 """Forecast the start of a job in the grid queue by simulating a copy of the meta-scheduler.
 
-The simulation assumes that every running job ends at its expected end, that the grid hears of it ``end_ms`` later, that
-sites grant every request at once, and that no new jobs arrive (docs/explain.md). The copy makes its decisions with the
-same code as the meta-scheduler itself.
+The simulation assumes that every running job ends at its expected end, that the grid learns of the end ``end_ms``
+later, that sites grant every request at once, and that no new jobs arrive (docs/explain.md). The copy makes its
+decisions with the same code as the meta-scheduler itself.
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ class QueueForecasts:
     Parameters
     ----------
     control : Copy
-        The present state; this object takes it over.
+        The present state; the caller must not use it any more.
     now_ms : int
     names : sequence of str
         Names of the sites.
     end_ms : int
-        Delay between the end of a job and the grid's hearing of it.
+        Delay until the grid learns of the end of a job.
     most_steps : int
         Largest number of simulated time steps.
     """
@@ -155,7 +155,7 @@ class QueueForecasts:
         return standing.unplaced(is_too_far=True)
 
     def starts(self, most_jobs: int) -> list[Forecast]:
-        """Return the first ``most_jobs`` starts of waiting jobs, in order; starts beyond the simulation are missing."""
+        """Return the first ``most_jobs`` starts of waiting jobs, in order, as far as the simulation reaches."""
         while len(self._placed) < min(most_jobs, self._control.queue.n_waiting) and next(self._steps, False):
             pass
         return [
@@ -186,7 +186,7 @@ class QueueForecasts:
 def quoted_forecast(
     control: Copy, now_ms: int, asked: GridJobSubmitted, names: Sequence[str], end_ms: int = 0
 ) -> Forecast:
-    """Return when a job would start if it were submitted now; ``control`` is changed."""
+    """Return when a job would start if it were submitted now; this changes ``control``."""
     job = asked.job
     for command in control.submit(now_ms, asked):
         if isinstance(command, ReportRefused):

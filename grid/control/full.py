@@ -55,7 +55,7 @@ from gridweave.site.messages import (
 
 
 class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl 1"):
-    """What is known at this level."""
+    """The state of full control."""
 
     queue: QueueState
     attempts: AttemptsState
@@ -63,23 +63,24 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     held: list[int]
     hopeless: dict[int, str]
     closed: dict[int, tuple[int, int]]
-    # Jobs that not all sites take: of those in the queue's hands, what is known of them; the others, and their nodes.
+    # Jobs with excluded sites: those still in an attempt of the queue, with their submissions; the state of those
+    # apart from the queue; and (job, site, nodes) for the nodes of those apart.
     barred: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict)
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     never: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
-    # Why those of the closed sites that refused a job did so; the others were silent.
+    # Why a closed site refused a job, by site; the other closed sites were silent.
     refusals: dict[int, str] = msgspec.field(default_factory=dict)
-    # Of the nodes of each site, those that are not the grid's to have, as it has said.
+    # The number of nodes that are not available to the grid, as reported by each site.
     others: dict[int, int] = msgspec.field(default_factory=dict)
     offers: SharedOffersState | None = None
 
 
 class FullControl(Control):
-    """The grid queue, and the attempts to start what it has placed.
+    """The grid queue, and the attempts to start the jobs that it has placed.
 
-    The queue places a job on any site. One whose user some sites do not take, or that a site can never run, is apart
-    from it: it is delegated to the queue of a site that takes it, as under limited control.
+    The queue may place a job on any site. A job that some site does not accept or can never run is kept apart from the
+    queue: it is delegated to the queue of a site that accepts it, as under limited control.
     """
 
     state_type: Any = FullControlState
@@ -90,26 +91,26 @@ class FullControl(Control):
         self._offers = SharedOffers(options.shared, nodes, options.retry_ms)
         self._attempts = CoAllocator(options.margin_ms)
         self._number: dict[int, int] = {}
-        # Jobs that are under way, and are to be taken out if they come back; or could be placed no more then, and why.
+        # Jobs with an attempt in progress that are held if they return to the queue, or refused, with the reason.
         self._held: set[int] = set()
         self._hopeless: dict[int, str] = {}
-        # Sites that are not asked for now: what of them counts as taken for that, and until when.
+        # Sites that are not asked now: the nodes counted as unavailable for that reason, and the end of the pause.
         self._closed: dict[int, tuple[int, int]] = {}
         self._refusals: dict[int, str] = {}
         self._others: dict[int, int] = {}
-        # The parts of jobs that ended at this instant: a job whose last part ends with them frees all its nodes itself.
+        # (job, site) of the parts that ended at this instant; a job whose last part ends frees all its nodes itself.
         self._parts_over: list[tuple[int, int]] = []
         self._changed = False
         self._options = options._replace(rng=None)
         self._barred: dict[int, GridJobSubmitted] = {}
-        # The sites that are too small for a job and take no part of it, and what each has said of that, by job.
+        # The sites that are too small for a job and take no part of it, each with its reason, by job.
         self._never: dict[int, dict[int, str]] = {}
         self._apart: LimitedControl | None = None
-        # What jobs that are apart have at sites, by job and site: the queue counts it with what others have.
+        # The nodes of jobs apart from the queue, by job and site; the queue counts them as unavailable.
         self._apart_nodes: dict[tuple[int, int], int] = {}
 
     def state(self) -> FullControlState:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
         return FullControlState(
             draws=self._draws(),
             shut=self._shut,
@@ -131,7 +132,7 @@ class FullControl(Control):
         )
 
     def restore(self, state: FullControlState) -> None:
-        """Take in all that another of the same settings knew; this one is fresh."""
+        """Restore the state of a level with the same settings; this level must be new."""
         super().restore(state)
         self._queue.restore(state.queue)
         self._attempts.restore(state.attempts)
@@ -144,13 +145,13 @@ class FullControl(Control):
         self._apart_nodes = {(job_id, site): nodes for job_id, site, nodes in state.apart_nodes}
         if state.offers is not None:
             self._offers.restore(state.offers)
-        # A journal of an older release does not have it in the queue.
+        # In a journal of an older release, the queue's state lacks the shut sites.
         for site in self._shut:
             self._queue.set_shut(site, True)
 
     @property
     def model(self) -> NetworkModel | None:
-        """The links between the sites as the queue knows them now."""
+        """The present model of the links between the sites, or None."""
         return self._queue.model
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
@@ -158,11 +159,11 @@ class FullControl(Control):
 
     @property
     def tuning(self) -> QueueTuning | None:
-        """What the queue knows of its orders, if it tunes itself."""
+        """The state of a queue that tunes its order itself, or None."""
         return self._queue.tuning
 
     def copy(self) -> Self:
-        """Return the same state; neither sees what is done to the other."""
+        """Return a copy; neither sees later changes of the other."""
         twin = copy.copy(self)
         twin._queue, twin._attempts = self._queue.copy(), self._attempts.copy()
         twin._rng = copy.deepcopy(self._rng)
@@ -170,12 +171,12 @@ class FullControl(Control):
         twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
         twin._never, twin._shut, twin._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
         twin._others = self._others.copy()
-        # What jobs apart have they keep in the twin; what sites offer they offer now, and not in a play.
+        # In the copy, jobs apart keep their nodes. Offers of shared nodes hold only now, so a simulation has none.
         twin._apart, twin._offers = None, SharedOffers((), self._nodes, self._retry_ms)
         return twin
 
     def queue_copy(self) -> GridQueue:
-        """Return a copy of the queue over all sites, with those that are left alone for a while."""
+        """Return a copy of the queue in which closed sites are open again."""
         twin = self.copy()
         for site in list(twin._closed):
             twin._open(site)
@@ -183,33 +184,33 @@ class FullControl(Control):
 
     @property
     def queue(self) -> GridQueue:
-        """The queue, to look at."""
+        """The queue; callers must not change it."""
         return self._queue
 
     @property
     def margin_ms(self) -> int:
-        """How far ahead the start of a job on several sites is agreed."""
+        """How far ahead sites agree on the start of a split job."""
         return self._attempts.margin_ms
 
     @property
     def attempts(self) -> dict[int, Attempt]:
-        """The attempts that are under way, by job, to look at."""
+        """The attempts in progress, by job; callers must not change them."""
         return self._attempts.attempts
 
     @property
     def closed(self) -> dict[int, LeftAlone]:
-        """The sites that are not asked for now, and why."""
+        """The sites that are not asked now, each with the reason and the times."""
         return {
             site: LeftAlone(until_ms - self._retry_ms, until_ms, self._refusals.get(site, ""))
             for site, (_, until_ms) in self._closed.items()
         }
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
-        """Return what works out when a job starts, and why not sooner; None if it is not known."""
+        """Return a function that forecasts the start of a job, with the reason; None if the job is unknown."""
         return self.forecasters(now_ms, [job_id], end_ms)[0]
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
-        """Return what works out when jobs start: those of the queue share one play."""
+        """Return the `forecaster` of each job; all jobs of the queue share one simulation."""
         shared: QueueForecasts | None = None
         found: list[Forecaster | None] = []
         for job_id in job_ids:
@@ -228,7 +229,7 @@ class FullControl(Control):
         return found
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """See `Control`: by a copy of the queue."""
+        """See `Control`; the forecast simulates a copy of the queue."""
         asked, end_ms, without, _ = question
         if asked.barred:
             return partial(apart_forecast, self._those_apart().quoter(now_ms, question))
@@ -240,7 +241,7 @@ class FullControl(Control):
         return partial(_offered_by, quoted, able) if able else quoted
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
-        """Return what works out when jobs start that wait: one play for all of the queue."""
+        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs in one simulation."""
         queued = partial(QueueForecasts(self.copy(), now_ms, self._names, end_ms).starts, most_jobs)
         if self._apart is None:
             return queued
@@ -248,7 +249,7 @@ class FullControl(Control):
         return lambda: [*queued(), *apart()][:most_jobs]
 
     def knows(self, job_id: int) -> bool:
-        """Return whether a job is here."""
+        """Whether a job is in the queue, in an attempt, or apart from the queue."""
         return job_id in self._number or self._is_apart(job_id)
 
     def site_changed(self, site: int, change: SiteChanged) -> None:
@@ -264,14 +265,14 @@ class FullControl(Control):
         self._open(site)
         self._queue.set_shut(site, site in self._shut)
         if site not in self._shut:
-            # All that was free there has counted as others', and the site says nothing if nothing has changed.
+            # Its free nodes counted as unavailable until now, and an unchanged site sends no report.
             self._queue.set_others(site, self._others.get(site, 0) + self._nodes_apart(site))
         self._changed = True
         if self._apart is not None:
             self._apart.cut_off(now_ms, site, why)
 
     def site_shares(self, site: int) -> None:
-        """See `Control`; the first jobs of the queue are asked for."""
+        """See `Control`; the site is also asked for offers to the first jobs of the queue."""
         self._offers.add(site)
         self._changed = True
 
@@ -284,7 +285,7 @@ class FullControl(Control):
         return self._apart is not None and self._apart.knows(job_id)
 
     def _those_apart(self) -> LimitedControl:
-        """Return what places the jobs that are apart; most grids have none."""
+        """Return the level that places the jobs apart from the queue; create it on the first call."""
         if self._apart is None:
             self._apart = LimitedControl(self._nodes, self.policy, self._options)
             for site in self._shut.keys() | self._longest_ms.keys():
@@ -303,7 +304,7 @@ class FullControl(Control):
         return []
 
     def bar(self, now_ms: int, event: GridJobSubmitted) -> list[GridCommand]:
-        """Take a job that waits out of the queue, and place it apart; one that is under way, when it comes back."""
+        """Move a job with excluded sites out of the queue and place it apart: now if it waits, else when it returns."""
         job_id = event.job.job_id
         if self._is_apart(job_id):
             return self._those_apart().bar(now_ms, event)
@@ -322,23 +323,23 @@ class FullControl(Control):
         return self._those_apart().submit(now_ms, asked)
 
     def _as_submitted(self, job_id: int, barred: GridJobSubmitted | None) -> GridJobSubmitted:
-        """Return a job that leaves the queue as one that comes anew, with the sites that do not take its user."""
+        """Return the submission of a job that leaves the queue, with its excluded sites; forget the job here."""
         job, sensitivity, sends = self._queue.told(job_id)
         return GridJobSubmitted(job, sensitivity, sends, self._forget(job_id), barred.barred if barred else ())
 
     def _forget(self, job_id: int) -> int:
-        """Have nothing more of a job that leaves the queue; return the number of its last attempt."""
+        """Drop the records of a job that leaves the queue; return the number of its last attempt."""
         self._never.pop(job_id, None)
         return self._number.pop(job_id)
 
     def evicted(self, job_id: int) -> int:
-        """Count that a site has evicted a job; return how often it has been; 0: it is not known."""
+        """Count an eviction of a job; return the count, or 0 for an unknown job."""
         if self._is_apart(job_id):
             return self._those_apart().evicted(job_id)
         return self._queue.evicted(job_id) if job_id in self._number else 0
 
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """End a job, or take it out of the queue."""
+        """End a job, or remove it from the queue."""
         if self._is_apart(job_id):
             return self._those_apart().cancel(now_ms, job_id)
         if job_id not in self._number:
@@ -351,7 +352,7 @@ class FullControl(Control):
         return [ReportDone(job_id, "cancelled")]
 
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out of the queue; one that is under way when it comes back there."""
+        """Take a job out of the queue: now if it waits, or else when it returns to the queue."""
         if self._is_apart(job_id):
             return self._those_apart().hold(now_ms, job_id)
         if job_id not in self._number:
@@ -364,15 +365,15 @@ class FullControl(Control):
         return [ReportHeld(job_id, self._forget(job_id))]
 
     def release(self, job_id: int) -> None:
-        """Do not take a job out of the queue any more."""
+        """Undo `hold` for a job that is still to be taken out."""
         if self._is_apart(job_id):
             self._those_apart().release(job_id)
         self._held.discard(job_id)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says."""
+        """Apply a site's answer; return the commands to send."""
         if type(answer) is RunsLate:
-            # It gives nothing to decide: what waits, waits for longer.
+            # A late job frees no nodes, so there is nothing to decide.
             attempt = self._attempts.attempts.get(answer.job_id)
             if attempt is not None and attempt.number == answer.attempt:
                 self._queue.runs_late(answer)
@@ -395,11 +396,11 @@ class FullControl(Control):
         return commands if change is None else commands + self._take_note(now_ms, change)
 
     def _nodes_apart(self, site: int) -> int:
-        """Return how many nodes of a site jobs have that are apart."""
+        """Return how many nodes of a site are used by jobs apart from the queue."""
         return sum(nodes for (_, other), nodes in self._apart_nodes.items() if other == site)
 
     def _heard(self, offers: SharedOffers, site: int, answer: Answer) -> bool:
-        """Take in what a site offers, or that its offers hold no more; return whether that is all that it says."""
+        """Update the offers of shared nodes from an answer; return whether the answer needs no further handling."""
         if type(answer) is Quoted and answer.quote_id < 0:
             self._changed = offers.answered(answer) or self._changed
             return True
@@ -411,7 +412,7 @@ class FullControl(Control):
         return False
 
     def _note_apart(self, apart: LimitedControl, site: int, answer: Answer) -> None:
-        """Take note of the nodes that a job has which is apart, or was; the queue cannot have these."""
+        """Update the nodes of a job apart from the queue, which are unavailable to the queue."""
         if not isinstance(answer, (Reserved, Started, Ended, LeaseEnded)):
             return
         key = answer.job_id, site
@@ -442,18 +443,18 @@ class FullControl(Control):
             change = msgspec.structs.replace(change, never=None)
         barred = self._barred[job_id].barred if job_id in self._barred else ()
         report = self._came_back(now_ms, change)
-        # A job that is gone asks for no part again.
+        # A job that is gone needs no pause at its sites.
         if kind != ENDED and change.never is None and not (no_part and job_id not in self._number):
             width = dict(attempt.fragments)
             for site in change.sites:
-                # A site that has said why (others have its nodes, it does not take the user, it can never run the job)
-                # need not be left alone as well.
+                # A site needs no pause if its report already explains the refusal: other users have its nodes, it does
+                # not accept the user, or it can never run the job.
                 if self._queue.free(site) >= width[site] and site not in barred:
                     self._close(now_ms, site, change.refusal)
         return report
 
     def _note_no_part(self, job: Job, change: AttemptChange) -> None:
-        """Take note that sites take no part of a job; if it is too wide for all but those, it is refused."""
+        """Record the sites that take no part of a job; make the job unplaceable if the other sites cannot run it."""
         too_small = {site: change.never or "" for site in change.sites if self._nodes[site] < job.width}
         if too_small:
             never = self._never[job.job_id] = self._never.get(job.job_id, {}) | too_small
@@ -462,7 +463,7 @@ class FullControl(Control):
                 self._hopeless.setdefault(job.job_id, why_never)
 
     def _came_back(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
-        """Report a job whose attempt is over; without an outcome it waits again, if it is wanted and has hope."""
+        """Report a job whose attempt is over, or return it to the queue if it still has to run."""
         attempt, job_id = change.attempt, change.attempt.job.job_id
         outcome = attempt.outcome if change.kind == ENDED else None
         if outcome is None and attempt.cancelled:
@@ -482,25 +483,25 @@ class FullControl(Control):
     def _waits_again(
         self, now_ms: int, job_id: int, barred: GridJobSubmitted | None, change: AttemptChange
     ) -> list[GridCommand]:
-        """Put a job back into the queue; apart, if a site does not take its user any more, or can never run it."""
+        """Return a job to the queue, or place it apart if a site no longer accepts it or can never run it."""
         if barred is None and change.never is None:
             self._queue.requeue(now_ms, job_id)
             return []
         asked, never = self._as_submitted(job_id, barred), NOWHERE
-        # Where it may be split, each site is asked whether it takes a part at least.
+        # If the job may be split, a site that cannot run the whole job may still take a part.
         if change.never is not None and not self._queue.may_split(job_id):
             never = dict.fromkeys(change.sites, change.never)
         self._queue.ended(now_ms, job_id)
         return self._those_apart().submit(now_ms, asked, never)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Place jobs by the links as they are now."""
+        """Use the links as they are now for all later placements."""
         self._queue.links_changed(news)
         self._changed = True
         return [] if self._apart is None else self._apart.links_changed(now_ms, news)
 
     def reconsider(self, now_ms: int) -> None:
-        """Place what waits by the policy as it is now."""
+        """Have the next pass reconsider all waiting jobs by the present policy."""
         self._queue.reconsider()
         self._attempts.reconsider()
         self._changed = True
@@ -508,7 +509,7 @@ class FullControl(Control):
             self._apart.reconsider(now_ms)
 
     def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
-        """Refuse a job that waits; one that is under way, when it is to be tried again."""
+        """Refuse a job that can never be placed: now if it waits, or else when it needs another attempt."""
         if self._is_apart(job_id):
             return self._those_apart().hopeless(now_ms, job_id, reason)
         if job_id not in self._number:
@@ -522,7 +523,7 @@ class FullControl(Control):
         return [ReportRefused(job_id, reason)]
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Give up what was not granted in time, and run the one pass of this instant if something has changed."""
+        """Give up attempts that were not granted in time; run this instant's pass if something has changed."""
         commands: list[GridCommand] = [] if self._apart is None else self._apart.run(now_ms)
         for job_id, site in self._parts_over:
             if job_id in self._attempts.attempts:
@@ -551,7 +552,7 @@ class FullControl(Control):
         return commands
 
     def _place(self, now_ms: int) -> list[GridCommand]:
-        """Run the pass of this instant, and ask for the nodes of what it starts."""
+        """Run this instant's pass, and ask the sites for the nodes of the jobs that it starts."""
         commands: list[GridCommand] = []
         for placement in self._queue.run_pass(now_ms):
             job, fragments, length_ms = placement.job, placement.fragments, placement.length_ms
@@ -564,7 +565,7 @@ class FullControl(Control):
         return commands
 
     def _share(self, now_ms: int, offers: SharedOffers) -> list[GridCommand]:
-        """Have jobs that wait start beside others where that pays, and ask for offers to those that go on waiting."""
+        """Start waiting jobs on shared nodes where that pays, and ask for offers to the jobs that still wait."""
         commands: list[GridCommand] = []
         for job, site, slowdown, work_ms, end_ms in offers.take(now_ms, self._queue):
             self._number[job.job_id] = number = self._number[job.job_id] + 1
@@ -576,13 +577,13 @@ class FullControl(Control):
         return start_ms is not None and start_ms <= now_ms
 
     def waiting(self) -> Iterator[int]:
-        """Yield the jobs that wait, in the order in which they are thought of."""
+        """Yield the waiting jobs in the order in which they are considered: the queue first, then the jobs apart."""
         yield from (job.job_id for job in self._queue.waiting)
         if self._apart is not None:
             yield from self._apart.waiting()
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called though nothing is heard."""
+        """Return when `run` must be called even without an event, or None."""
         apart_ms = None if self._apart is None else self._apart.next_wakeup_ms()
         offers_ms = self._offers.next_wakeup_ms()
         if offers_ms is None and not (self._attempts.asking or self._closed or self._queue.reserves_starts):
@@ -592,7 +593,7 @@ class FullControl(Control):
         return min((instant for instant in instants if instant is not None), default=None)
 
     def _close(self, now_ms: int, site: int, refusal: str) -> None:
-        """Ask a site for nothing until something is heard of it, or some time has passed; it refused, or was silent."""
+        """Stop asking a site until it changes or `retry_ms` has passed; an empty refusal means that it was silent."""
         self._open(site)
         taken = max(0, self._queue.free(site))
         self._queue.set_others(site, self._queue.others(site) + taken)
@@ -624,12 +625,12 @@ class FullControl(Control):
 
 
 def _offered_by(forecaster: Forecaster, offers: tuple[str, ...]) -> Forecast:
-    """Return the quote of a job, with the sites that know beside whom it could start now."""
+    """Return a job's quote, with the sites that might let it start now on shared nodes."""
     return msgspec.structs.replace(forecaster(), offers=offers)
 
 
 def _with_offers(forecaster: Forecaster, offers: Mapping[str, KnownOffer]) -> Forecast:
-    """Return the forecast of a job that waits, with the shared nodes that sites offer it, which it has not taken."""
+    """Return a waiting job's forecast, with the offers of shared nodes that it has not taken."""
     found = forecaster()
     texts = {site: offer_text(offer.slowdown, offer.beside) for site, offer in offers.items()}
     rows = [msgspec.structs.replace(row, offer=texts.get(row.site, "")).with_offer() for row in found.sites]

@@ -58,20 +58,20 @@ from gridweave.site.messages import (
 from gridweave.site.times import growing_pause_ms
 
 LEASE_MS = 3_600_000
-"""How long a delegated job may wait at a site that hears nothing of the grid; renewed at a third of that."""
+"""How long a delegated job may wait at a site that receives nothing from the grid; leases are renewed every third."""
 
 MOST_MAPPED = 1_000
-"""How many of the jobs that wait are mapped over the sites at once, in the order of submission."""
+"""The largest number of waiting jobs mapped over the sites at once, in order of submission."""
 
 NO_PART = "it takes no part of a job on several sites, and is too small for the whole"
-"""What is said of a site that might have the job if it took parts."""
+"""Why a site can never run a job that is wider than the site and that the grid may split."""
 
 LOOKS = 16
-"""How many waiting jobs are thought of at most when a site has got room: a bound on the messages (a guess)."""
+"""The largest number of waiting jobs reconsidered when a site has new capacity; it bounds the messages (a guess)."""
 
 
 class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="LimitedControl 1"):
-    """What is known at this level."""
+    """The state of limited control."""
 
     attempts: AttemptsState
     links: LinksState | None
@@ -85,7 +85,7 @@ class LimitedControlState(DelegatingState, frozen=True, kw_only=True, tag="Limit
 
 
 class LimitedControl(DelegatingControl):
-    """Delegation by quotes, with second thoughts while a job still waits."""
+    """Delegate each job to the site with the best quote; move a waiting job if another site would start it now."""
 
     state_type: Any = LimitedControlState
 
@@ -98,24 +98,24 @@ class LimitedControl(DelegatingControl):
         self._asked: dict[int, tuple[int, int]] = {}
         self._news: dict[int, None] = {}
         self._claimed: dict[int, tuple[int, int]] = {}
-        # Jobs for which quotes are awaited, and until when: after that the job is placed by the quotes that have come.
+        # When the grid stops waiting for quotes, by job; the job is then placed by the quotes that have arrived.
         self._patience_ms: dict[int, int] = {}
         self._lease_ms = options.lease_ms
         self._renew_at_ms: int | None = None
         self._sent = WorkSent(nodes, options.retry_ms)
-        # Whether the sites have said all that was asked at some instant, so that what waits is mapped.
+        # Whether `run` must map the waiting jobs: all quotes requested at some instant have arrived or are overdue.
         self._map_is_due = False
 
     @property
     def model(self) -> NetworkModel | None:
-        """The links between the sites as jobs are split by them now."""
+        """The present model of the links, which decides on splits; None without links."""
         return self._one_job.model
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
         return self._one_job.news
 
     def state(self) -> LimitedControlState:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
         return LimitedControlState(
             draws=self._draws(),
             shut=self._shut,
@@ -135,7 +135,7 @@ class LimitedControl(DelegatingControl):
         )
 
     def restore(self, state: LimitedControlState) -> None:
-        """Take in all that another of the same settings knew; this one is fresh."""
+        """Restore the state of a level with the same settings; this level must be new."""
         super().restore(state)
         self._attempts.restore(state.attempts)
         self._one_job.restore(state.links)
@@ -160,17 +160,17 @@ class LimitedControl(DelegatingControl):
         self._wait_no_more(delegation)
 
     def _wait_no_more(self, delegation: Delegation) -> None:
-        """Await no more quotes for a job; if it was the last for which they were asked then, what waits is mapped."""
+        """Stop waiting for quotes for a job; make the mapping due if no other job requested quotes at that instant."""
         until_ms = self._patience_ms.pop(delegation.job.job_id, None)
         if until_ms is not None and self.policy.maps and until_ms not in self._patience_ms.values():
             self._map_is_due = True
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
-        """Take in what a site says."""
+        """Apply a site's answer; return the commands to send."""
         if isinstance(answer, Quoted):
             return self._quoted(now_ms, site, answer)
-        # A lease that has ended, or a job that was taken back, is no news: the grid itself wanted it so, and to
-        # ask again at once for what has just been refused would never end.
+        # `LeaseEnded` and `Withdrawn` count as no change of the site: the grid itself caused them, and asking again at
+        # once for nodes that were just refused would never end.
         if isinstance(answer, (SiteChanged, Ended)):
             self._news[site] = None
         if not isinstance(answer, OfAttempt):
@@ -195,10 +195,10 @@ class LimitedControl(DelegatingControl):
             case Ended(outcome=outcome):
                 return self._done(delegation, "cancelled" if outcome == "lost" else outcome)
             case Refused():
-                # What it had quoted it does not keep to; all are asked anew for the job.
+                # The site breaks its quote, so drop the quote and ask all sites again.
                 delegation.quotes.pop(delegation.site, None)
                 told = self._note_refusal(now_ms, delegation, answer)
-                # One that can never run it is no reason to wait before the others are asked.
+                # If this site can never run the job, ask the other sites without a pause.
                 again = self._ask_all if answer.cause == "never" else self._put_back
                 return [*told, *again(now_ms, delegation)]
             case Withdrawn():
@@ -206,10 +206,10 @@ class LimitedControl(DelegatingControl):
         return []
 
     def _waits_longer(self, now_ms: int, delegation: Delegation, start_ms: int | None) -> list[GridCommand]:
-        """Offer a job to the other sites if it starts later than the choice was based on, which counts from then on.
+        """Offer a job to other sites if its site now expects a later end; record that end.
 
-        Those that have put it off before are asked when they have changed, and after a pause that grows: so no two
-        sites pass it to and fro.
+        A site that has delayed the job before is asked only after it has changed, or after a pause that grows.
+        Otherwise two sites could pass the job back and forth.
         """
         end_ms = delegation.end_ms
         if start_ms is not None:
@@ -225,28 +225,28 @@ class LimitedControl(DelegatingControl):
         return self._ask_others(now_ms, delegation, others)
 
     def _note_put_off(self, now_ms: int, delegation: Delegation) -> None:
-        """Take note that a job has not started where it waits as it was to."""
+        """Record that a job's site has not started it when expected."""
         known = delegation.put_off.get(delegation.site)
         times = 0 if known is None else known.times
         again_ms = now_ms + growing_pause_ms(self._retry_ms, times)
         delegation.put_off[delegation.site] = PutOff(times + 1, again_ms)
 
     def nodes_at(self, job_id: int, site: int) -> int:
-        """Return how many nodes a job has at a site that says of it that it runs, or has nodes reserved."""
+        """Return the number of nodes that a job uses at a site that has reported its start or its reservation."""
         attempt = self._attempts.attempts.get(job_id)
         if attempt is None:
             return self._jobs[job_id].job.width
-        # Of one instant ends are heard first, also that of a part which has only just started.
+        # Ends are applied before other answers of the same instant, even the end of a part that has just started.
         return 0 if site in attempt.ended else dict(attempt.fragments).get(site, 0)
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Think by the links as they are now, at once of the jobs that have found no place."""
+        """Use the links as they are now, and ask sites again at once for unplaced jobs."""
         self._one_job.links_changed(news)
         self._retry_now(now_ms)
         return []
 
     def reconsider(self, now_ms: int) -> None:
-        """Ask sites again, at once, for the jobs that have found no place."""
+        """Ask sites again, at once, for unplaced jobs."""
         self._attempts.reconsider()
         self._retry_now(now_ms)
 
@@ -263,7 +263,7 @@ class LimitedControl(DelegatingControl):
             self._retry_at_ms = now_ms
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Think again of jobs that wait, where a site has got room; renew leases; try once more what found no place."""
+        """Decide on placements, splits, moves and retries after all events of an instant; renew due leases."""
         requests, changes = self._attempts.expire(now_ms)
         commands: list[GridCommand] = [*requests]
         for change in changes:
@@ -272,7 +272,7 @@ class LimitedControl(DelegatingControl):
         for job_id in [job_id for job_id, until_ms in self._patience_ms.items() if until_ms <= now_ms]:
             commands += self._decide(now_ms, self._jobs[job_id])
         if self._map_is_due:
-            # Before sites are asked again: that would drop the quotes that have just come.
+            # Map before asking sites again, which drops the quotes that have just arrived.
             commands += self._map(now_ms)
         if self._news or retry:
             commands += self._think_again(now_ms, retry=retry)
@@ -283,14 +283,14 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called though nothing is heard."""
-        # All have the same patience, so the first that was asked for is the first that runs out of it.
+        """Return when `run` must be called even without an event, or None."""
+        # All jobs wait equally long for quotes, so the oldest request is the first to run out of time.
         patience_ms = next(iter(self._patience_ms.values()), None)
         instants = (self._retry_at_ms, self._renew_at_ms, self._attempts.next_wakeup_ms(), patience_ms)
         return min((instant for instant in instants if instant is not None), default=None)
 
     def _ask_all(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Ask all sites what they could offer a job, if it is still to be placed."""
+        """Ask all sites for quotes for a job, unless the job is cancelled, held or unplaceable."""
         wanted = self._wanted(delegation)
         if wanted is not None:
             return wanted
@@ -303,7 +303,7 @@ class LimitedControl(DelegatingControl):
             return self._put_back(now_ms, delegation)
         self._patience_ms[job_id] = now_ms + self._retry_ms
         self._change(delegation, "ask")
-        # What is still said of the last attempt (its start, beside its end) is of no concern any more.
+        # A new number makes the grid ignore late answers to the last attempt, for example its start.
         delegation.number += 1
         delegation.mapped = None
         delegation.quotes, delegation.quoted_ms, delegation.put_off = {}, {}, {}
@@ -338,11 +338,11 @@ class LimitedControl(DelegatingControl):
         return asked
 
     def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
-        """Return how long a job's data keeps a site that it starts on at an instant; None if it cannot come there."""
+        """Return how long a job that starts at `when_ms` waits at a site for its data; None if the data has no path."""
         return self._one_job.delay_ms(delegation.job, delegation.sends, delegation.submit_ms, site, when_ms)
 
     def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
-        """Ask those of the sites that a job does not wait at already, and that are large enough."""
+        """Ask for quotes at those of the sites that are large enough, reachable, and not the site of the job."""
         width = delegation.job.width
         fitting = [s for s in sites if not delegation.avoids(s, now_ms) and self._nodes[s] >= width]
         others = [s for s in fitting if s != delegation.site and s not in self.cut_off_sites]
@@ -361,7 +361,7 @@ class LimitedControl(DelegatingControl):
         if delegation.hopeless and delegation.state in UNPLACED:
             return self._refuse(delegation)
         if delegation.state == BACKLOG:
-            # A late answer to a round that found no place for the job, or news of a site for the mapping.
+            # The answer is late for a round that found no site for the job, or it refreshes the mapping.
             self._map_is_due |= self.policy.maps
             return [] if self.policy.maps else self._choose(now_ms, delegation)
         if not number:
@@ -370,7 +370,7 @@ class LimitedControl(DelegatingControl):
         return [] if delegation.asked else self._decide(now_ms, delegation)
 
     def _note_quote(self, now_ms: int, site: int, delegation: Delegation, quote: Quoted) -> None:
-        """Keep what a site has quoted; one that can never run the job, nor a part of it, is asked no more."""
+        """Record a site's quote for a job; exclude the site if it can run neither the job nor a part of it."""
         why_never = self._why_never_there(site, delegation.job, quote)
         if why_never is not None:
             delegation.quotes.pop(site, None)
@@ -379,16 +379,16 @@ class LimitedControl(DelegatingControl):
             delegation.quotes[site], delegation.quoted_ms[site] = quote, now_ms
 
     def _why_never_there(self, site: int, job: Job, quote: Quoted) -> str | None:
-        """Return why a site can never run a job, nor a part of it, by what it has quoted; None: it might."""
+        """Return why a site can run neither a job nor a part of it, according to its quote; None if it might."""
         if quote.cause == "never":
             return None if quote.takes_parts and self._one_job.may_split(job) else quote.reason
         if quote.takes_parts or job.width <= self._nodes[site]:
             return None
-        # Where nothing is split, that it is too small is all there is to say, and it says so itself.
+        # If the job is not split, the site's own quote already gives the reason: the site is too small.
         return NO_PART if self._one_job.may_split(job) else None
 
     def _decide(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Choose a place for a job, and ask again those sites that have changed since they were asked, if it waits."""
+        """Place a job by its quotes; if it waits after that, ask the sites that have changed since they quoted."""
         self._wait_no_more(delegation)
         changed, delegation.changed = sorted(delegation.changed), set()
         if self.policy.maps:
@@ -405,7 +405,7 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def _choose(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Place a job by what the sites have offered; it stays with the grid if there is no place."""
+        """Delegate, split or keep a job according to the sites' quotes."""
         choice = self._choice(now_ms, delegation)
         if choice.split is not None:
             begin = self._begin_ahead if choice.is_ahead else self._begin
@@ -417,8 +417,8 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def _choice(self, now_ms: int, delegation: Delegation) -> PlaceChoice:
-        """Choose among what the sites have offered: a start now, a split, or the wait that ends first."""
-        # A site may take its user no more since it has quoted.
+        """Choose a site that starts the job now, or else a split, or else the site where the job ends first."""
+        # A site may have been excluded since it quoted.
         quoted = {s: quote for s, quote in delegation.quotes.items() if not delegation.avoids(s, now_ms)}
         quotes = {s: self._sent.subtracted(now_ms, s, quote, delegation.job) for s, quote in quoted.items()}
         delays = {s: self._delay_ms(delegation, s, max(now_ms, q.start_ms or 0)) for s, q in quotes.items()}
@@ -426,7 +426,7 @@ class LimitedControl(DelegatingControl):
         starts = {s: q.start_ms for s, q in quotes.items() if q.start_ms is not None and s in delay_ms}
         ready = [s for s, start_ms in starts.items() if start_ms <= now_ms]
         free = {s: quote.free for s, quote in quotes.items()}
-        # Where it would start on nodes of jobs that it evicts, it goes only if it starts nowhere else.
+        # A site that would evict other jobs is used only if no site starts the job without evictions.
         ready = [s for s in ready if not quotes[s].evicts] or ready
         ends = {s: end_at(delegation, s, now_ms, delay_ms[s]) for s in ready}
         ready = [s for s in ready if ends[s] == min(ends.values())]
@@ -434,7 +434,7 @@ class LimitedControl(DelegatingControl):
         if site is not None:
             return PlaceChoice(site)
         end_ms, site = earliest_end(now_ms, delegation, quotes, delay_ms)
-        # What was promised twice is no reason for a split: that goes by what the sites have said.
+        # Judge a split by the sites' own quotes: nodes promised to several jobs at once are no reason to split.
         said_ms = earliest_end(now_ms, delegation, quoted, delay_ms)[0]
         starts_now = any(quoted[s].start_ms is not None and (quoted[s].start_ms or 0) <= now_ms for s in starts)
         split = None if starts_now else self._split_now(now_ms, delegation, quotes)
@@ -454,7 +454,7 @@ class LimitedControl(DelegatingControl):
         quotes: Mapping[int, Quoted],
         taken: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[Fragments, int] | None:
-        """Return how a job would be split over the quoted nodes that are not taken, and how long it would be then."""
+        """Return how to split a job over the quoted nodes without the `taken` ones, and the split job's length."""
         left = {s: quote.free - taken.get(s, 0) for s, quote in quotes.items() if quote.takes_parts}
         free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
         sends = delegation.sends, delegation.submit_ms, now_ms
@@ -488,7 +488,7 @@ class LimitedControl(DelegatingControl):
         return self._attempts.begin_ahead(*told, now_ms + self._lease_ms)
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """See `DelegatingControl`; a job for which sites are to reserve ahead is thought of when that is due."""
+        """See `DelegatingControl`; retry earlier if the time to reserve ahead for the job comes first."""
         commands = super()._put_back(now_ms, delegation)
         at_ms = self._ahead_at_ms(delegation) if delegation.state == BACKLOG else None
         if at_ms is not None and self._retry_at_ms is not None and at_ms > now_ms:
@@ -496,14 +496,14 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def _begin(self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int) -> list[GridCommand]:
-        """Ask sites for the nodes of a job on several of them."""
+        """Ask several sites to reserve the fragments of a job."""
         self._change(delegation, "split")
         delegation.awaited = None
         delegation.number += 1
         return [*self._attempts.begin(now_ms, delegation.job, delegation.number, fragments, length_ms)]
 
     def _map(self, now_ms: int) -> list[GridCommand]:
-        """Map all that has no place over the sites, and send on what is to go now."""
+        """Map the unplaced jobs over the sites; delegate or split the jobs that can go now."""
         self._map_is_due = False
         waiting = [one for one in self._jobs.values() if one.state == BACKLOG][:MOST_MAPPED]
         last = self._last_quoted(waiting)
@@ -523,14 +523,14 @@ class LimitedControl(DelegatingControl):
         for one, place in zip(waiting, places, strict=True):
             if place is not None and place.site == SEVERAL and place.start_ms <= now_ms:
                 split = self._split_now(now_ms, one, quotes, taken)
-                # In more parts, as others have taken nodes, it may take longer than it was mapped for.
+                # Jobs delegated just now may force more fragments, and so a longer run than the mapping assumed.
                 if split is not None and now_ms + split[1] <= place.end_ms:
                     commands += self._begin(now_ms, one, *split)
         return commands
 
     @staticmethod
     def _last_quoted(waiting: Iterable[Delegation]) -> dict[int, Delegation]:
-        """Return for which of some jobs each site was asked last of all that it has answered."""
+        """Return the job that has the latest quote of each site, by site."""
         last: dict[int, Delegation] = {}
         for one in waiting:
             for site, quote in one.quotes.items():
@@ -539,7 +539,10 @@ class LimitedControl(DelegatingControl):
         return last
 
     def _ready_ms(self, now_ms: int, site: int, last: Quoted | None) -> list[int]:
-        """Return when the nodes of a site have nothing to run, as it has said last; now, if it does not say that."""
+        """Return when each node of a site is free, according to its last quote; now if the quote does not say that.
+
+        The list is empty for a site without a quote.
+        """
         if last is None:
             return []
         ready = last.ready or ((now_ms, self._nodes[site]),)
@@ -548,9 +551,9 @@ class LimitedControl(DelegatingControl):
     def _to_map(
         self, now_ms: int, delegation: Delegation, last: Mapping[int, Delegation], quotes: Mapping[int, Quoted]
     ) -> JobToMap:
-        """Return what the mapping knows of a job.
+        """Return a job as the mapping needs it.
 
-        The start that a site has quoted counts as long as that has said nothing newer of itself.
+        A quoted start counts only if the site has not sent a newer quote for another job; otherwise the start is now.
         """
         job, offers = delegation.job, dict[int, SiteOffer]()
         for site, quote in delegation.quotes.items():
@@ -565,11 +568,14 @@ class LimitedControl(DelegatingControl):
         return JobToMap(job.width, offers, None if split is None else split[1])
 
     def _goes_now(self, now_ms: int, delegation: Delegation, place: PlannedPlace) -> bool:
-        """Whether a job is sent to the site that it is mapped to: to start, or to queue where others do."""
+        """Whether to delegate a mapped job now: it would start at once, or its site already has a queue."""
         return place.start_ms <= now_ms or delegation.quotes[place.site].queued > 0
 
     def _awaits(self, now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], alone_ms: int | None) -> bool:
-        """Return whether a job waits for nodes of several sites that are to come, rather than at one site."""
+        """Whether a job should wait for the nodes of a split that is not possible yet; record that split.
+
+        `alone_ms` is the earliest end of the job on one site, or None.
+        """
         job, before = delegation.job, delegation.awaited
         sends = delegation.sends, delegation.submit_ms, now_ms
 
@@ -581,7 +587,10 @@ class LimitedControl(DelegatingControl):
         return delegation.awaited is not None and delegation.awaited.is_worth_it
 
     def _not_asked(self, free: Mapping[int, int]) -> dict[int, int]:
-        """Take off the quoted nodes what was asked after the quotes: jobs that ask for the same refuse each other."""
+        """Return the free nodes of each site without the nodes that other split jobs have asked for.
+
+        Two jobs that ask for the same nodes would make each other fail.
+        """
         left = dict(free)
         for fragments in self._attempts.asked:
             for site, width in fragments:
@@ -589,7 +598,10 @@ class LimitedControl(DelegatingControl):
         return left
 
     def _delegate(self, now_ms: int, delegation: Delegation, site: int, end_ms: int | None = None) -> list[GridCommand]:
-        """Put a job into the queue of a site, where it is to end at an instant; if it starts at once, if left out."""
+        """Send a job to the queue of a site.
+
+        `end_ms` is the expected end there; None if the site quoted a start at once.
+        """
         delay_ms = self._delay_ms(delegation, site, now_ms)
         if delay_ms is None:
             return self._put_back(now_ms, delegation)
@@ -630,9 +642,9 @@ class LimitedControl(DelegatingControl):
         return self._ask_all(now_ms, delegation) if outcome is None else self._done(delegation, outcome)
 
     def _think_again(self, now_ms: int, *, retry: bool) -> list[GridCommand]:
-        """Ask for jobs that found no place, and for those that wait elsewhere than where something has changed.
+        """Ask sites again for unplaced jobs, and ask changed sites for jobs that wait at another site.
 
-        Of those that are mapped the first stands for all: a site tells with each quote how it is itself.
+        One question per site is enough for all mapped jobs, because each quote includes the state of the site.
         """
         news = sorted(self._news)
         self._news = {}
@@ -664,7 +676,7 @@ class LimitedControl(DelegatingControl):
         return commands
 
     def _consider_move(self, now_ms: int, site: int, delegation: Delegation, quote: Quoted) -> list[GridCommand]:
-        """Take a waiting job back if another site would start it at once, where not too many come already."""
+        """Withdraw a waiting job if another site would start it now on nodes that no other moving job has claimed."""
         when_ms, claimed = self._claimed.get(site, (now_ms, 0))
         claimed = claimed if when_ms == now_ms else 0
         starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
@@ -678,7 +690,7 @@ class LimitedControl(DelegatingControl):
             return []
         self._claimed[site] = now_ms, claimed + needed
         if delegation.hurried:
-            # It leaves before that has said anything of it.
+            # The job leaves before its site has reported anything about it.
             self._note_put_off(now_ms, delegation)
         self._change(delegation, "withdraw")
         delegation.next_site = site
@@ -687,8 +699,8 @@ class LimitedControl(DelegatingControl):
     def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
         """Whether a job that starts at a site now ends sooner than where it waits.
 
-        That is so unless it has data to wait for, or the sites differ. Where it has not started by now, it ends no
-        sooner than if it did next.
+        Always true if jobs move no data and both sites run the job equally fast. At its present site, a job that has
+        not started ends after now plus its length there.
         """
         there_ms = length_at(delegation, delegation.site)
         sites_differ = self.policy.maps or length_at(delegation, site) != there_ms
@@ -707,7 +719,7 @@ class LimitedControl(DelegatingControl):
         return [ToSite(site, RenewLeases(now_ms + self._lease_ms)) for site in sorted(sites)]
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
-        """Return what works out when a job starts, and why not sooner: what the sites said last. None: not known."""
+        """Return a function that forecasts the start of a job from the sites' last answers; None if it is unknown."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return None
@@ -721,7 +733,7 @@ class LimitedControl(DelegatingControl):
         return lambda: found
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """See `Control`: by what the sites offer the job, if they were asked."""
+        """See `Control`; the forecast uses the sites' quotes if the question has any."""
         asked, offers = question.asked, question.offers
         why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
@@ -738,14 +750,14 @@ class LimitedControl(DelegatingControl):
         return lambda: quoted
 
     def _awaited_split(self, delegation: Delegation) -> SplitReason | None:
-        """Return the split for whose last nodes a job waits."""
+        """Return the cost of the split whose last nodes a job waits for, or None."""
         if (split := delegation.awaited) is None:
             return None
         told = delegation.job, delegation.sends, split.fragments, split.end_ms - split.start_ms
         return self._one_job.split_reason(*told, self._names)
 
     def _wide_split(self, now_ms: int, asked: GridJobSubmitted) -> SplitReason | None:
-        """Return how a job wider than every site is split where all nodes are free; None for any other job."""
+        """Return the cost of splitting a job wider than every site, if all nodes are free; None for any other job."""
         sizes = {s: n for s, n in enumerate(self._nodes) if s not in asked.barred and s not in self._shut}
         if asked.job.width <= max(sizes.values(), default=0):
             return None

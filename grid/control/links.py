@@ -1,4 +1,4 @@
-"""The network between the sites, as a meta-scheduler knows it: the links as they are now, and what each job sends."""
+"""The network between the sites as the meta-scheduler sees it: the present links and the transfers of each job."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GridNetwork:
-    """The network of a grid, and what is made of it (docs/grid.md, "With a network").
+    """The network of a grid, with the options that use it (docs/grid.md, "With a network").
 
     Parameters
     ----------
     model : NetworkModel
-        Of all links as they are when none is slow or down; its sites are those of the grid, in their order.
+        The links at full speed; the model has the grid's sites in the grid's order.
     earliest_end : bool
-        Whether a job is split where it ends first, rather than over the fewest sites.
+        Whether to split a job where it ends first, instead of over the fewest sites.
     staging : int
         NO_DATA, BLOCKING or PREFETCH of `gridweave.grid.kernels.links`.
     exact_up_to : int
         As for `gridweave.netmodel.model.NetworkModel.choose_sites`.
     max_split_factor : float
-        A split that makes a job longer by a larger factor is not made; 1 to 10,001.
+        The largest factor by which a split may lengthen a job, from 1 to 10,001.
 
     Raises
     ------
     OptionError
-        If there can be no such bound.
+        If `max_split_factor` is outside that range.
     """
 
     model: NetworkModel
@@ -67,13 +67,13 @@ class GridNetwork:
 
 
 def check_max_split_factor(factor: float) -> None:
-    """Raise OptionError if no split can be bound by this factor."""
+    """Raise OptionError if a bound on split factors is out of range."""
     if not 1 <= factor <= 1 + MAX_OVERHEAD:
         raise OptionError("max_split_factor", f"is {factor:g}; a number from 1 to {1 + MAX_OVERHEAD:,}, 2 for twice")
 
 
 def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
-    """Return what the grid queue knows of a network, with room for jobs that say nothing yet."""
+    """Return the arrays of a network for the grid queue, with empty slots for jobs."""
     sites = len(network.model.topology.sites)
     return GridLinks(
         paths=network.model.arrays,
@@ -97,12 +97,12 @@ def new_links(network: GridNetwork, *, slots: int, widest: int) -> GridLinks:
 
 
 def unbounded(links: GridLinks) -> GridLinks:
-    """Return links over which a job may be split at any cost; all but the bound is shared."""
+    """Return the links without a bound on split factors; all arrays are shared."""
     return links._replace(max_factor=1.0 + MAX_OVERHEAD)
 
 
 def more_slots(links: GridLinks, slots: int) -> GridLinks:
-    """Return links with room for more jobs."""
+    """Return the links with this number of slots for jobs."""
     larger: dict[str, Any] = {}
     for name in ("communication", "data", "least_factor", "crossing_factor", "factor", "data_ms"):
         old = getattr(links, name)
@@ -112,7 +112,7 @@ def more_slots(links: GridLinks, slots: int) -> GridLinks:
 
 
 class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the links are now, and what the jobs send over them."""
+    """The changes of the links, and the transfers of the jobs."""
 
     factors: tuple[float, ...] | None
     measured: tuple[PairMeasured, ...]
@@ -121,17 +121,17 @@ class LinksState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class KnownLinks:
-    """The links as a meta-scheduler knows them now, and what each of its jobs sends over them.
+    """The present links as the meta-scheduler sees them, and the transfers of each job.
 
-    `arrays` are for kernels: other ones after a change of the links, or when there is room for more jobs. `model` is
-    what they are made from: the network as measurements have corrected it.
+    `model` is the network as corrected by measurements. `arrays` has its arrays for kernels; a change of the links or
+    of the number of slots replaces them.
     """
 
     def __init__(self, network: GridNetwork, *, slots: int, widest: int) -> None:
         self._network = network
         self._factors: tuple[float, ...] | None = None
         self._measured: tuple[PairMeasured, ...] = ()
-        # Of the slots whose jobs send anything; one that is free keeps what its last job sent.
+        # The transfers of jobs that send anything, by slot; a free slot keeps the transfers of its last job.
         self._sends: dict[int, Sends] = {}
         self.model = network.model
         self.arrays = new_links(network, slots=slots, widest=widest)
@@ -139,7 +139,7 @@ class KnownLinks:
         self._least = least_crossing(self.arrays.paths)
 
     def copy(self) -> KnownLinks:
-        """Return the same links with room of their own for what kernels write down."""
+        """Return a copy with its own arrays for the results of kernels."""
         twin = copy.copy(self)
         twin._sends = self._sends.copy()
         apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]
@@ -147,9 +147,9 @@ class KnownLinks:
         return twin
 
     def change(self, news: LinksChanged | PathsMeasured) -> None:
-        """Take in news of the links.
+        """Apply a change or a measurement of the links.
 
-        A measurement corrects what the links are said to carry at the time; a path that is down stays down.
+        A measurement corrects the present model of the links; a path that is down stays down.
         """
         if isinstance(news, LinksChanged):
             self._factors = news.factors
@@ -166,17 +166,17 @@ class KnownLinks:
 
     @property
     def news(self) -> list[LinksChanged | PathsMeasured]:
-        """What links of the same network that have no news are to be told, to be as these."""
+        """The messages that bring new links of the same network up to date with these links."""
         news: list[LinksChanged | PathsMeasured] = [] if self._factors is None else [LinksChanged(self._factors)]
         return [*news, PathsMeasured(self._measured)] if self._measured else news
 
     def state(self) -> LinksState:
-        """Return what is known; not what is worked out from the network, or again when it is asked for."""
+        """Return the state, without arrays that can be derived from the network or computed again."""
         arrays = arrays_state(self._own_arrays())
         return LinksState(factors=self._factors, measured=self._measured, arrays=arrays, sends=self._sends)
 
     def restore(self, state: LinksState) -> None:
-        """Take in what was known of the same network."""
+        """Restore the state of links of the same network."""
         self._factors, self._measured, self._sends = state.factors, state.measured, state.sends
         paths = self._paths()
         self._least = least_crossing(paths)
@@ -187,11 +187,11 @@ class KnownLinks:
         return self.arrays._replace(paths=None, choice=None, memo=None)  # type: ignore[arg-type]
 
     def grow(self, slots: int) -> None:
-        """Make room for more jobs."""
+        """Enlarge the arrays to this number of slots."""
         self.arrays = more_slots(self.arrays, slots)
 
     def enter(self, slot: int, width: int, sends: Sends) -> None:
-        """Write down what the job of a slot sends, which has this width."""
+        """Record the transfers of a new job of this width in a slot."""
         self._sends.pop(slot, None)
         if sends != NOTHING:
             self._sends[slot] = sends
@@ -209,11 +209,11 @@ class KnownLinks:
         self._find(view, *self._least)
 
     def sends(self, slot: int) -> Sends:
-        """Return what the job of a slot sends."""
+        """Return the transfers of the job in a slot."""
         return self._sends.get(slot, NOTHING)
 
     def data_delay_ms(self, slot: int, submit_ms: int, site: int, when_ms: int) -> int | None:
-        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
+        """Return how long a job that starts at `when_ms` waits at a site for its data; None if the data has no path."""
         times = np.int64(submit_ms), np.int64(site), np.int64(when_ms)
         delay_ms = int(data_delay_ms(self.arrays, np.int64(slot), *times))
         return None if delay_ms == NEVER_MS else delay_ms
@@ -221,13 +221,13 @@ class KnownLinks:
 
 @lru_cache(maxsize=4096)
 def _shape_of(pattern: str, width: int) -> np.void:
-    """Return how jobs of a pattern and a width communicate, but for how much."""
+    """Return the communication record of a pattern and a width, without the amount of traffic."""
     record: np.void = Communication(pattern=pattern).records([width])[0]
     return record
 
 
 def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
-    """Return what the grid queue knows when the links have changed; all but the paths is shared."""
+    """Return the links with other paths; all other arrays are shared, and cached results are dropped."""
     changed = links._replace(paths=paths)
     changed.memo.forget()
     changed.changed[0] = 1
@@ -236,13 +236,13 @@ def with_paths(links: GridLinks, paths: NetArrays) -> GridLinks:
 
 
 def least_crossing(paths: NetArrays) -> tuple[float, float]:
-    """Return what a message takes at least between any two sites: its lag [ms], and what each bit takes [ms]."""
+    """Return the smallest cost of a message between any two sites: the lag [ms] and the time per bit [ms]."""
     between = ~np.eye(len(paths.lag_ms), dtype=np.bool_)
     return float(paths.lag_ms[between].min(initial=np.inf)), _least_ms_per_bit(paths, between)
 
 
 def _least_ms_per_bit(paths: NetArrays, between: npt.NDArray[np.bool_]) -> float:
-    """Return what a bit takes at least on the best path between any two sites."""
+    """Return the smallest time per bit [ms] on the path between any two sites."""
     first = paths.first
     widest = np.zeros(len(first) - 1)
     if len(paths.links):

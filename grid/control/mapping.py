@@ -1,7 +1,7 @@
-"""All that waits mapped over the sites at once, by what they expect of each (docs/control.md, "Mapped over sites").
+"""Map all waiting jobs over the sites at once, by their expected lengths there (docs/control.md, "Mapped over sites").
 
-The rules are those by which a site of machines that differ maps its jobs, with the nodes of a site as machines that are
-alike, of which a job takes several.
+The algorithms are those of a site with heterogeneous machines. Here the nodes of a site are identical machines, and a
+job may use several of them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays, map
 from gridweave.site.kernels.state import NEVER_MS
 
 SEVERAL = -1
-"""Stands in the place of a site for a job on several of them."""
+"""The site number of a job on several sites."""
 
 
 class SiteOffer(NamedTuple):
-    """What a job would have at a site that had nothing else of the grid's: from when, how many nodes, for how long."""
+    """A site's offer for a job if the grid had no other job there: the earliest start, the nodes and the length."""
 
     from_ms: int
     nodes: int
@@ -28,16 +28,16 @@ class SiteOffer(NamedTuple):
 
 
 class JobToMap(NamedTuple):
-    """A job that waits, and where it could run.
+    """A waiting job, and where it could run.
 
     Attributes
     ----------
     width : int
-        Nodes on several sites together.
+        The total number of nodes if it is split.
     offers : mapping from int to SiteOffer
-        By site.
+        The offer of each site for the whole job.
     split_ms : int, optional
-        How long it takes on several sites; None if it is not split.
+        Its length if it is split; None if it is not split.
     """
 
     width: int
@@ -46,7 +46,7 @@ class JobToMap(NamedTuple):
 
 
 class PlannedPlace(msgspec.Struct, frozen=True, gc=False):
-    """Where a job is to run, a site or `SEVERAL`, and when."""
+    """The planned site of a job, or `SEVERAL`, with its start and end."""
 
     site: int
     start_ms: int
@@ -61,18 +61,18 @@ def map_over_sites(
     Parameters
     ----------
     jobs : sequence of JobToMap
-        In the order of submission.
+        The jobs in order of submission.
     ready_ms : sequence of sequence of int
-        Of each site, when each of its nodes has nothing to run; at the earliest the present.
+        For each site, when each of its nodes is free; never before the present.
     takes_parts : sequence of bool
-        Of each site, whether it takes parts of jobs on several.
+        For each site, whether it runs fragments of split jobs.
     algorithm : str
         One of `gridweave.grid.policy.MAPPINGS`.
 
     Returns
     -------
     list of PlannedPlace or None
-        None for a job that can run nowhere now.
+        The plan of each job; None for a job that can run nowhere now.
 
     Examples
     --------

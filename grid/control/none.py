@@ -30,9 +30,9 @@ class NoControlState(DelegatingState, frozen=True, kw_only=True, tag="NoControl 
 
 
 class NoControl(DelegatingControl):
-    """Sends each job to a site when it is submitted, and leaves it there.
+    """Send each job to a site when it is submitted, and leave it there.
 
-    It splits no job and ignores the network. Of the selections only ``random`` has an effect.
+    This level splits no job and ignores the network. The only selection with an effect is ``random``.
     """
 
     state_type: Any = NoControlState
@@ -56,7 +56,7 @@ class NoControl(DelegatingControl):
         )
 
     def restore(self, state: NoControlState) -> None:
-        """Restore the state of another level of the same settings into this new one."""
+        """Restore the state of a level with the same settings; this level must be new."""
         super().restore(state)
         self._area = state.area
 
@@ -88,11 +88,11 @@ class NoControl(DelegatingControl):
         return [*told, *(self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent))]
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
-        """Do nothing: this level knows no links."""
+        """Do nothing: this level ignores the network."""
         return []
 
     def run(self, now_ms: int) -> list[GridCommand]:
-        """Send the jobs again that all sites had refused, when that is due."""
+        """Send the jobs that all sites have refused again, if the retry is due."""
         if self._retry_at_ms is None or self._retry_at_ms > now_ms:
             return []
         self._retry_at_ms = None
@@ -104,7 +104,7 @@ class NoControl(DelegatingControl):
         return commands
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `run` is to be called without an event."""
+        """Return when `run` must be called even without an event, or None."""
         return self._retry_at_ms
 
     def _fitting(self, sent: Delegation, now_ms: int) -> list[int]:
@@ -128,7 +128,10 @@ class NoControl(DelegatingControl):
         return [ToSite(site, EnqueueJob(sent.job, sent.number, int(NEVER_MS)))]
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
-        """Return what works out where a job was sent, and what was sent there beside it; None if it is not known."""
+        """Return a function that reports a job's site and the work sent to each site; None if the job is unknown.
+
+        The forecast has no start, because only the site knows it.
+        """
         sent = self._jobs.get(job_id)
         if sent is None:
             return None
@@ -137,14 +140,14 @@ class NoControl(DelegatingControl):
         return lambda: found
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """Return what works out where a job would be sent; when it starts there, the site knows."""
+        """See `Control`; the forecast has no start, because only the site knows it."""
         asked = question.asked
         why_never, loads = self.why_never(asked.job, asked.barred), self._loads(set(asked.barred))
         found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, loads)
         return lambda: found
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:
-        """Return for how long each site is busy with what it was sent; None for one that has refused."""
+        """Return how long each site needs for the jobs sent to it [ms]; None for a site that has refused."""
         return [
             None if site in refused_by else area // max(1, self._nodes[site]) for site, area in enumerate(self._area)
         ]

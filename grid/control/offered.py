@@ -1,4 +1,4 @@
-"""When a job would end at the sites that have quoted it a start, under limited control (docs/control.md)."""
+"""Compare the sites' quotes for a job by its expected end, under limited control (docs/control.md)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from gridweave.site.messages import Quoted
 
 
 class PlaceChoice(NamedTuple):
-    """Where a job goes by the quotes of the sites.
+    """The placement of a job that the grid chooses from the sites' quotes.
 
     Attributes
     ----------
     site : int, optional
-        The site in whose queue it is put. None: it is split, or stays with the grid.
+        The site that gets the whole job; None if the job is split or stays with the grid.
     end_ms : int, optional
-        When it is expected to end there; None: the site starts it at once.
+        The expected end there; None if the site starts the job at once.
     is_hurried : bool
-        Whether it waits only because others were sent there since the site quoted a start at once.
+        Whether a site quoted a start at once, but has received other jobs since.
     split : Fragments, optional
-        How it is split, over sites that have the nodes free, or reserve them ahead if `is_ahead`.
+        The fragments of a split.
     length_ms : int
-        How long it takes split.
+        The length of the split job.
+    is_ahead : bool
+        Whether the sites of the split reserve nodes as they come free, instead of using free nodes.
     """
 
     site: int | None = None
@@ -39,13 +41,13 @@ class PlaceChoice(NamedTuple):
 
 
 def length_at(delegation: Delegation, site: int) -> int:
-    """Return how long a site expects a job to take; its estimate, if the site does not report that."""
+    """Return the length of a job that a site quoted, or the job's estimate if the site quoted none."""
     quote = delegation.quotes.get(site)
     return delegation.job.estimate_ms if quote is None or quote.length_ms is None else quote.length_ms
 
 
 def end_at(delegation: Delegation, site: int, start_ms: int, delay_ms: int) -> int:
-    """Return when a job ends that starts at a site then; a length quoted by the site includes the delay of its data."""
+    """Return the end of a job that starts on a site at `start_ms`; a quoted length already includes the data delay."""
     quote = delegation.quotes.get(site)
     if quote is None or quote.length_ms is None:
         return start_ms + delay_ms + delegation.job.estimate_ms
@@ -55,9 +57,9 @@ def end_at(delegation: Delegation, site: int, start_ms: int, delay_ms: int) -> i
 def earliest_end(
     now_ms: int, delegation: Delegation, quotes: Mapping[int, Quoted], delay_ms: Mapping[int, int]
 ) -> tuple[int, int] | tuple[None, None]:
-    """Return when a job would end first on one site, and the site; None twice if no site offers it a start.
+    """Return the earliest end of a job on one site, and that site; None twice if no site offers a start.
 
-    Ties: a site where it runs alone, then the earliest start, the fewest free nodes, the first site.
+    Ties are broken by nodes of its own before shared nodes, then earliest start, fewest free nodes, first site.
     """
     estimate_ms = delegation.job.estimate_ms
     ends: list[tuple[int, int, int, int, int]] = []

@@ -1,10 +1,10 @@
-"""What the grid remembers of a job that sites have evicted or refused. Pure.
+"""A job's history of evictions and refusals. Pure.
 
 An evicted job leaves all its sites, and waits again as a whole.
 
-A site may take a job and then not have it, as its batch system cancels it. When it is asked again is told here: the
-pause doubles with each refusal, and after some the site is asked no more. A job that no other site can have is then
-refused for good, so that nothing is asked for without end.
+A site may accept a job and refuse it later, for example because its batch system cancels the job. The site is asked
+again after a pause that grows with each refusal, at most `MOST_REFUSALS` times. If no other site can run the job, the
+grid then refuses it, so that it does not retry forever.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gridweave.site.times import growing_pause_ms, when_text
 
 
 class PastEvictions(msgspec.Struct, frozen=True, gc=False):
-    """How often a job was evicted at all its sites together; and of the last time, which attempt, when, where and why.
+    """The number of evictions of a job on all sites together, with details of the last one.
 
-    The reason is the site's: for which job of which level.
+    `reason` is the site's text: which job of which level took the nodes.
     """
 
     times: int
@@ -32,7 +32,7 @@ class PastEvictions(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
     def text(self, now_ms: int, names: Sequence[str]) -> str:
-        """Return what a user wants to know of it.
+        """Return the evictions as text for the user.
 
         Examples
         --------
@@ -43,23 +43,26 @@ class PastEvictions(msgspec.Struct, frozen=True, gc=False):
 
 
 def once_more_evicted(job: Job) -> Job:
-    """Return a job that has been evicted once more than it had."""
+    """Return a job with its count of evictions increased by one."""
     return msgspec.structs.replace(job, evictions=job.evictions + 1)
 
 
 def forecast_of_evicted(forecaster: Forecaster, evicted: str) -> Forecast:
-    """Return what is known of a job that waits again, with its evictions."""
+    """Return the forecast of a job that waits again, with its evictions."""
     found = forecaster()
     return msgspec.structs.replace(found, reason=with_evictions(found.reason, evicted), evicted=evicted)
 
 
 MOST_REFUSALS = 6
-"""So often a site is asked for a job that it refuses each time: over some five minutes, where the first pause is 10 s
-(a guess: what an administrator mends at once is mended by then)."""
+"""The number of refusals of a job after which its site is not asked again.
+
+With a first pause of 10 s this takes about five minutes, long enough for an administrator to repair a simple fault (a
+guess).
+"""
 
 
 class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
-    """How often a site has refused a job that it had taken, why the last time, and when it may be asked again.
+    """How often a site has refused a job that it had accepted, the last reason, and when to ask the site again.
 
     Examples
     --------
@@ -75,11 +78,11 @@ class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
     again_ms: int | None  # None: never
 
     def is_left_alone(self, now_ms: int) -> bool:
-        """Return whether the site is not to be asked now."""
+        """Whether the site must not be asked now."""
         return self.again_ms is None or now_ms < self.again_ms
 
     def text(self, now_ms: int) -> str:
-        """Say how often, why, and when next."""
+        """Return the refusals as text for the user."""
         if self.again_ms is None:
             return f"{self.reason}; that was refusal {self.times}, and the site is asked no more"
         again = f"the site is asked again {when_text(self.again_ms, now_ms)}"
@@ -89,14 +92,14 @@ class SiteRefusals(msgspec.Struct, frozen=True, gc=False):
 
 
 def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int) -> SiteRefusals:
-    """Return what is known of a site that has refused a job once more.
+    """Return the record of a site after another refusal of a job.
 
     Parameters
     ----------
     before : SiteRefusals, optional
-        None: it had not refused the job since that last ran.
+        The record before; None if the site has not refused the job since it last ran.
     pause_ms : int
-        The first pause.
+        The pause after the first refusal.
     """
     times = 1 if before is None else before.times + 1
     again_ms = now_ms + growing_pause_ms(pause_ms, times - 1)
@@ -104,7 +107,7 @@ def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int
 
 
 class LeftAlone(NamedTuple):
-    """Since when and until when at most a site is not asked for any job, and why it refused one; empty: it was silent.
+    """The time during which a site is not asked for any job, and why it refused a job; empty if it did not answer.
 
     Examples
     --------
@@ -119,7 +122,7 @@ class LeftAlone(NamedTuple):
     refusal: str = ""
 
     def text(self, now_ms: int) -> str:
-        """Say what the site did, and when it is asked again."""
+        """Return what the site did, and when it is asked again, as text."""
         since, again = when_text(self.since_ms, now_ms), when_text(max(self.until_ms, now_ms), now_ms)
         did = f"refused a job {since}: {self.refusal}" if self.refusal else f"did not answer {since}"
         return f"{did}; is asked again {again} at latest"

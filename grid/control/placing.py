@@ -1,10 +1,8 @@
-"""Where one job goes, on nodes that are known otherwise than from the running jobs of the grid queue. Pure.
+"""Place a single job with the kernels of the grid queue, on free nodes that the caller supplies. Pure.
 
-On nodes that are there the kernels of the grid queue place it.
-
-Sites with pilots ask their batch systems for nodes ahead of work. Whether a job waits for nodes of several sites that
-are on their way, or goes to one site, is one rule: those that come first stand idle until the last is there, which is
-worth it if the job gains more by it.
+Sites with pilots request nodes from their batch systems before there is work for them, so a job may wait for a split
+over nodes that have not arrived yet. The nodes that arrive first are then idle until the last one. The wait is worth it
+if the job gains more node time than the nodes are idle (`Awaited.is_worth_it`).
 """
 
 from __future__ import annotations
@@ -33,15 +31,15 @@ from gridweave.site.kernels.state import NO_PLACE
 from gridweave.site.messages import Quoted
 
 SLOT = np.int64(0)
-"""The only one."""
+"""The only slot of the arrays of `OneJob`."""
 
 
 def split_over(
     state: GridState, codes: GridCodes, slot: Slot, free: SiteNodes, when_ms: int
 ) -> tuple[Fragments, int] | None:
-    """Return the fragments of a split over free nodes at an instant, and how long the job takes then, if there is one.
+    """Return the fragments of a split over free nodes at `when_ms`, and the split job's length; None if impossible.
 
-    `free` may be used up.
+    `free` may be changed.
     """
     if not take_parts(state, codes, codes.net, slot, free, np.int64(when_ms)):
         return None
@@ -50,9 +48,9 @@ def split_over(
 
 
 class OneJob:
-    """Arrays with a single slot, in which one job after the other is placed; nothing is kept in them.
+    """Arrays with a single slot, for placing jobs one after the other; no job is stored.
 
-    `moves_data`: what jobs read and write keeps the sites that they run on.
+    `moves_data` is true if jobs occupy their sites while their data is transferred.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
@@ -66,14 +64,14 @@ class OneJob:
 
     @property
     def model(self) -> NetworkModel | None:
-        """The links as they are known now; None: none are."""
+        """The present model of the links, or None."""
         return None if self._links is None else self._links.model
 
     def choose_site(self, job: Job, draw: float, fitting: Sequence[int], free: Mapping[int, int]) -> int | None:
-        """Return the site that the selection takes, among those on which the job fits; None if there are none.
+        """Return the site that the policy selects among the `fitting` sites; None if there are none.
 
-        `free` has the nodes by which the sites are compared; `draw` is the job's chance in [0, 1), for the selection
-        ``random``.
+        `free` has the free nodes by which the policy compares sites. `draw` is the job's random number in [0, 1), for
+        the selection ``random``.
         """
         self._enter(job)
         self._state.draw[SLOT] = draw
@@ -83,37 +81,37 @@ class OneJob:
         return None if site == NO_PLACE else site
 
     def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
-        """Place jobs from now on by the links as they are now."""
+        """Use the links as they are now for all later placements."""
         if self._links is not None:
             self._links.change(news)
             self._codes = self._codes._replace(net=self._links.arrays)
 
     def state(self) -> LinksState | None:
-        """Return how the links are now, without a job; None if none are known."""
+        """Return the state of the links, or None without links."""
         return None if self._links is None else self._links.state()
 
     def restore(self, state: LinksState | None) -> None:
-        """Take in how the links were."""
+        """Restore the state of the links."""
         if self._links is not None and state is not None:
             self._links.restore(state)
             self._codes = self._codes._replace(net=self._links.arrays)
             self._codes = self._codes._replace(net=self._links.arrays)
 
     def delay_ms(self, job: Job, sends: Sends, submit_ms: int, site: int, when_ms: int) -> int | None:
-        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
+        """Return how long a job that starts at `when_ms` waits at a site for its data; None if the data has no path."""
         if self._links is None or not self.moves_data:
             return 0
         self._links.enter(0, job.width, sends)
         return self._links.data_delay_ms(0, submit_ms, site, when_ms)
 
     def may_split(self, job: Job) -> bool:
-        """Return whether a job may be split, by the mode and the lower bound."""
+        """Whether a job may be split, by the policy's mode and lower bound."""
         self._enter(job)
         return bool(may_split(self._state, self._codes, SLOT))
 
     @property
     def news(self) -> list[LinksChanged | PathsMeasured]:
-        """What another one without news of the links is to be told, to know of them what this one knows."""
+        """The messages that bring the links of a new `OneJob` up to date with this one."""
         return [] if self._links is None else self._links.news
 
     def split(
@@ -127,9 +125,9 @@ class OneJob:
         *,
         at_any_cost: bool = False,
     ) -> tuple[Fragments, int] | None:
-        """Return the fragments of a split over free nodes, and how long the job takes then; None if there is none.
+        """Return the fragments of a split over free nodes, and the split job's length; None if impossible.
 
-        `at_any_cost`: however much longer it takes by the links.
+        With `at_any_cost`, the links may lengthen the job by any factor.
         """
         if not self.may_split(job):
             return None
@@ -145,7 +143,7 @@ class OneJob:
     def split_reason(
         self, job: Job, sends: Sends, fragments: Fragments, length_ms: int, names: Sequence[str]
     ) -> SplitReason:
-        """Return what a split of a job is and costs, in words and numbers; the sites have these names."""
+        """Return the fragments and the cost of a split, as numbers and as text; `names` are the names of all sites."""
         places, communication = named(fragments, names), sends.communication
         said = communication_text(communication)
         cost = split_cost(places, job.estimate_ms, length_ms, self.model, communication, names=names, traffic=said)
@@ -153,7 +151,7 @@ class OneJob:
         return SplitReason(places=places, length_ms=length_ms, whole_ms=job.estimate_ms, reason=reason, cost=cost)
 
     def _enter(self, job: Job) -> None:
-        # What is remembered of a split, as the next search may begin with it, is of this job alone.
+        # The job id matters: a search for a split may start from the cached result of the same job.
         self._state.jobs["job_id"][SLOT] = job.job_id
         self._state.jobs["width"][SLOT] = job.width
         self._state.jobs["estimate_ms"][SLOT] = job.estimate_ms
@@ -173,9 +171,10 @@ def why_too_dear(
     asked: tuple[Job, Sends],
     names: Sequence[str],
 ) -> str | None:
-    """Return why no split of a job over these nodes is made, by the links as written down and by the news of them.
+    """Return why every split of a job over these nodes exceeds the allowed cost, or None.
 
-    None if one is made, or if the links have no path for it at any cost: they may come back.
+    None if a split is possible over the links as configured or as they are now. Also None if the links have no path
+    between its parts at any cost, because they may recover.
     """
     job, sends = asked
     free = dict(enumerate(nodes))
@@ -197,20 +196,20 @@ def why_too_dear(
 
 
 class Awaited(msgspec.Struct, frozen=True):
-    """A split that can begin when the last of its nodes has come.
+    """A split that can start when the last of its nodes has arrived.
 
     Attributes
     ----------
     fragments : tuple of (int, int)
-        Sites, and nodes of each.
+        Each site with its number of nodes.
     since_ms : int
-        When the job began to wait for nodes that are to come.
+        When the job began to wait for nodes that have not arrived.
     start_ms, end_ms : int
-        When the last is expected, and when the job would end then.
+        When the last node is expected, and when the job would end.
     idle_node_ms : int
-        What the nodes cost that are there first: their number times how long they wait, from ``since_ms`` on.
+        The idle time of the nodes that arrive before the last one: their number times their wait, from ``since_ms`` on.
     alone_ms : int, optional
-        When it would end on one site; None: on none.
+        The earliest end on a single site; None if no single site offers a start.
     """
 
     fragments: Fragments
@@ -222,7 +221,10 @@ class Awaited(msgspec.Struct, frozen=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Return whether the job gains more, on all its nodes, than nodes stand idle for it."""
+        """Whether the job's gain, times its width, is more than the idle time of its nodes.
+
+        Always true if no single site offers a start.
+        """
         width = sum(nodes for _, nodes in self.fragments)
         return self.alone_ms is None or width * (self.alone_ms - self.end_ms) > self.idle_node_ms
 
@@ -234,16 +236,16 @@ def awaited(
     split: Callable[[Mapping[int, int]], tuple[Fragments, int] | None],
     alone_ms: int | None,
 ) -> Awaited | None:
-    """Return the first split of a job over nodes that are there and nodes that are to come; None: there is none.
+    """Return the earliest split of a job over free nodes and nodes that have not arrived; None if impossible.
 
     Parameters
     ----------
     now_ms, since_ms : int
-        The instant, and when the job began to wait for such nodes.
+        The present instant, and when the job began to wait for nodes that have not arrived.
     quotes : dict from int to Quoted
-        By site.
+        The sites' quotes for the job.
     split : callable
-        Returns the fragments of the job on so many nodes of each site, and how long it takes then, or None.
+        Given the nodes of each site, returns the fragments of the job and its length, or None.
     alone_ms : int, optional
         As in `Awaited`.
     """

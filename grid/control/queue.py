@@ -1,4 +1,4 @@
-"""The grid queue's arrays: gives every job a slot in them, makes them larger when they are full, decides nothing."""
+"""The grid queue's arrays: assign jobs to slots and grow the arrays; the kernels make the decisions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from gridweave.site.state import Arrays, arrays_state, restored_arrays
 
 
 class PlacedJob(msgspec.Struct, frozen=True, gc=False):
-    """Where a job starts, or is to start, and how long it takes there at most."""
+    """A job with its fragments and its limit there; it starts now, or its start is reserved."""
 
     job: Job
     fragments: Fragments
@@ -61,7 +61,7 @@ class PlacedJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunningJob(NamedTuple):
-    """A job that has been placed, and when it is to end."""
+    """A placed job and its expected end."""
 
     job: Job
     fragments: Fragments
@@ -69,7 +69,7 @@ class RunningJob(NamedTuple):
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The jobs of the grid in arrays; ``plan`` is empty where no starts are reserved."""
+    """The grid's jobs in arrays; ``plan`` is empty unless starts are reserved."""
 
     slots: SlotsState
     arrays: Arrays
@@ -81,9 +81,9 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class GridQueue:
-    """The waiting and the running jobs of the grid in arrays, and the kernels that decide on them.
+    """The waiting and running jobs of the grid in arrays, with the kernels that schedule them.
 
-    `reserves_starts`: every waiting job is given a start, rather than the head alone.
+    `reserves_starts` is true if every waiting job has a reserved start (conservative backfilling), not only the head.
     """
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, network: GridNetwork | None = None) -> None:
@@ -97,14 +97,14 @@ class GridQueue:
             self._codes = self._codes._replace(net=self._links.arrays)
         self._weighs = self._codes.adaptive
         self._no_offers(FIRST_SLOTS)
-        # What is left of the jobs that have not ended by their end by estimate.
+        # The remaining work of the jobs that run past their estimate, by job.
         self._late: dict[int, RunsLate] = {}
         self._state = empty_grid(self._nodes, slots=FIRST_SLOTS)
         self._others = [0] * len(self._nodes)
         self._shut: set[int] = set()
         self._slots = JobSlots()
         self.n_waiting = 0
-        # Of all jobs that have started since the last `_compact`.
+        # The fragments of all jobs that have started since the last `_compact`.
         self._n_fragments = 0
         self._plan: ReservedStarts | None = None
         if self.reserves_starts:
@@ -122,14 +122,14 @@ class GridQueue:
         self._depart = prepared(grid_job_ended, state, number)
 
     def _name_numbers(self) -> None:
-        """Keep at hand what is asked for at every step: finding a field of a record takes longer than reading it."""
+        """Cache views of the counters that every step reads: looking up a record's field costs more than reading it."""
         counters = self._state.counters
         self._n_running, self._n_started = counters["n_running"], counters["n_started"]
         # A pass starts no more jobs, in all their fragments, than there are nodes.
         self._most_fragments = len(self._state.fragments) - self._total
 
     def state(self) -> QueueState:
-        """Return what is known of the jobs."""
+        """Return the state of the queue."""
         return QueueState(
             slots=self._slots.state(),
             arrays=arrays_state(self._state),
@@ -141,7 +141,7 @@ class GridQueue:
         )
 
     def restore(self, state: QueueState) -> None:
-        """Take in what was known of the jobs; this one is fresh."""
+        """Restore the state of a queue with the same settings; this queue must be new."""
         self._slots.restore(state.slots)
         self._state = restored_arrays(empty_grid(self._nodes, slots=self._slots.count), state.arrays)
         if self._plan is not None:
@@ -160,7 +160,7 @@ class GridQueue:
         self._name_numbers()
 
     def copy(self) -> Self:
-        """Return a queue of the same state, for the same kernels; neither sees what is done to the other."""
+        """Return a copy that uses the same kernels; neither queue sees later changes of the other."""
         twin = copy.copy(self)
         twin._state = copied(self._state)
         twin._plan = None if self._plan is None else copied(self._plan)
@@ -176,23 +176,23 @@ class GridQueue:
 
     @property
     def nodes(self) -> list[int]:
-        """How many nodes each site has."""
+        """The number of nodes of each site."""
         found: list[int] = self._nodes.tolist()
         return found
 
     @property
     def links_news(self) -> list[LinksChanged | PathsMeasured]:
-        """What a queue without news of the links is to be told, to know of them what this one knows."""
+        """The messages that bring the links of a new queue up to date with this one."""
         return [] if self._links is None else self._links.news
 
     @property
     def model(self) -> NetworkModel | None:
-        """The links as the queue knows them now; None: it knows of none."""
+        """The present model of the links, or None."""
         return None if self._links is None else self._links.model
 
     @property
     def max_split_factor(self) -> float:
-        """The largest factor by which the links may make a split job longer; infinite if none are known."""
+        """The largest factor by which a split may lengthen a job; infinite without links."""
         return math.inf if self._links is None else self._links.arrays.max_factor
 
     @property
@@ -213,7 +213,7 @@ class GridQueue:
         return self._first_running()[0] if self._n_running[0] else None
 
     def ending(self, now_ms: int) -> Iterator[int]:
-        """Yield the running jobs that are expected to end by now, each when the one before has been taken out."""
+        """Yield the running jobs that are expected to end by now; the caller must remove each before the next."""
         while self._n_running[0]:
             end_ms, slot = self._first_running()
             if end_ms > now_ms:
@@ -226,9 +226,9 @@ class GridQueue:
         return end_ms, slot
 
     def kept_for_head(self) -> tuple[int | None, Fragments, list[int]]:
-        """Return when the head is to start, and where; and the free nodes of each site that are kept for it.
+        """Return the head's start, its reserved fragments, and the free nodes kept for it on each site.
 
-        The start is None if it has none. Starts must not be reserved.
+        The start is None if no start is known. Only for queues that do not reserve all starts.
         """
         kept = np.zeros_like(self._nodes)
         shadow_ms, n_reserved = kept_for_head(self._state, self._codes, kept)
@@ -236,7 +236,7 @@ class GridQueue:
         return None if shadow_ms == NEVER_MS else int(shadow_ms), fragments, kept.tolist()
 
     def reserved(self, job_id: int) -> tuple[int, PlacedJob] | None:
-        """Return what is reserved for a waiting job, and from when on; None if nothing is."""
+        """Return the reserved start of a waiting job and its fragments; None if it has no reservation."""
         slot = self._slots.of[job_id]
         start_ms = int(self._state.jobs["promised_ms"][slot])
         if self._plan is None or start_ms in (UNPLACED_MS, NEVER_MS):
@@ -247,7 +247,10 @@ class GridQueue:
         return start_ms, PlacedJob(self._slots.jobs[slot], fragments, length_ms)
 
     def gaps_ms(self, job_id: int, now_ms: int) -> list[int | None]:
-        """Return from when on each site alone has a waiting job's nodes beside what is reserved for the others."""
+        """Return the earliest start of a waiting job on each single site, given the other jobs' reservations.
+
+        None for a site that never has enough nodes. Only for queues that reserve all starts.
+        """
         assert self._plan is not None, "nothing is reserved"
         slot, plan = np.int64(self._slots.of[job_id]), self._plan
         job = self._slots.jobs[int(slot)]
@@ -262,10 +265,10 @@ class GridQueue:
         return [None if start_ms == NEVER_MS else start_ms for start_ms in found]
 
     def firmly_reserved(self, job_id: int, *, moves_splits: bool) -> tuple[int, PlacedJob] | None:
-        """Return what is reserved for a waiting job, if it keeps that as long as all jobs end when expected.
+        """Return a waiting job's reservation if it holds as long as all jobs end when expected, or None.
 
-        `moves_splits`: a job on several sites ends later than reserved, since its start is agreed ahead; then nothing
-        is firm that is reserved behind one.
+        With `moves_splits`, a split job ends later than reserved because the sites agree on its start in advance; no
+        reservation after the start of a waiting split job is then firm.
         """
         reserved = self.reserved(job_id)
         if self._plan is None or reserved is None or self._plan.counters["stale"][0] != FRESH:
@@ -278,19 +281,19 @@ class GridQueue:
         return reserved
 
     def may_split(self, job_id: int) -> bool:
-        """Return whether a waiting job may be split, by the mode and the lower bound."""
+        """Whether a waiting job may be split, by the policy's mode and lower bound."""
         return bool(may_split(self._state, self._codes, np.int64(self._slots.of[job_id])))
 
     def fragments_allowed(self, width: int) -> int:
-        """Return into how many fragments a job of this width may be split."""
+        """Return the largest number of fragments of a job of this width."""
         return int(fragments_allowed(self._codes, np.int64(width)))
 
     def split(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
-        """Return how a waiting job would be split over these nodes at an instant, and how long it takes then."""
+        """Return how to split a waiting job over these free nodes at `when_ms`, and its length; None if impossible."""
         return self._split(self._codes, job_id, free, when_ms)
 
     def split_at_any_cost(self, job_id: int, free: Sequence[int], when_ms: int) -> tuple[Fragments, int] | None:
-        """Return as `split`, however much longer the job takes; None also where there are no links."""
+        """Return the same as `split` without a bound on the job's length; None also without links."""
         if self._links is None:
             return None
         return self._split(self._codes._replace(net=unbounded(self._links.arrays)), job_id, free, when_ms)
@@ -299,18 +302,18 @@ class GridQueue:
         return split_over(self._state, codes, np.int64(self._slots.of[job_id]), np.array(free, np.int64), when_ms)
 
     def delay_ms(self, job_id: int, site: int, when_ms: int) -> int | None:
-        """Return how long the data of a job keeps a site that it starts on at an instant; None if there is no path."""
+        """Return how long a job that starts at `when_ms` waits at a site for its data; None if the data has no path."""
         slot = self._slots.of[job_id]
         if self._links is None:
             return 0
         return self._links.data_delay_ms(slot, int(self._state.jobs["submit_ms"][slot]), site, when_ms)
 
     def free(self, site: int) -> int:
-        """Return how many nodes of a site are free, as far as is known."""
+        """Return the number of free nodes of a site; negative if more are in use than the site has."""
         return int(self._state.free[site])
 
     def submit(self, now_ms: int, job: Job, *, draw: float, sensitivity: float, sends: Sends | None = None) -> None:
-        """Take in a job; what it sends matters between sites with links."""
+        """Add a job to the queue; `sends` matters only with links."""
         if self._slots.is_full:
             self._grow()
         slot = self._slots.enter(job)
@@ -325,24 +328,24 @@ class GridQueue:
             self.tuning.submitted()
 
     def _no_offers(self, slots: int) -> None:
-        """Know of no job that it could start on nodes that others use."""
+        """Clear the offers of shared nodes."""
         if self._weighs:
             self._codes = self._codes._replace(offers=np.full(slots, NEVER_MS))
 
     def offer(self, ends: Mapping[int, int]) -> None:
-        """Note when waiting jobs would end that start now on nodes that others use; 0: this is not known yet."""
+        """Set when each waiting job would end if it started now on shared nodes; 0 if that is not known yet."""
         if self._weighs:
             offers = self._codes.offers
             assert offers is not None, "there are no offers"
             offers.fill(NEVER_MS)
             for job_id, end_ms in ends.items():
                 offers[self._slots.of[job_id]] = end_ms
-            # What was found of splits holds no more.
+            # Earlier results on splits are no longer valid.
             self._state.counters["first_new"] = HEAD
             self._state.counters["settled"] = UNKNOWN
 
     def kept_sites(self) -> dict[int, set[int]]:
-        """Return on which sites nodes are reserved for waiting jobs, by job."""
+        """Return the sites on which nodes are reserved, by waiting job."""
         if not self.n_waiting:
             return {}
         if self._plan is None:
@@ -352,7 +355,7 @@ class GridQueue:
         return {job_id: {site for site, _ in reserved[1].fragments} for job_id, reserved in found.items() if reserved}
 
     def shares_now(self, job_id: int, now_ms: int, end_ms: int) -> bool:
-        """Return whether a waiting job that would end then on nodes that others use had better start there now."""
+        """Whether a waiting job should start now on shared nodes, where it would end at `end_ms`."""
         reserved = None if self._plan is None else self.reserved(job_id)
         if reserved is not None:
             start_ms, placed = reserved
@@ -361,7 +364,7 @@ class GridQueue:
         return bool(shares_now(self._state, self._codes, slot, np.int64(now_ms), np.int64(end_ms)))
 
     def take_over(self, job_id: int, fragments: Fragments, end_ms: int) -> None:
-        """Have a waiting job run on these nodes until an instant, as it does in another queue."""
+        """Move a waiting job to the running jobs on these nodes, although no pass of this queue has placed it."""
         if self._n_fragments > self._most_fragments:
             self._compact()
         state, slot, first = self._state, self._slots.of[job_id], self._n_fragments
@@ -380,7 +383,7 @@ class GridQueue:
         self._replan()
 
     def withdraw(self, job_id: int) -> None:
-        """Take out a waiting job."""
+        """Remove a waiting job."""
         place = self._place_of(job_id)
         if self._plan is None:
             withdraw(self._state, place)
@@ -392,18 +395,18 @@ class GridQueue:
             self.tuning.left()
 
     def _place_of(self, job_id: int) -> np.int64:
-        """Return the place of a waiting job in the queue."""
+        """Return the index of a waiting job in the queue."""
         return np.int64(np.flatnonzero(self._state.waiting[: self.n_waiting] == self._slots.of[job_id])[0])
 
     def next_start_ms(self) -> int | None:
-        """Return the next reserved start; None if starts are not reserved, or none is to come."""
+        """Return the next reserved start, or None."""
         if self._plan is None or not self.n_waiting:
             return None
         next_ms = int(self._plan.counters["next_start_ms"][0])
         return None if next_ms == NEVER_MS else next_ms
 
     def run_pass(self, now_ms: int) -> list[PlacedJob]:
-        """Expect later ends of the jobs that are late; then place what can start now, and return where, in order."""
+        """Postpone the expected ends of late jobs, then start all jobs that can start now; return them in order."""
         if self._late:
             self.expect_late(now_ms)
         if not self.n_waiting:
@@ -434,16 +437,16 @@ class GridQueue:
             first = self._placed(state, len(placements))
 
     def _tune(self, tuning: QueueTuning, now_ms: int) -> None:
-        """Decide on the order of the queue by what its plan is worth in each."""
+        """Choose the order whose plan has the best AWRT, and sort the queue."""
         values = np.array([self._worth(order, now_ms) for order in tuning.orders])
         if tuning.choose(values):
             self._order = ORDERS[tuning.order]
             self._sort(tuning.order)
 
     def _worth(self, order: str, now_ms: int) -> float:
-        """Return the AWRT of what waits, if all of it were planned over the sites in an order, and nothing else came.
+        """Return the AWRT of the waiting jobs in a conservative plan for this order, assuming no new jobs.
 
-        It is the plan of conservative backfilling, made on a copy.
+        The plan is made on a copy.
         """
         twin = self.copy()
         twin._sort(order)
@@ -456,7 +459,7 @@ class GridQueue:
         return awrt_ms(jobs, jobs["promised_ms"], plan.reserved["length_ms"][plan.row[slots]])
 
     def _sort(self, order: str) -> None:
-        """Bring the queue into an order; what was found of its head holds no more."""
+        """Sort the queue; discard cached results about its head."""
         waiting, jobs = self._state.waiting[: self.n_waiting], self._state.jobs
         keys = self._keys(order, waiting)
         jobs["key"][waiting] = keys
@@ -466,16 +469,16 @@ class GridQueue:
         counters["settled"] = counters["reserved_for"] = UNKNOWN
 
     def reconsider(self) -> None:
-        """Have the next pass think anew of all that waits, in the order of the policy, which may be another now."""
+        """Have the next pass reconsider all waiting jobs, in the policy's present order."""
         order = self._order_name if self.tuning is None else self.tuning.order
-        # A running job may come back into the queue.
+        # Running jobs need keys, too: they may return to the queue.
         slots = np.array(sorted(self._slots.of.values()), np.int64)
         self._state.jobs["key"][slots] = self._keys(order, slots)
         self._sort(order)
         self._replan()
 
     def _keys(self, order: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the keys of jobs in an order."""
+        """Return the sort keys of jobs in an order."""
         jobs = self._state.jobs[slots]
         known = [self._slots.jobs[slot] for slot in slots.tolist()]
         return order_keys(
@@ -492,32 +495,32 @@ class GridQueue:
         return tuple(self._state.fragments[first : first + int(self._state.n_fragments[slot])].tolist())
 
     def links_changed(self, news: LinksChanged | PathsMeasured) -> None:
-        """Place jobs from now on by the links as they are now."""
+        """Use the links as they are now for all later placements."""
         if self._links is not None:
             self._links.change(news)
             self._codes = self._codes._replace(net=self._links.arrays)
             self._replan()
 
     def runs_late(self, answer: RunsLate) -> None:
-        """Take note of what is left of a job that has not ended by its end by estimate."""
+        """Record the remaining work of a job that runs past its estimate."""
         self._late[answer.job_id] = answer
 
     def expect_late(self, now_ms: int) -> None:
-        """Expect later ends of the jobs that are late."""
+        """Postpone the expected ends of late jobs to at least the next millisecond."""
         for job_id, late in self._late.items():
             if int(self._state.end_ms[self._slots.of[job_id]]) <= now_ms:
                 left = work_left(late.left, late.rate, late.since_ms, now_ms)
                 self.expect_end(now_ms, job_id, max(now_ms + 1, int(late_end_ms(left, late.rate, now_ms))))
 
     def ended(self, now_ms: int, job_id: int) -> None:
-        """Take out a running job for good."""
+        """Remove a running job that does not return to the queue."""
         self._leave(now_ms, job_id)
         if self.tuning is not None:
             self.tuning.left()
         self._slots.leave(job_id)
 
     def part_ended(self, job_id: int, site: int) -> None:
-        """Give the nodes of a site to others, where the part of a running job is over."""
+        """Free the nodes of a site on which the fragment of a running job has ended."""
         slot = self._slots.of[job_id]
         first = int(self._state.first_fragment[slot])
         part = self._state.fragments[first : first + int(self._state.n_fragments[slot])]
@@ -528,19 +531,19 @@ class GridQueue:
         self._keep_shut()
 
     def told(self, job_id: int) -> tuple[Job, float, Sends]:
-        """Return a job that waits or runs, how sensitive it is to a split, and what it sends."""
+        """Return a waiting or running job, its sensitivity to splits, and its transfers."""
         slot = self._slots.of[job_id]
         sends = NOTHING if self._links is None else self._links.sends(slot)
         return self._slots.jobs[slot], float(self._state.sensitivity[slot]), sends
 
     def evicted(self, job_id: int) -> int:
-        """Count that a job was evicted from the nodes of a site; return how often it has been."""
+        """Count an eviction of a job; return the new count."""
         slot = self._slots.of[job_id]
         job = self._slots.jobs[slot] = once_more_evicted(self._slots.jobs[slot])
         return job.evictions
 
     def requeue(self, now_ms: int, job_id: int) -> None:
-        """Put a running job back into the queue, at the place that it had by its submission."""
+        """Return a running job to the queue, at the position that its original submission gives it."""
         slot = self._leave(now_ms, job_id)
         if self.tuning is not None:
             self._state.jobs["key"][slot] = self._keys(self.tuning.order, np.array([slot]))[0]
@@ -549,7 +552,7 @@ class GridQueue:
         self._replan()
 
     def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
-        """Expect a running job to end at this instant."""
+        """Set the expected end of a running job."""
         slot = np.int64(self._slots.of[job_id])
         if int(self._state.end_ms[slot]) == end_ms:
             return
@@ -559,7 +562,7 @@ class GridQueue:
             planned_end_moved(self._state, self._plan, slot, np.int64(end_ms), np.int64(now_ms))
 
     def set_others(self, site: int, nodes: int) -> None:
-        """Take note that so many nodes of a site are not the grid's to have."""
+        """Set how many nodes of a site are not available to the grid."""
         if nodes != self._others[site]:
             change_free(self._state, np.int64(site), np.int64(self._others[site] - nodes))
             self._others[site] = nodes
@@ -567,38 +570,38 @@ class GridQueue:
             self._keep_shut()
 
     def set_shut(self, site: int, is_shut: bool) -> None:
-        """Note whether a site takes in nothing new: then it has nothing free, and ends there free nothing."""
+        """Set whether a site accepts no new jobs; it then counts as full, and ends of jobs free no nodes on it."""
         if is_shut == (site in self._shut):
             return
         self._state.shut[site] = is_shut
         self._shut ^= {site}
-        # What was found of the head and of later ends holds no more.
+        # Discard cached results about the head and about later ends.
         change_free(self._state, np.int64(site), np.int64(0))
         self._replan()
         self._keep_shut()
 
     @property
     def shut(self) -> frozenset[int]:
-        """The sites that take in nothing new."""
+        """The sites that accept no new jobs."""
         return frozenset(self._shut)
 
     def _keep_shut(self) -> None:
-        """Count the free nodes of sites that are shut as other people's."""
+        """Mark the free nodes of shut sites as unavailable to the grid."""
         for site in self._shut:
             if (free := self.free(site)) > 0:
                 self.set_others(site, self._others[site] + free)
 
     def others(self, site: int) -> int:
-        """Return how many nodes of a site are not the grid's to have."""
+        """Return how many nodes of a site are not available to the grid."""
         return self._others[site]
 
     def _replan(self) -> None:
-        """Have the next pass reserve every place anew."""
+        """Have the next pass replace all reservations."""
         if self._plan is not None:
             self._plan.counters["stale"] = REPLAN
 
     def _leave(self, now_ms: int, job_id: int) -> int:
-        """Take out a running job; return its slot, which it keeps."""
+        """Remove a running job from the running set; return its slot, which stays assigned."""
         self._late.pop(job_id, None)
         slot, depart = self._slots.of[job_id], self._depart
         if self._plan is None:
@@ -612,7 +615,7 @@ class GridQueue:
         return slot
 
     def _compact(self) -> None:
-        """Keep the fragments of running jobs alone, in an array with room for twice as many."""
+        """Drop the fragments of ended jobs; afterwards at least half of the array is free."""
         state = self._state
         slots = running_slots(state)
         counts = state.n_fragments[slots]
@@ -631,7 +634,7 @@ class GridQueue:
     def _grow(self) -> None:
         old = self._state
         slots = self._slots.double()
-        # The fragments have room of their own: `_compact` sees to that.
+        # `_compact` grows the array of fragments separately.
         self._state = empty_grid(self._nodes, slots=slots)._replace(fragments=old.fragments)
         copy_into(self._state, old)
         if self._plan is not None:
@@ -678,7 +681,7 @@ class GridQueue:
         assert sorted([*rows, *spare]) == list(range(len(plan.reserved))), "a row of the plan is lost or doubled"
         for site, n_steps in enumerate(plan.n_steps.tolist()):
             assert (np.diff(plan.step_ms[site, :n_steps]) > 0).all(), "a profile is out of order"
-            # A pass brings the profiles up to its instant; there is none if nobody waits.
+            # A pass brings the profiles up to date, but no pass runs while no job waits.
             if waiting and plan.counters["stale"][0] != REPLAN and site < len(self._nodes):
                 least = min(0, int(self._state.free[site]))
                 assert (plan.step_free[site, :n_steps] >= least).all(), "a site is overbooked"

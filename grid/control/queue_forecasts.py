@@ -1,7 +1,7 @@
 """Explain why a job is waiting in the grid queue: for each site, and for the split that could start earliest.
 
-The reasons come from numbers that the kernels have left: free nodes, the shadow time, the nodes kept for the head, the
-reservations. No decision rule is repeated here (docs/explain.md).
+The reasons come from the numbers that the kernels have stored: free nodes, the shadow time, the nodes kept for the head
+and the reservations. This module repeats no decision rule (docs/explain.md).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
 
 
 class _Alone(NamedTuple):
-    """When a site has the nodes for a job, if the job were next there.
+    """The earliest start of a job on one site, if the job were next there.
 
-    ``start_ms`` is None if that is unknown. ``delay_ms`` is the time of the job's data transfers, None without a path
-    to its data. Until the start, ``more`` nodes come free when the jobs in ``waits_for`` end.
+    ``start_ms`` is None if the start is unknown. ``delay_ms`` is the time of the job's data transfers, None without a
+    path to its data. By the start, the jobs in ``waits_for`` end and free ``more`` nodes.
     """
 
     start_ms: int | None
@@ -66,7 +66,7 @@ class Standing:
     closed, shut : mapping from int
         Sites that the grid does not ask at present, and sites that accept no new jobs, with the reasons.
     is_quote : bool
-        Whether the job was not submitted, so that the forecast has no job id.
+        Whether the job is only a question, so that the forecast has no job id.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Work sent to sites that quotes asked for before do not count, under limited control ("Bursts" in docs/control.md)."""
+"""Work sent to sites after they were asked for a quote, under limited control ("Bursts" in docs/control.md)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gridweave.site.messages import Quoted
 
 
 class SentWork(msgspec.Struct, frozen=True, array_like=True):
-    """A job that was put into the queue of a site, and that quotes asked for before do not count."""
+    """A job that was sent to a site; quotes requested before that do not include it."""
 
-    quote_id: int  # of the last quote that was asked for before
+    quote_id: int  # the last quote requested before the job was sent
     sent_ms: int
     nodes: int
     work: int  # its nodes times its estimate
@@ -27,19 +27,19 @@ class WorkSent:
         self.by_site: dict[int, list[SentWork]] = {}
 
     def clear(self) -> None:
-        """Forget all of it: no quotes are awaited."""
+        """Drop all entries, when no job waits for quotes any more."""
         self.by_site.clear()
 
     def add(self, now_ms: int, site: int, job: Job, quote_id: int) -> None:
-        """Record a job that is sent to a site, and the id of the last question for a quote before that."""
+        """Record a job sent to a site, with the id of the last quote requested before."""
         kept = [each for each in self.by_site.get(site, ()) if each.sent_ms + self._keep_ms >= now_ms]
         self.by_site[site] = [*kept, SentWork(quote_id, now_ms, job.width, job.width * job.estimate_ms)]
 
     def subtracted(self, now_ms: int, site: int, quote: Quoted, job: Job) -> Quoted:
-        """Return a quote for `job` without the nodes promised to jobs sent to the site since the quote was asked for.
+        """Return a quote for `job`, corrected for the jobs sent to the site since the quote was requested.
 
-        These run first, as if spread over all nodes of the site: jobs submitted at one instant cannot all have the
-        same nodes.
+        Their nodes are not free, and a later start moves back by their work divided by the nodes of the site. Without
+        the correction, all jobs submitted at one instant would be promised the same nodes.
         """
         sent = [each for each in self.by_site.get(site, ()) if each.quote_id >= quote.quote_id]
         if not sent or quote.start_ms is None:

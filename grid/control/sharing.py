@@ -1,7 +1,7 @@
-"""Under full control: what sites with hyperthreaded nodes offer the jobs that wait, and which of them take it.
+"""Offers of shared nodes by sites with hyperthreaded nodes, and the waiting jobs that use them, under full control.
 
-The grid asks for the first jobs of its queue, whenever such a site has changed. By which rule an offer is weighed
-against waiting and against a split is in `gridweave.grid.kernels.sharing` (docs/control.md, "Shared nodes").
+The grid asks for offers to the first jobs of its queue whenever such a site has changed. The rule that compares an
+offer with waiting and with a split is in `gridweave.grid.kernels.sharing` (docs/control.md, "Shared nodes").
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gridweave.site.job import Job
 from gridweave.site.messages import Quoted, RequestQuote
 
 LOOKS = 16
-"""The jobs of the queue that are thought of, from the first on."""
+"""The number of jobs at the front of the queue for which sites are asked."""
 
 
 class KnownOffer(msgspec.Struct, frozen=True):
-    """How many times as long as alone a job would take that starts now beside others, and which these are."""
+    """A site's offer to start a job now on shared nodes: the slowdown of the job, and the jobs that use the nodes."""
 
-    slowdown: float = 0.0  # 0: the site offers nothing
+    slowdown: float = 0.0  # run time on shared nodes / run time alone; 0 if the site offers nothing
     beside: tuple[int, ...] = ()
 
 
@@ -39,11 +39,11 @@ class AskedOffer(msgspec.Struct, frozen=True):
     job_id: int
     site: int
     asked_ms: int
-    is_late: bool = False  # whether nothing is counted on until the answer comes
+    is_late: bool = False  # whether the grid decides without this site until it answers
 
 
 class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What sites have offered, by job and site, and what they were asked, by the number of the question."""
+    """The offers by job and site, the open questions by number, and the sites to ask."""
 
     said: dict[int, dict[int, KnownOffer]]
     asked: dict[int, AskedOffer]
@@ -52,7 +52,7 @@ class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class TakenOffer(NamedTuple):
-    """A job that starts beside others: where, how long its work takes alone, and when it ends there."""
+    """A job that starts on shared nodes of a site; `work_ms` is its length alone, `end_ms` its end on shared nodes."""
 
     job: Job
     site: int
@@ -69,43 +69,43 @@ class SharedOffers:
         self._nodes, self._retry_ms = list(nodes), retry_ms
         self._said: dict[int, dict[int, KnownOffer]] = {}
         self._asked: dict[int, AskedOffer] = {}
-        # Numbers of questions go down from -1: those of jobs that are apart from the queue go up.
+        # Questions are numbered -1, -2, ...; the questions for jobs apart from the queue have positive numbers.
         self._last = 0
 
     def state(self) -> SharedOffersState:
-        """Return what is known between two instants."""
+        """Return the state between two instants."""
         return SharedOffersState(self._said, self._asked, self._last, self.sites)
 
     def restore(self, state: SharedOffersState) -> None:
-        """Take in what was known."""
+        """Restore the state."""
         self._said, self._asked, self._last, self.sites = state.said, state.asked, state.last, state.sites
 
     def add(self, site: int) -> None:
-        """Ask a site, too."""
+        """Add a site to the sites that are asked."""
         self.sites = tuple(sorted({*self.sites, site}))
 
     def could_offer(self, job: Job) -> list[int]:
-        """Return the sites that could offer a job shared nodes."""
+        """Return the sites that are large enough to offer a job shared nodes; none if the job's needs are unknown."""
         is_known = job.resources is not None or job.assumed is not None
         return [site for site in self.sites if is_known and self._nodes[site] >= job.width]
 
     def said(self, job_id: int) -> dict[int, KnownOffer]:
-        """Return what sites offer a waiting job now, by site."""
+        """Return the present offers for a waiting job, by site."""
         return {site: offer for site, offer in self._said.get(job_id, {}).items() if offer.slowdown}
 
     def changed(self, site: int) -> None:
-        """Forget what a site has offered, as it has changed since."""
+        """Drop the offers of a site and its open questions, because it has changed."""
         if site in self.sites:
             self._said = {job: {at: one for at, one in said.items() if at != site} for job, said in self._said.items()}
             self._asked = {number: asked for number, asked in self._asked.items() if asked.site != site}
 
     def refused(self, job_id: int, site: int) -> None:
-        """Count on no offer of a site to a job that it has refused, until it changes: it may quote what it refuses."""
+        """Ignore offers of a site to a job that it has refused, until it changes: it might offer and refuse again."""
         if site in self.sites:
             self._said.setdefault(job_id, {})[site] = NOTHING
 
     def answered(self, quoted: Quoted) -> bool:
-        """Take in what a site offers; return whether that was asked for the job as it is now."""
+        """Record a site's offer; return whether it answers an open question."""
         asked = self._asked.pop(quoted.quote_id, None)
         if asked is None:
             return False
@@ -113,7 +113,7 @@ class SharedOffers:
         return True
 
     def expire(self, now_ms: int) -> bool:
-        """Decide without sites that have been silent for long, until they answer; return whether there are any."""
+        """Decide without the sites that have been silent for the retry time; return whether there are any."""
         silent = [number for number, due_ms in self._due_ms() if due_ms <= now_ms]
         for number in silent:
             asked = self._asked[number] = msgspec.structs.replace(self._asked[number], is_late=True)
@@ -121,15 +121,15 @@ class SharedOffers:
         return bool(silent)
 
     def _due_ms(self) -> Iterator[tuple[int, int]]:
-        """Yield the questions for whose answers jobs wait, and until when."""
+        """Yield the numbers of the open questions that jobs wait for, each with the time at which it expires."""
         return ((n, asked.asked_ms + self._retry_ms) for n, asked in self._asked.items() if not asked.is_late)
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `expire` may have something to do."""
+        """Return when the next question expires, or None."""
         return min((due_ms for _, due_ms in self._due_ms()), default=None)
 
     def ask(self, now_ms: int, queue: GridQueue) -> list[GridCommand]:
-        """Ask the sites for the first jobs that wait, as far as they have not said what they offer."""
+        """Ask sites for offers to the first waiting jobs, except sites that have already answered or been asked."""
         asked = {(each.job_id, each.site) for each in self._asked.values()}
         commands: list[GridCommand] = []
         for job in self._thought_of(queue):
@@ -143,7 +143,7 @@ class SharedOffers:
         return commands
 
     def _thought_of(self, queue: GridQueue) -> list[Job]:
-        """Return those of the first jobs of the queue that could share nodes; nothing is kept of the others."""
+        """Return the first jobs of the queue that could share nodes; drop the records of all other jobs."""
         first = [job for job in islice(queue.waiting, LOOKS) if self.could_offer(job)]
         here = {job.job_id for job in first}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in here}
@@ -151,12 +151,12 @@ class SharedOffers:
         return first
 
     def _lacking(self, job: Job) -> Iterator[int]:
-        """Yield the sites that could have a job and have not said whether they offer it shared nodes."""
+        """Yield the sites that could offer a job shared nodes and have not answered."""
         said = self._said.get(job.job_id, {})
         return (site for site in self.could_offer(job) if site not in said)
 
     def ends(self, now_ms: int, queue: GridQueue) -> dict[int, int]:
-        """Return when jobs would end that took the best offer now, by job; 0 where it is not known yet."""
+        """Return when each job would end with its best offer, by job; 0 while some site has not answered."""
         found: dict[int, int] = {}
         for job in self._thought_of(queue):
             best = self._best(now_ms, queue, job)
@@ -167,7 +167,7 @@ class SharedOffers:
         return found
 
     def _best(self, now_ms: int, queue: GridQueue, job: Job) -> TakenOffer | None:
-        """Return the offer with which a job ends first; of several the first site."""
+        """Return the offer with the earliest end of a job, or None; ties go to the first site."""
         best: TakenOffer | None = None
         for site, offer in sorted(self._said.get(job.job_id, {}).items()):
             delay_ms = queue.delay_ms(job.job_id, site, now_ms) if offer.slowdown else None
@@ -180,10 +180,10 @@ class SharedOffers:
         return best
 
     def take(self, now_ms: int, queue: GridQueue) -> Iterator[TakenOffer]:
-        """Yield the waiting jobs that start beside others now, which the queue has running then.
+        """Yield the waiting jobs that start on shared nodes now; the queue counts them as running.
 
-        A site starts one at an instant, and none where nodes are reserved for another job: who joins a job has it end
-        later.
+        A site starts at most one such job at an instant. It starts none if nodes of the site are reserved for another
+        waiting job, because a new neighbour delays the ends of the running jobs.
         """
         kept: dict[int, set[int]] | None = None
         for job in self._thought_of(queue):

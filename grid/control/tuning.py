@@ -1,4 +1,4 @@
-"""The grid queue that tunes its order: the deciders of dynP, judged on the AWRT of plans (docs/grid.md)."""
+"""Choose the order of the grid queue with the deciders of dynP, by the AWRT of plans (docs/grid.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The order in force, what has happened since the last decision (bits), and what has been counted."""
+    """The active order, the events since the last decision (bits), and the counts of decisions and switches."""
 
     active: int
     due: int
@@ -27,7 +27,7 @@ class QueueTuningState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class QueueTuning:
-    """Which order of the queue is in force, and when that is decided anew."""
+    """The active order of the queue, and when to choose it again."""
 
     def __init__(self, policy: GridTuning) -> None:
         self.orders = policy.policies
@@ -37,40 +37,44 @@ class QueueTuning:
 
     @property
     def order(self) -> str:
-        """The order in force."""
+        """The active order."""
         return self.orders[self._active]
 
     @property
     def active(self) -> int:
-        """The place of the order in force among the orders."""
+        """The index of the active order in `orders`."""
         return self._active
 
     def why_starts_move(self) -> str:
-        """Say which order is in force, and by which rule another may be."""
+        """Return the active order and the rule that may change it, as text."""
         when = "each submission and end" if self._codes.follows & ENDED else "each submission"
         rule = f"the plan with the best AWRT decides anew at {when}"
         return f"the order {self.order} is in force, {rule}, and the start may move"
 
     def submitted(self) -> None:
-        """Take note that a job has come."""
+        """Record the submission of a job."""
         self._due |= SUBMITTED
 
     def left(self) -> None:
-        """Take note that a job has ended, or was taken back."""
+        """Record that a job has ended or was withdrawn."""
         self._due |= ENDED
 
     def is_due(self, n_waiting: int) -> bool:
-        """Return whether a decision is due, in which there is something to choose; none is due any more then."""
+        """Whether to decide now: an event that the policy follows has occurred, and at least two jobs wait.
+
+        The call clears the recorded events.
+        """
         due = self._due & self._codes.follows
         self._due = 0
         return due != 0 and n_waiting > 1
 
     def choose(self, values: npt.NDArray[np.float64]) -> bool:
-        """Decide by what the plan of each order is worth, less is better; return whether the order has changed.
+        """Choose the order with the smallest value; return whether the order has changed.
 
         Parameters
         ----------
         values : numpy.ndarray of float64, shape (orders,)
+            The AWRT (ms) of each order's plan; the call may change the active order's value.
         """
         self.decisions += 1
         if values[self._active] < NO_VALUE:
@@ -83,18 +87,18 @@ class QueueTuning:
         return True
 
     def state(self) -> QueueTuningState:
-        """Return what is known."""
+        """Return the state."""
         return QueueTuningState(
             active=self._active, due=self._due, decisions=self.decisions, switches=list(self.switches)
         )
 
     def restore(self, state: QueueTuningState) -> None:
-        """Take in what was known."""
+        """Restore the state."""
         self._active, self._due, self.decisions = state.active, state.due, state.decisions
         self.switches = list(state.switches)
 
     def copy(self) -> Self:
-        """Return another of the same state."""
+        """Return a copy; neither sees later changes of the other."""
         twin = copy.copy(self)
         twin.switches = self.switches.copy()
         return twin
@@ -107,12 +111,12 @@ def awrt_ms(jobs: npt.NDArray[np.void], start_ms: IntArray, length_ms: IntArray)
     ----------
     jobs : numpy.ndarray of JOB, shape (n,)
     start_ms, length_ms : numpy.ndarray of int64, shape (n,)
-        A job whose start is `NEVER_MS` does not count.
+        The planned start and length of each job. A job whose start is `NEVER_MS` does not count.
 
     Returns
     -------
     float
-        `NO_VALUE` if no job counts.
+        The average in ms; `NO_VALUE` if no job counts.
     """
     counts = start_ms != NEVER_MS
     if not counts.any():
