@@ -1,6 +1,6 @@
 """MetaCore: the meta-scheduler as a state machine, events in, commands out.
 
-No clock, no I/O: the time is an argument, and whoever drives the core carries its requests to the sites.
+No clock, no I/O: the time is an argument, and the caller sends the core's requests to the sites.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from gridweave.site.messages import Ended, LeaseEnded, Quoted, SiteChanged
 from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
-"""After how long a site that refused, or was silent, is asked again though nothing was heard of it."""
+"""The pause after which a site that refused or was silent is asked again if it reports nothing before."""
 
 
 CONTROLS: dict[str, type[Control]] = {"full": FullControl, "limited": LimitedControl, "none": NoControl}
-"""Level of control to what decides at it."""
+"""The class of each level of control."""
 
 
 L = TypeVar("L")
 
 
 class MetaCoreState(CoreState, Generic[L], frozen=True, kw_only=True, tag="MetaCore 1"):
-    """What the meta-scheduler knows: the state of its level of control."""
+    """The state of the meta-scheduler, with the state of its level of control."""
 
     now_ms: int
     control: L
@@ -71,23 +71,23 @@ class MetaCore:
     Parameters
     ----------
     nodes : sequence of int
-        Nodes of each site that the grid may have, in site order.
+        The number of nodes of each site that the grid may use, in site order.
     rng : numpy.random.Generator, optional
-        For the selection ``random``, one draw per submitted job.
+        The generator for the selection ``random``, with one draw per submitted job.
     margin_ms : int
-        How far ahead the start of a job on several sites is agreed; 0 if messages take no time.
+        How far ahead sites agree on the start of a job on several sites; 0 if messages take no time.
     retry_ms : int
-        After how long a site that refused, or was silent, is asked again though nothing was heard of it.
+        The pause after which a site that refused or was silent is asked again if it reports nothing before.
     lease_ms : int
-        How long a job that was delegated under limited control may wait at a site that hears nothing of the grid; it is
-        renewed at a third of that.
+        How long a job delegated under limited control may wait at a site that receives nothing from the grid. Leases
+        are renewed at a third of this time.
     network : GridNetwork, optional
-        The links between the sites. The overhead of a split then comes from them and from what each job sends, in the
-        place of the policy's own and of the sensitivities.
+        The links between the sites. The overhead of a split then follows from the links and the job's transfers, and
+        the policy's overhead and the sensitivities have no effect.
     names : sequence of str, optional
-        Of the sites, for forecasts; left out: ``site 0`` and so on.
+        The names of the sites, for forecasts; by default ``site 0`` and so on.
     shared : sequence of int, optional
-        The sites whose nodes jobs share by hardware threads. Under full control they are asked what they offer.
+        The sites whose nodes jobs share by hardware threads. Under full control they are asked for offers.
 
     Raises
     ------
@@ -122,43 +122,44 @@ class MetaCore:
         self._sites = range(len(nodes))
         if network is not None and len(network.model.topology.sites) != len(nodes):
             raise OptionError("network", f"has {len(network.model.topology.sites)} sites and the grid has {len(nodes)}")
-        # With links no overhead of the policy counts.
+        # With links, the policy's overhead has no effect.
         self._most_overhead = max(policy.overheads) if network is None else 0.0
         self._network = network
         self._names = tuple(names) or tuple(f"site {site}" for site in self._sites)
         options = ControlOptions(rng, margin_ms, retry_ms, lease_ms, network, self._names, tuple(shared))
         self._control = CONTROLS[policy.control](nodes, policy, options)
         self._now_ms = 0
-        # Of jobs that are not over, those that sites have evicted.
+        # The evictions of jobs that are not over, by job.
         self._evicted: dict[int, PastEvictions] = {}
 
     def handle(self, now_ms: int, *events: GridEvent) -> list[GridCommand]:
-        """Take in what has happened and return what is to be done.
+        """Apply the events of an instant and decide.
 
         Parameters
         ----------
         now_ms : int
             The instant; never earlier than in the call before.
         *events
-            What happened at this instant. They are taken in the order completions (by job id), other answers of
-            sites (as given), changes of links, cancellations, wishes to hold and to release (as given), submissions (as
-            given), jobs that are hopeless. None is a wakeup.
+            The events of this instant; without any, the call is a wakeup. They are applied in this order: changes of
+            excluded sites and sites with shared nodes, completions (by job id), other answers of sites, changes of
+            links and cut-off sites, cancellations, holds and releases, submissions, unplaceable jobs. Events of the
+            same kind keep their order.
 
         Returns
         -------
         list of GridCommand
-            In the order in which they are to be carried out.
+            The commands in the order in which to carry them out.
 
         Raises
         ------
         InputError
-            If time went backwards, an event names a site that there is not, or a job has impossible numbers; nothing
-            has changed then.
+            If time went backwards, an event names an unknown site, or a job has impossible numbers. Nothing has changed
+            then.
         """
         return self.take_in(now_ms, events)
 
     def take_in(self, now_ms: int, events: Sequence[GridEvent]) -> list[GridCommand]:
-        """Do as `handle`, for a caller that has the events in a sequence, and many of them."""
+        """Do the same as `handle` with a sequence of events, which is faster for many events."""
         news = self._news(now_ms, events)
         self._now_ms = now_ms
         commands: list[GridCommand] = []
@@ -206,7 +207,7 @@ class MetaCore:
         return ()
 
     def _note_evicted(self, now_ms: int, site: int, answer: Ended | LeaseEnded) -> None:
-        """Count an eviction, once for each attempt: a job on several sites is evicted as a whole."""
+        """Count an eviction, at most once per attempt: a job on several sites is evicted as a whole."""
         past = self._evicted.get(answer.job_id)
         is_lost = isinstance(answer, LeaseEnded) or answer.outcome == "lost"
         if not is_lost or (past is not None and answer.attempt <= past.attempt):
@@ -216,34 +217,34 @@ class MetaCore:
             self._evicted[answer.job_id] = PastEvictions(times, answer.attempt, now_ms, site, answer.evicted)
 
     def why_never(self, job: Job, barred: tuple[int, ...] = (), sends: Sends | None = None) -> str | None:
-        """Return why a job could not be placed on the idle grid without some sites, in one line, or None."""
+        """Return in one line why a job could not be placed on an idle grid without the excluded sites, or None."""
         return self._control.why_never(job, barred, sends=sends)
 
     def waiting(self) -> Iterator[int]:
-        """Yield the jobs that wait, in the order in which they are thought of."""
+        """Yield the waiting jobs, in the order in which they are considered."""
         return self._control.waiting()
 
     @property
     def model(self) -> NetworkModel | None:
-        """The network model that decisions currently use, or None if no links are known."""
+        """The present model of the links between the sites, or None."""
         return self._control.model
 
     @property
     def tuning(self) -> QueueTuning | None:
-        """What its queue knows of its orders, if it has one that tunes itself."""
+        """The state of a queue that tunes its order itself, or None."""
         return self._control.tuning
 
     def queue_copy(self) -> GridQueue | None:
-        """Return a copy of the queue over all sites; None under a level of control that has none."""
+        """Return a copy of the queue over all sites; None at a level of control without one."""
         return self._control.queue_copy()
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called though no event comes."""
+        """Return when `handle` must be called even without an event, or None; always after the last instant."""
         wakeup_ms = self._control.next_wakeup_ms()
         return None if wakeup_ms is None else max(wakeup_ms, self._now_ms + 1)
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
-        """Return when a job starts, and where, and why not sooner (docs/explain.md); nothing changes by that.
+        """Forecast when and where a job starts, and why not sooner (docs/explain.md). Nothing changes.
 
         Examples
         --------
@@ -257,25 +258,25 @@ class MetaCore:
         return None if forecaster is None else forecaster()
 
     def quote(self, now_ms: int, job: Job, sensitivity: float = 1.0, sends: Sends | None = None) -> Forecast:
-        """Return when a job would start, and where, that were submitted now; nothing changes by that."""
+        """Forecast when and where a job would start if it were submitted now. Nothing changes."""
         return self.quoter(now_ms, GridJobSubmitted(job, sensitivity, sends))()
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
-        """Return what works a forecast out, from a copy of what is known now; None if the job is not known.
+        """Return a function that forecasts the start of a job from a copy of the state; None if the job is unknown.
 
-        The copy takes milliseconds. To play it forward can take a second, which may be another thread's. In that play
-        the grid hears of the ends of jobs ``end_ms`` later.
+        The copy takes milliseconds. The function may take a second, and may run in another thread. The simulation
+        assumes that the grid learns of the ends of jobs ``end_ms`` later.
         """
         return self.forecasters(now_ms, [job_id], end_ms)[0]
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
-        """Return the `forecaster` of each job; those of the grid queue share one play."""
+        """Return the `forecaster` of each job; all jobs of the grid queue share one simulation."""
         now_ms = max(now_ms, self._now_ms)
         found = self._control.forecasters(now_ms, job_ids, end_ms)
         return [self._with_past(now_ms, *each) for each in zip(job_ids, found, strict=True)]
 
     def _with_past(self, now_ms: int, job_id: int, found: Forecaster | None) -> Forecaster | None:
-        """Return a forecaster that tells of evictions as well."""
+        """Return a forecaster whose forecast also has the job's evictions."""
         past = self._evicted.get(job_id)
         if found is None or past is None:
             return found
@@ -289,26 +290,29 @@ class MetaCore:
         without: int | None = None,
         offers: Mapping[int, Quoted] = NO_OFFERS,
     ) -> Forecaster:
-        """Return what works a quote out, from a copy of what is known now; parameters as in `QuoteQuestion`."""
+        """Return a function that forecasts the start of a job submitted now; parameters as in `QuoteQuestion`.
+
+        Raise InputError if `handle` would reject the submission.
+        """
         now_ms = max(now_ms, self._now_ms)
         self.check(now_ms, (asked,))
         return self._control.quoter(now_ms, QuoteQuestion(asked, end_ms, without, offers))
 
     def planner(self, now_ms: int, most_jobs: int, end_ms: int = 0) -> Planner:
-        """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""
+        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs, for the present state."""
         return self._control.planner(max(now_ms, self._now_ms), most_jobs, end_ms)
 
     @property
     def state_type(self) -> Any:
-        """The type of the state; it goes with the level of control."""
+        """The type of the state, which depends on the level of control."""
         return with_parts(MetaCoreState, self._control)
 
     def state(self) -> MetaCoreState[Any]:
-        """Return all that is known between two instants."""
+        """Return the state between two instants."""
         return MetaCoreState(now_ms=self._now_ms, control=self._control.state(), evicted=self._evicted)
 
     def restore(self, state: MetaCoreState[Any]) -> None:
-        """Take in all that another of the same settings knew; this one is fresh."""
+        """Restore the state of a core with the same settings; this core must be new."""
         self._now_ms, self._evicted = state.now_ms, state.evicted
         self._control.restore(state.control)
 
@@ -318,19 +322,19 @@ class MetaCore:
         return self._control.cut_off_sites
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass think anew of all that waits: the state was of one with other settings."""
+        """Have the next pass reconsider all waiting jobs, after the state was restored into other settings."""
         self._control.reconsider(now_ms)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the state contradicts itself: a job lost, or nodes that do not add up."""
+        """Raise AssertionError if the state contradicts itself, for example if a job is lost."""
         self._control.check_invariants()
 
     def check(self, now_ms: int, events: Sequence[GridEvent]) -> None:
-        """Raise InputError if `handle` would."""
+        """Raise InputError if `handle` would raise it for these events; change nothing."""
         self._news(now_ms, events)
 
     def check_senders(self, now_ms: int, sites: Iterable[int]) -> None:
-        """Raise InputError if time went backwards or one of `sites`, which have sent something, is not in this grid."""
+        """Raise InputError if time went backwards, or if a site is not in this grid."""
         if now_ms < self._now_ms:
             raise InputError(
                 f"now_ms is {now_ms}, earlier than {self._now_ms} in the call before; time never goes back"
@@ -370,12 +374,12 @@ class MetaCore:
             )
 
 
-# Behind the ends, which stand at the ids of their jobs.
+# The order of events of one instant. Ends of jobs are sorted by job id, so all other answers come after the largest id.
 _ANSWERED = MAX_ID + 1
 _ORDER: dict[type, int] = {
     LinksChanged: MAX_ID + 2,
     PathsMeasured: MAX_ID + 2,
-    # What sites refuse at this instant is placed by it.
+    # Excluded sites come first, so that jobs refused at this instant are placed without these sites.
     GridJobBarred: -1,
     SiteShares: -1,
     GridJobCancelled: MAX_ID + 3,
@@ -388,7 +392,7 @@ _ORDER: dict[type, int] = {
 
 
 def _instant_order(event: GridEvent) -> int:
-    """Return where an event stands among those of one instant; those that are alike keep their order."""
+    """Return the sort key of an event among the events of one instant; equal keys keep their order."""
     if type(event) is FromSite:
         return event.answer.job_id if type(event.answer) is Ended else _ANSWERED
     return _ORDER[type(event)]

@@ -178,9 +178,9 @@ class LiveGrid:
         self._inner: list[GridEvent] = []
 
     def handle(self, now_ms: int, *events: LiveGridEvent) -> list[LiveGridCommand]:
-        """Take in what has happened by an instant, and return what is to be done, in that order; no event is a wakeup.
+        """Apply the events of an instant and return the commands, in order; a call without events is a wakeup.
 
-        InputError if time went backwards, or a site is none of this grid; nothing has changed then.
+        Raise InputError, and change nothing, if time went backwards or a site is not in this grid.
         """
         self.core.check_senders(now_ms, (event.site for event in events if isinstance(event, FromLiveSite)))
         self._now_ms, self._inner = now_ms, []
@@ -213,7 +213,7 @@ class LiveGrid:
         return self.forecasters(now_ms, [job_id])[0]
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int]) -> list[Forecaster | None]:
-        """Return the `forecaster` of each job; those of the grid queue share one play."""
+        """Return the `forecaster` of each job; all jobs of the grid queue share one simulation."""
         now_ms = max(now_ms, self._now_ms)
         found: dict[int, Forecaster | None] = {}
         ours = list[JobRecord]()
@@ -238,7 +238,7 @@ class LiveGrid:
     def quoter(
         self, now_ms: int, request: JobRequest, instead_of: int | None = None, offers: Offers | None = None
     ) -> Forecaster:
-        """Return what works a quote out, by what is known now and sites offer; it may be instead of a waiting job."""
+        """Return a function for `quote`; `instead_of` is a waiting job to replace, `offers` are the sites' quotes."""
         now_ms = max(now_ms, self._now_ms)
         state: JobState = "refused"
         refusal = self.book.refusal(request)
@@ -257,11 +257,11 @@ class LiveGrid:
         return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
 
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
-        """Return what works out when jobs start that wait, for so many of them at most, from a copy made now."""
+        """Return a function that forecasts the starts of the first `most_jobs` waiting jobs, for the present state."""
         return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
 
     def what_if(self, now_ms: int, asked: WhatIf) -> Callable[[], WhatIfAnswer]:
-        """Return what works out what would become of another grid; InputError under less than full control."""
+        """Return a function that simulates the grid with other settings; raise InputError without full control."""
         queue, settings = self.core.queue_copy(), self.settings
         if queue is None:
             control = settings.policy.control
@@ -285,7 +285,7 @@ class LiveGrid:
         return partial(what_if, grid, asked)
 
     def network(self) -> KnownNetwork:
-        """Return the network between the sites as it is known now, and how many running jobs are on each link."""
+        """Return the present network between the sites, with the number of running jobs on each link."""
         numbers = {name: number for number, name in enumerate(self._names)}
         begun = (record for record in self.book.records.values() if record.state in BEGUN)
         spread = [[numbers[name] for name, _ in record.places] for record in begun if len(record.places) > 1]
@@ -303,7 +303,7 @@ class LiveGrid:
         return record.submit_ms > since_ms and record.state in (*PENDING, *BEGUN, "ended")
 
     def _past(self, record: JobRecord) -> PastJob:
-        """Return a submitted job as a simulation takes it."""
+        """Return a submitted job as the input of a simulation."""
         run_ms, part = run_time_ms(record), None
         if record.outcome and run_ms is not None:
             part = min(1.0, max(0, run_ms) / max(1, record.request.limit_ms))
@@ -312,9 +312,9 @@ class LiveGrid:
         return PastJob(record.submit_ms, asked, part)
 
     def around_ms(self) -> tuple[int, int] | None:
-        """Return the usual delays [ms]: from the placement or agreed start to running processes, and of news of ends.
+        """Return the delays [ms] until placed processes run and until the grid learns of their end, or None if unknown.
 
-        The settings count, or else the means over the jobs that ended last; None if there is neither.
+        Each delay is the setting, or else the mean over the last `MEASURED_JOBS` ended jobs.
         """
         settings, times = self.settings, []
         for record in self.book.last_ended(MEASURED_JOBS):
@@ -335,7 +335,7 @@ class LiveGrid:
         return (self.around_ms() or (0, 0))[1]
 
     def next_wakeup_ms(self) -> int | None:
-        """Return when `handle` is to be called though no event comes."""
+        """Return when `handle` must be called even without an event, or None."""
         return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
 
     @property
@@ -360,7 +360,7 @@ class LiveGrid:
         )
 
     def restore(self, state: LiveGridState[Any]) -> None:
-        """Restore the state of another grid of the same settings into this new one."""
+        """Restore the state of a grid with the same settings; this grid must be new."""
         self._now_ms = state.now_ms
         if state.settings:
             self._use(state.settings)
@@ -451,7 +451,7 @@ class LiveGrid:
         return GridJobSubmitted(job, request.sensitivity, self._sends(request), attempt, tuple(self._barred(request)))
 
     def _sends(self, request: JobRequest) -> Sends | None:
-        """Return what a job sends over the links, or None without links; raise InputError if that is impossible."""
+        """Return a job's transfers, or None without links; raise InputError if the transfers are impossible."""
         sends = self._traffic.sends(request)
         return sends if self.settings.network is not None or request.traffic is not None else None
 
@@ -528,7 +528,7 @@ class LiveGrid:
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _place_anew(self) -> None:
-        """Exclude sites for jobs anew if the accepted users of a site have changed at this instant."""
+        """Update the excluded sites of jobs if the accepted users of a site have changed at this instant."""
         users, self._new_users = self._new_users, set()
         if not users:
             return
@@ -649,7 +649,7 @@ class LiveGrid:
         return any(name == self._names[site] for name, _ in record.places)
 
     def _answered(self, site: int, answer: Answer) -> None:
-        """Note what a site says of a job, ahead of the core, which decides what follows."""
+        """Record a site's answer about a job, before the core decides what follows."""
         if not isinstance(answer, OfAttempt):
             return
         record = self.book.records.get(answer.job_id)
@@ -665,13 +665,13 @@ class LiveGrid:
                 if len(record.places) == 1:
                     self._runs(record, start_ms)
                 else:
-                    # It runs when the ranks of all sites have begun; its start stays the instant that was agreed on.
+                    # The job runs once the ranks of all sites have passed the gate; its start stays the agreed one.
                     self._gates.setdefault(job_id, Gate()).start_ms = start_ms
             case Refused(reason=reason, cause=cause):
                 if cause == "user":
                     self._denied.add((site, record.request.user))
                     self._new_users.add(record.request.user)
-                if cause != "job":  # of which the core tells more
+                if cause != "job":  # the core reports that refusal itself (`ReportRefusal`)
                     self.book.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
             case LeaseEnded() | Withdrawn():
@@ -682,7 +682,7 @@ class LiveGrid:
                 if outcome in ("lost", "unmet"):
                     self._waits_again(record)
                 elif outcome == "cancelled" and job_id in self._gates:
-                    # What begins later does not meet it any more.
+                    # This part has left, so the gate can no longer be passed by all parts.
                     self._gates[job_id].begun.discard(site)
 
     def _runs(self, record: JobRecord, start_ms: int) -> None:
@@ -695,7 +695,7 @@ class LiveGrid:
             self.book.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
         where = " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places)
-        # Noted at the time of the start: the job may have ended before the news of its start arrives here.
+        # Use the time of the start: the job may have ended before the report of its start arrives here.
         self.book.note(job_id, "runs", where, min(start_ms, self._now_ms))
 
     def _waits_again(self, record: JobRecord) -> None:
@@ -707,7 +707,7 @@ class LiveGrid:
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
-        """Forget the gate of a job, where its ranks meet, and that it had reached its limit."""
+        """Forget a job's gate and the meeting point of its ranks, and that it had reached its limit."""
         self._gates.pop(record.job_id, None)
         self._meeting.pop(record.job_id, None)
         self._at_limit.discard(record.job_id)

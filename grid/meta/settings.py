@@ -1,4 +1,4 @@
-"""What a live grid is made of, and which of that may change while its journal is used."""
+"""The settings of a live grid, and which of them may change while its journal is in use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from gridweave.site.scheduler.contract import ALONE_MS
 
 
 def changeable_of(policy: GridPolicy) -> Changeable:
-    """Return the settings of a grid that may change while its journal is used.
+    """Return the settings of a grid that may change while its journal is in use.
 
-    Not among them is what decides which state is kept: control, starts that are reserved, tuning, and chance.
+    Settings that determine the type of the state may not change: the level of control, conservative backfilling, tuning
+    and random selection.
     """
     names = ("margin_ms", "retry_ms", "lease_ms", "alone_ms", "usual", "needs")
     links = ("earliest_end", "exact_up_to", "max_split_factor")
@@ -33,30 +34,30 @@ def changeable_of(policy: GridPolicy) -> Changeable:
 
 
 class GridSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the live grid is made of; as long as its journal is used, only what is `changeable` may change."""
+    """The settings of a live grid; while its journal is in use, only the `changeable` settings may change."""
 
-    sites: tuple[tuple[str, int], ...]  # name of each site, and how many of its nodes the grid may have
+    sites: tuple[tuple[str, int], ...]  # each site's name and the number of its nodes that the grid may use
     policy: GridPolicy
     seed: int = 0  # for the selection ``random``
     margin_ms: int = 500
     retry_ms: int = 10_000
     lease_ms: int = LEASE_MS
-    alone_ms: int = ALONE_MS  # so long after it was opened a gate that is still closed stays so
+    alone_ms: int = ALONE_MS  # how long after the order to open a gate its ranks may still pass
     network: GridNetwork | None = None  # as for `gridweave.grid.meta.core.MetaCore`
-    # What processes take to start, and their ends to be heard of; None: what the last jobs took. Decides nothing.
+    # The delays of starting processes and of learning of their ends, for forecasts; None to measure the last jobs.
     start_ms: int | None = None
     end_ms: int | None = None
-    usual: UsualCommunication = UsualCommunication()  # what jobs send that say nothing of it
-    needs: UsualNeeds = UsualNeeds()  # what they need of the nodes that they share
+    usual: UsualCommunication = UsualCommunication()  # the communication of jobs that declare none
+    needs: UsualNeeds = UsualNeeds()  # the needs per node of jobs that declare none
 
     @property
     def changeable(self) -> Changeable:
-        """The settings that may change while a journal is used."""
+        """The settings that may change while a journal is in use."""
         return changeable_of(self.policy)
 
 
 def core_of(settings: GridSettings) -> MetaCore:
-    """Return the fresh core of a grid with these settings."""
+    """Return a new core for a grid with these settings."""
     rng = Generator(PCG64(settings.seed)) if settings.policy.selection == "random" else None
     return MetaCore(
         [nodes for _, nodes in settings.sites],
@@ -71,6 +72,6 @@ def core_of(settings: GridSettings) -> MetaCore:
 
 
 def traffic_of(settings: GridSettings) -> KnownTraffic:
-    """Return what a grid with these settings knows of what jobs send, before any has run."""
+    """Return a new traffic record for a grid with these settings."""
     moves_data = settings.policy.backfill != "conservative"
     return KnownTraffic([name for name, _ in settings.sites], settings.usual, moves_data=moves_data)

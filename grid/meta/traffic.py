@@ -1,4 +1,4 @@
-"""What the jobs of a live grid send: what each says, what the grid takes for granted, and what it has learnt."""
+"""The transfers of the jobs of a live grid: declared by the job, assumed by the grid, or learned from past runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gridweave.site.launch import SplitCost
 from gridweave.site.times import run_time_ms
 
 LEAST_RUNS = 5
-"""So many runs on one site and so many on several are needed before what they took counts."""
+"""The number of runs on one site, and of split runs, needed before measured run times are used."""
 
 MOST_ERROR = 0.1
-"""The standard error of the ratio of both run times, as a part of it, is no larger than this where it counts."""
+"""The largest relative standard error of the ratio of both run times with which measured run times are used."""
 
-_LEAST_OVERHEAD = 0.005  # of a modelled split; below, a measured one says nothing about what the job sends
+_LEAST_OVERHEAD = 0.005  # a smaller modelled overhead is too small to scale by measurements
 _MOST_KINDS = 10_000
 
 
@@ -37,7 +37,7 @@ class RunLengths(msgspec.Struct, frozen=True):
     squares: float = 0.0
 
     def with_run(self, run_ms: int) -> RunLengths:
-        """Return these and one more run (Welford 1962)."""
+        """Return the statistics with one more run (Welford 1962)."""
         value, runs = math.log(max(1, run_ms)), self.runs + 1
         mean = self.mean + (value - self.mean) / runs
         return RunLengths(runs, mean, self.squares + (value - self.mean) * (value - mean))
@@ -49,12 +49,14 @@ class RunLengths(msgspec.Struct, frozen=True):
 
 
 class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long jobs of a user, a class and a width took on one site, and on several.
+    """Run times of jobs of a user, a class and a width, on one site and split.
 
     Attributes
     ----------
+    whole, split : RunLengths
+        Statistics of the runs on one site, and of the split runs.
     modelled : float
-        Mean overhead (factor - 1) of the runs on several sites, by what such jobs are usually taken to send.
+        Mean overhead (factor - 1) of the split runs that the network model predicts for the usual communication.
     """
 
     user: str
@@ -65,7 +67,7 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
     modelled: float = 0.0
 
     def with_run(self, run_ms: int, overhead: float | None) -> SplitExperience:
-        """Return this and one more run, with the modelled overhead of one on several sites."""
+        """Add a run; `overhead` is the modelled overhead of a split run, None for a run on one site."""
         if overhead is None:
             return msgspec.structs.replace(self, whole=self.whole.with_run(run_ms))
         split = self.split.with_run(run_ms)
@@ -74,14 +76,14 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float | None:
-        """By which runs on several sites took longer: the ratio of the geometric means; None without both."""
+        """The measured factor of splits: the ratio of the geometric mean run times; None if runs of one kind lack."""
         if not self.whole.runs or not self.split.runs:
             return None
         return math.exp(min(self.split.mean - self.whole.mean, 700.0))
 
     @property
     def scale(self) -> float | None:
-        """How many times the modelled overhead that is; None where there are too few runs, or they vary too much."""
+        """The measured overhead as a multiple of the modelled one; None if runs are too few or vary too much."""
         enough = min(self.whole.runs, self.split.runs) >= LEAST_RUNS and self.modelled >= _LEAST_OVERHEAD
         if not enough or math.sqrt(self.whole.error + self.split.error) > MOST_ERROR or self.factor is None:
             return None
@@ -89,35 +91,35 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakenCommunication(NamedTuple):
-    """What a job is taken to send between its nodes, and who says so, in words; empty: the job itself."""
+    """The assumed communication of a job, and its source as text; empty if the job declares it."""
 
     communication: Communication
     why: str
 
     @property
     def text(self) -> str:
-        """Both in one line."""
+        """The communication and its source in one line."""
         text = communication_text(self.communication)
         return f"{text}, {self.why}" if self.why else text
 
 
 class KnownTraffic:
-    """What each job of a grid sends; `moves_data` says whether what jobs read and write counts."""
+    """The transfers of the jobs of a grid; `moves_data` is whether jobs may declare input and output data."""
 
     def __init__(self, sites: Sequence[str], usual: UsualCommunication, *, moves_data: bool) -> None:
         self._sites, self._usual, self._moves_data = list(sites), usual, moves_data
         self._kinds: dict[tuple[str, str, int], SplitExperience] = {}
 
     def state(self) -> list[SplitExperience]:
-        """Return what is known of past runs."""
+        """Return the statistics of past runs."""
         return list(self._kinds.values())
 
     def restore(self, state: Sequence[SplitExperience]) -> None:
-        """Take in what was known of past runs."""
+        """Restore the statistics of past runs."""
         self._kinds = {(kind.user, kind.job_class, kind.nodes): kind for kind in state}
 
     def learnt(self) -> list[LearntSplit]:
-        """Return what splits really cost, of all kinds of jobs of which one was split."""
+        """Return the measured cost of splits for each kind of job that has split runs, sorted by kind."""
         return [
             LearntSplit(
                 user=kind.user,
@@ -134,10 +136,10 @@ class KnownTraffic:
         ]
 
     def communication(self, request: JobRequest) -> TakenCommunication:
-        """Return what a job is taken to send between its nodes; InputError if no job can send what it says.
+        """Return the communication of a job; raise InputError if the job declares an impossible one.
 
-        What a job says goes first. Otherwise it is what the grid usually takes such jobs to send; with enough runs of
-        the same user, class and width its fraction is such that the overhead is that of these runs.
+        A declared communication comes first. Otherwise it is the grid's usual communication for such jobs. With enough
+        runs of the same user, class and width, its fraction is scaled to match the measured overhead of these runs.
         """
         said = said_communication(request.traffic)
         if said is not None:
@@ -150,21 +152,21 @@ class KnownTraffic:
         return TakenCommunication(learnt, f"learnt from {kind.whole.runs} runs on one site and {kind.split.runs} split")
 
     def sends(self, request: JobRequest) -> Sends:
-        """Return what a job sends; InputError if no job can send that."""
+        """Return a job's transfers; raise InputError if they are impossible."""
         data = data_of(request.traffic, self._sites)
         if (data.input_bytes or data.output_bytes) and not self._moves_data:
             raise InputError("input_bytes, output_bytes: do not count under backfill conservative; leave them out")
         return Sends(self.communication(request).communication, data)
 
     def split_cost(self, request: JobRequest, places: Places, length_ms: int, model: NetworkModel | None) -> SplitCost:
-        """Return what the placement of a job on several sites costs."""
+        """Return the cost of a split of a job over these sites."""
         taken = self.communication(request)
         return split_cost(
             places, request.limit_ms, length_ms, model, taken.communication, names=self._sites, traffic=taken.text
         )
 
     def ended(self, record: JobRecord, model: NetworkModel | None) -> None:
-        """Learn from a job that has run to its own end and says nothing of what it sends."""
+        """Add the run time of a finished job to the statistics, unless the job declares its communication."""
         request, key = record.request, _key(record.request)
         run_ms = run_time_ms(record)
         if request.nodes < 2 or model is None or run_ms is None:
