@@ -1,7 +1,7 @@
-"""What the gateway and its clients say to each other: the types of every request and answer (docs/gateway.md).
+"""The types of all requests and answers of the gateway (docs/gateway.md).
 
-The same structs go over the wire as JSON or as MessagePack, and the description of the interface is made from them.
-Times are milliseconds of the grid's clock (since 1970), spans milliseconds. Nothing here does I/O.
+The same structs are sent as JSON or MessagePack, and the OpenAPI description is generated from them. Times are
+milliseconds since 1970 on the grid's clock; durations are milliseconds. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-# What desks are asked and tell as well.
+# Types that the gateway shares with the queries of a site.
 from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
 from gridweave.site.desk_messages import BusyNodes as BusyNodes  # noqa: PLC0414
 from gridweave.site.desk_messages import EventKind as EventKind  # noqa: PLC0414
@@ -39,36 +39,36 @@ from gridweave.site.launch import UsageCurve
 from gridweave.site.needs.known import NeedsExperience as NeedsExperience  # noqa: PLC0414
 
 Scope = Literal["read", "submit", "cancel", "operate"]
-"""What a token may do: see the sites, the queue and its user's jobs; hand in jobs; cancel, hold and release its user's
-jobs; everything, for everybody."""
+"""The permissions of a token: see the sites, the queue and its user's jobs; submit jobs; cancel, hold and release its
+user's jobs; do everything, for all users."""
 
 SCOPES: tuple[Scope, ...] = ("read", "submit", "cancel", "operate")
-"""``operate`` includes all the others."""
+"""All scopes; ``operate`` includes the others."""
 
 Scopes = Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=4)]
 ShortScope = Literal["read", "submit", "cancel"]
 USUAL_SCOPES: tuple[ShortScope, ...] = ("read", "submit", "cancel")
 
 USUAL_DAYS = 90.0
-"""So long a token can be used if nothing else is said."""
+"""The default lifetime of a token, in days."""
 
 MOST_HOURS = 24.0
-"""So long a token can be used at most that was made by a token which may not operate."""
+"""The longest lifetime of a token that was created with a token without the scope ``operate``, in hours."""
 
 Count = Annotated[int, Meta(ge=0)]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is handed in.
+    """A job to submit.
 
     Attributes
     ----------
     request : JobRequest
-        Its ``user`` is that of the token, whatever it says; an operator may hand in for others.
+        The job. Its ``user`` is replaced by the token's user, unless the token belongs to an operator.
     key : str, optional
-        Idempotency key, unique among those of its user. Left out: made of the header ``Idempotency-Key`` and the place
-        of the job in the request; without that header a new one.
+        Idempotency key, unique per user. By default it is made from the header ``Idempotency-Key`` and the index of
+        the job in the request; without that header it is random.
     """
 
     request: JobRequest
@@ -76,23 +76,23 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Hand in jobs: to the grid, or to a site as one of its own users."""
+    """Submit jobs to the grid, or to a site as one of its own users."""
 
     jobs: list[NewJob]
     site: str | None = None
 
 
 class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a job that was handed in.
+    """The answer to a submitted job.
 
     Attributes
     ----------
     key : str
-        With which it can be handed in again and gets this very answer.
+        The idempotency key; submitting the job again with this key returns the same answer.
     job_id : int, optional
-        Its number, if it was taken in; that is durable.
+        The number of the job if it was accepted; the acceptance is durable.
     reason : str
-        Why it was not.
+        Why the job was not accepted.
     """
 
     key: str
@@ -101,24 +101,24 @@ class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers to jobs that were handed in, in their order."""
+    """The answers to submitted jobs, in the order of submission."""
 
     answers: list[SubmitAnswer]
 
 
 class JobIds(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs, by their numbers."""
+    """The numbers of jobs."""
 
     job_ids: list[JobId]
 
 
 class SignalJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Send the processes of running jobs a signal.
+    """Send a signal to the processes of running jobs.
 
     Attributes
     ----------
     signal : str
-        Its name, without ``SIG``.
+        The name of the signal, without ``SIG``.
     """
 
     job_ids: list[JobId]
@@ -126,13 +126,13 @@ class SignalJobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a job.
+    """An event in the history of a job.
 
     Attributes
     ----------
     at_ms : int
     kind : str
-        What: ``submitted``, ``waits``, ``runs``, ``ended`` and others (docs/live.md).
+        The kind of event: ``submitted``, ``waits``, ``runs``, ``ended`` and others (docs/live.md).
     detail : str
     """
 
@@ -142,21 +142,21 @@ class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """All that happened to a job, the oldest first."""
+    """The history of a job, oldest event first."""
 
     job_id: int
     entries: list[StoryEntry]
 
 
 class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job uses over time, in its last attempt.
+    """The resource use of a job over time, in its last attempt.
 
     Attributes
     ----------
     pieces : list of UsageCurve
-        For each machine, in the order of the ranks there; none if nothing is kept of it any more.
+        One per machine, in the order of their ranks; empty if no measurements are kept any more.
     is_whole : bool
-        Whether that is all of the job: false if it is on more machines than are told of, or one does not answer.
+        Whether all machines of the job are included: false if there are too many, or if one does not answer.
     """
 
     job_id: int
@@ -165,15 +165,15 @@ class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a stream of events ends: the last thing that is told (``event: end`` of server-sent events).
+    """The last message of a stream of events, with the reason for its end (``event: end`` of server-sent events).
 
     Attributes
     ----------
     reason : str
-        ``slow``: its reader did not take what there was; ``revoked``: its token can be used no more; ``stopping``: the
-        gateway stops.
+        ``slow`` if the client read too slowly, ``revoked`` if its token is no longer valid, ``stopping`` if the gateway
+        stops.
     after : int
-        The number of the last event that was sent, or passed over: after which to go on.
+        The number of the last event that was sent or skipped; resume after this number.
     """
 
     reason: Literal["slow", "revoked", "stopping"]
@@ -181,50 +181,50 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a site is to know of how long jobs take.
+    """Changes of the run times that a site has learned.
 
     Attributes
     ----------
     times : list of KnownTimes
-        In place of those of the same class or user and the same resource; those of 0 runs are forgotten.
+        The new run times; each replaces the entry with the same class or user and the same resource. An entry with 0
+        runs is deleted.
     """
 
     times: Annotated[list[KnownTimes], Meta(min_length=1, max_length=MOST_LISTED)]
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):
-    """All sites of the grid, in their order."""
+    """All sites of the grid, in the grid's order."""
 
     sites: list[SiteInfo]
 
 
 class FragmentLimit(msgspec.Struct, frozen=True):
-    """Jobs up to a width may be in so many fragments."""
+    """The largest number of fragments of jobs up to a width."""
 
     width: int
     fragments: int
 
 
 class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the grid schedules.
+    """The scheduling settings of the grid; see `gridweave.grid.policy.GridPolicy`.
 
     Attributes
     ----------
     now_ms : int
-        What its clock shows.
+        The time on the grid's clock.
     mode, control, order, backfill, head_reservation, selection : str
     overhead : tuple of float
-        In 2, 3, ... fragments; the last one holds for more.
+        The overheads for 2, 3, ... fragments; the last one is for all larger numbers, too.
     lower_bound : int
     max_fragments : tuple of FragmentLimit
-        As for `gridweave.grid.policy.GridPolicy`.
     links : bool
-        Whether it knows the links between its sites, from which the cost of a split follows then.
+        Whether the grid has a model of the links between its sites, which determines the cost of a split.
     margin_ms : int
-        So much after its sites were asked a job on several of them starts.
+        How far ahead sites agree on the start of a job on several sites.
     start_ms, end_ms : int, optional
-        How long after it was placed the processes of a job run, and how long after their end the grid hears of it, as
-        the last jobs had it or ``[live]`` in GRID.toml says; None: no job has ended yet.
+        The delay from the placement of a job to running processes, and from their end until the grid learns of it: as
+        set in ``[live]`` of GRID.toml, or measured on the last jobs; None if no job has ended yet.
     """
 
     now_ms: int
@@ -244,12 +244,12 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the network: a site, several, or a router.
+    """A node of the network: a site, several sites, or a router.
 
     Attributes
     ----------
     latitude, longitude : float, optional
-        In degrees, where they are known.
+        The location in degrees, if known.
     """
 
     name: str
@@ -259,12 +259,12 @@ class NetworkNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkWay(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of a link; a message takes the latency and up to the jitter more.
+    """One direction of a link; a message takes the latency plus at most the jitter.
 
     Attributes
     ----------
     latency_ms, bandwidth_bps : float, optional
-        None: not known.
+        None if unknown.
     loss : float
         Probability that a packet is lost.
     """
@@ -276,31 +276,31 @@ class NetworkWay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
-    """What joins two nodes of the network, or, where no links are known, two sites.
+    """A link between two nodes of the network, or between two sites if the grid has no model of the links.
 
     Attributes
     ----------
     one, other : str
         The nodes.
     latency_ms, bandwidth_bps : float, optional
-        From one to the other, as they are in force: as the operator wrote them down, wider if more was measured, and as
-        measured if the link is all of a path on which the measurement counts. None: not known.
+        The present figures in the direction from `one` to `other`; None if unknown. They are the configured figures,
+        with a larger bandwidth if more was measured. A link that is a whole path has the measured figures.
     part : float
-        Which part of its bandwidth it has now; 0: it is down.
+        The fraction of its bandwidth that the link has now; 0 if it is down.
     jobs : int
-        Running jobs that have parts on both sides of it.
+        The number of running jobs with fragments on both sides of the link.
     measured : bool
         Whether some of the figures were measured.
     name : str
-        Distinguishes links with the same ends.
+        A name that distinguishes links between the same nodes.
     loss, jitter_ms : float
-        As of `NetworkWay`.
+        As in `NetworkWay`.
     back : NetworkWay, optional
-        From the other to the one, if that direction differs.
+        The direction from `other` to `one`, if it differs.
     one_way : bool
-        Whether it leads from one to the other alone.
+        Whether the link leads only from `one` to `other`.
     cable : int, optional
-        Links of the same number fail together; None: no other does.
+        Links with the same number fail together; None if the link fails alone.
     """
 
     one: str
@@ -319,18 +319,18 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkPath(msgspec.Struct, frozen=True, kw_only=True):
-    """The path from one site to another, as decisions count it.
+    """The path from one site to another, as scheduling decisions use it.
 
     Attributes
     ----------
     latency_ms, bandwidth_bps : float, optional
-        One way, on average; of one job. None: there is no path, or no limit.
+        The mean one-way latency, None without a path; the bandwidth of one job, None without a limit.
     measured : bool
-        Whether measurements have corrected what was written down.
+        Whether measurements have corrected the configured figures.
     jitter_ms : float
-        By how much the latency varies.
+        The variation of the latency.
     written_latency_ms, written_bandwidth_bps : float, optional
-        As the links alone would have it.
+        The figures that follow from the configured links alone.
     """
 
     origin: str
@@ -344,12 +344,12 @@ class NetworkPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """The network between the sites, as far as it is known, and how many jobs are on each link.
+    """The network between the sites, with the number of running jobs on each link.
 
     Attributes
     ----------
     paths : list of NetworkPath
-        From each site to each other one; empty where no links were written down.
+        The path from each site to each other site; empty if no links are configured.
     """
 
     nodes: list[NetworkNode]
@@ -358,16 +358,16 @@ class KnownNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearntSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """What splits of the jobs of a user, a class and a width really cost (docs/experience.md).
+    """The measured cost of splits of the jobs of a user, a class and a width (docs/experience.md).
 
     Attributes
     ----------
     whole_runs, split_runs : int
-        Runs on one site, and on several, of jobs that do not declare what they send.
+        The numbers of runs on one site and of split runs, by jobs that declare no communication.
     factor, modelled : float
-        How many times as long the split runs took (None if runs of one kind are missing), and should have taken.
+        The measured factor by which split runs took longer, None if runs of one kind are missing; the modelled factor.
     used : bool
-        Whether the grid goes by it: there are enough runs, and they vary little enough.
+        Whether the grid uses the measured factor: there are enough runs, and they vary little.
     """
 
     user: str
@@ -381,19 +381,19 @@ class LearntSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GridExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """What the grid has learnt from jobs that are over."""
+    """The statistics that the grid has learned from ended jobs."""
 
     splits: list[LearntSplit]
     needs: list[NeedsExperience] = []
 
 
 class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask when a job would start, and where; nothing is submitted.
+    """Ask when and where a job would start; nothing is submitted.
 
     Attributes
     ----------
     instead_of : int, optional
-        A job that waits: it is asked as if that one were cancelled first.
+        A waiting job; the answer assumes that this job is cancelled first.
     """
 
     request: JobRequest
@@ -401,18 +401,18 @@ class QuoteJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
-    """A job as a picture of the schedule needs it: an array, as there may be very many.
+    """A job in a chart of the schedule, encoded as an array because there may be many.
 
     Attributes
     ----------
     state : str
-        Its outcome, once it has ended.
+        The state of the job, or its outcome once it has ended.
     start_ms : int, optional
-        None: it has not started, and when it does is not said here.
+        The start of the job; None if it has not started and its start is unknown.
     end_ms : int, optional
-        Of one that runs or waits: when it ends at the latest.
+        The end of the job; for a running or waiting job the latest possible end.
     places : tuple of (str, int)
-        Sites and nodes.
+        The sites and their numbers of nodes.
     """
 
     job_id: int
@@ -426,12 +426,12 @@ class ScheduledJob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SchedulePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Some jobs that have started, the newest first.
+    """A page of started jobs, newest first.
 
     Attributes
     ----------
     below : int, optional
-        With which the next part is asked for; None: there is none.
+        The parameter ``below`` for the next page; None on the last page.
     """
 
     jobs: list[ScheduledJob]
@@ -439,14 +439,14 @@ class SchedulePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
-    """When and where jobs that wait start, if each job takes as long as it may and no other comes.
+    """The starts of waiting jobs, assuming that each job runs up to its limit and that no new jobs arrive.
 
-    Those of which that is known, by their starts; which these are depends on the level of control (docs/explain.md).
+    `jobs` has the jobs with a known start, by start; the level of control determines which these are (docs/explain.md).
 
     Attributes
     ----------
     waits_at : dict of int to str
-        The sites in whose own queues jobs wait, by job: these start when their site expects it.
+        The site of each job that waits in the queue of a site; the start of such a job is the site's forecast.
     """
 
     now_ms: int
@@ -455,7 +455,7 @@ class PlannedStarts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OtherPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of how the grid schedules is to be another; None: it stays (`gridweave.grid.policy.GridPolicy`)."""
+    """Changes of the scheduling policy; None for no change (`gridweave.grid.policy.GridPolicy`)."""
 
     mode: str | None = None
     order: str | None = None
@@ -467,23 +467,23 @@ class OtherPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask what would become of waits and of the use of nodes if the grid were another; nothing is changed by that.
+    """Simulate the grid with other settings, to compare waits and utilisation; the grid itself does not change.
 
     Attributes
     ----------
     nodes : dict from str to int
-        How many nodes of a site the grid has, where that is another number; a name that it does not know is a new site.
+        The changed numbers of nodes, by site; an unknown name is a new site.
     drain : tuple of str
-        Sites that take nothing new.
+        Sites that accept no new jobs.
     cut : tuple of (str, str)
-        Sites, or nodes of the network, between which no link works.
+        Pairs of sites, or of nodes of the network, without a working link between them.
     policy : OtherPolicy
     again : bool
-        Whether the jobs that came in the last hours come again, to the grid as it is and as it would be.
+        Whether to submit the jobs of the last hours again, in both simulations.
     load : float
-        To the grid as it would be they come so many times as often.
+        The rate of these submissions in the changed grid, as a multiple of the original rate.
     hours : float
-        How far it is looked ahead, and back for the jobs that came.
+        The length of the simulation, and how far back the submitted jobs are taken from.
     """
 
     nodes: dict[str, Count] = {}
@@ -496,7 +496,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class UsedSite(msgspec.Struct, frozen=True):
-    """A site in a play: its nodes, and which part of their time jobs of the grid had them."""
+    """A site in a simulation: its number of nodes, and their utilisation by jobs of the grid, from 0 to 1."""
 
     site: str
     nodes: int
@@ -504,17 +504,17 @@ class UsedSite(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the jobs of the grid in the time that is looked ahead.
+    """The result of a simulation of the grid.
 
     Attributes
     ----------
     jobs, started, never : int
-        Jobs that wait or come; those of them that start; those that could not start as the grid is then.
+        The numbers of jobs that wait or are submitted, of jobs that start, and of jobs that the grid could never start.
     wait_ms, longest_ms : int
-        How long they wait, from now on or since they came: the mean, and the longest. Of one that has not started by
-        then as long as it has waited; those that never could do not count.
+        The mean and the longest wait, from now on or from the submission. A job that does not start counts with its
+        wait until the end of the simulation; a job that could never start does not count.
     used : float
-        Which part of the time of all nodes jobs of the grid have them.
+        The utilisation of all nodes by jobs of the grid, from 0 to 1.
     sites : tuple of UsedSite
     """
 
@@ -528,12 +528,12 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
-    """The grid as it is, and as it would be, played with the same jobs.
+    """The results of simulating the present grid and the changed grid with the same jobs.
 
     Attributes
     ----------
     length : float
-        Which part of its limit each job takes of which it is not known; 1: as long as it may.
+        The assumed run time of jobs with unknown run time, as a fraction of their limits.
     """
 
     length: float
@@ -542,16 +542,16 @@ class Outlooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of waits and of the use of nodes.
+    """The waits and the utilisation of the present grid and of the changed grid.
 
     Attributes
     ----------
     plays : tuple of Outlooks
-        If each job takes as long as it may; and, if enough have ended to tell, as long as those did.
+        The results if each job runs up to its limit; and, if enough jobs have ended, with run times like theirs.
     sure : str
-        How sure that is.
+        The certainty of the results.
     assumed : tuple of str
-        What was assumed.
+        The assumptions of the simulation.
     """
 
     now_ms: int
@@ -561,15 +561,15 @@ class WhatIfAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of what a rank has written.
+    """A part of the output of a rank.
 
     Attributes
     ----------
     data : bytes
     offset : int
-        Of its first byte.
+        The offset of the first byte.
     is_last : bool
-        Whether nothing follows: the job has ended, and this reaches to the end.
+        Whether this is the end of the output: the job has ended, and no data follows.
     removed : str
         When and why the output was removed, in one line; empty if it was not.
     """
@@ -581,22 +581,22 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which jobs may be handed in with a token; there is no limit where nothing is said.
+    """Limits on the jobs that may be submitted with a token; an empty field is no limit.
 
     Attributes
     ----------
     sites : tuple of str
-        At these sites alone, as one of their own users; not to the grid, which would choose among all.
+        Jobs may be submitted only to these sites, as one of their own users, and not to the grid.
     accounts : tuple of str
-        For these accounts; a job that names none is for the only one, if there is one.
+        Jobs may use only these accounts; if only one is listed, it is the default.
     max_nodes : int, optional
-        Of each job.
+        The largest number of nodes of a job.
     max_array : int, optional
-        Jobs of an array.
+        The largest number of jobs in an array.
     max_limit_ms : int, optional
-        How long each job may run.
+        The largest wall time limit of a job.
     max_priority, max_weight : float, optional
-        Of each job.
+        The largest priority and weight of a job.
     """
 
     sites: tuple[str, ...] = ()
@@ -609,14 +609,14 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a token.
+    """Create a token.
 
     Attributes
     ----------
     user : str
     scopes : tuple of str
     days : float, optional
-        How long it can be used; None: until it is revoked.
+        The lifetime of the token; None for a token that is valid until it is revoked.
     limits : TokenLimits
     """
 
@@ -627,14 +627,14 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShortToken(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a token for a short time, e.g. for a job that hands in jobs; its user and limits are those of who asks.
+    """Create a short-lived token from another one, with the same user and limits, e.g. for a job that submits jobs.
 
     Attributes
     ----------
     scopes : tuple of str
-        Not more than those of the token that asks.
+        The scopes of the token, at most those of the other token.
     hours : float
-        How long it can be used; no longer than the token that asks, and gone when that is revoked.
+        The lifetime of the token. It ends earlier if the other token expires or is revoked.
     """
 
     scopes: Annotated[tuple[ShortScope, ...], Meta(min_length=1, max_length=4)] = USUAL_SCOPES
@@ -647,19 +647,19 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     token_id : str
-        By which it is revoked; the first part of the token.
+        The id for revoking the token; it is the first part of the token.
     user : str
     scopes : tuple of str
     limits : TokenLimits
     made_ms : int
     until_ms : int, optional
-        When it ends; None: never.
+        When the token expires; None for never.
     used_ms : int, optional
-        When it was used last, to a minute; None: not yet.
+        When the token was last used, accurate to a minute; None if it has not been used.
     parent : str
-        The id of the token by which it was made, if it was made for a short time.
+        The id of the token from which a short-lived token was created.
     is_login : bool
-        Whether it is the login of a browser, which is no bearer token.
+        Whether this is the login of a browser, which cannot be used as a bearer token.
     """
 
     token_id: str
@@ -674,19 +674,19 @@ class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MadeToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A new token; its secret is not kept, and is seen only here."""
+    """A new token with its secret, which is not stored and cannot be shown again."""
 
     token: str
     info: TokenInfo
 
 
 class NewLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """Log a browser in: by a token, or by a code that is good once.
+    """Log in a browser with a token, or with a code that can be used once.
 
     Attributes
     ----------
     token, code : str
-        One of them; the other one is empty.
+        The token or the code; the other field is empty.
     """
 
     token: Annotated[str, Meta(max_length=4_000)] = ""
@@ -699,9 +699,9 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     info : TokenInfo
-        What the login allows.
+        The user, scopes and limits of the login.
     key : str
-        Half of its secret: pages send it as the header ``Gridweave-Login``, together with the cookie.
+        One half of the secret; pages send it in the header ``Gridweave-Login``, together with the cookie.
     """
 
     info: TokenInfo
@@ -709,12 +709,12 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
-    """A code by which a browser logs in once.
+    """A code with which a browser can log in once.
 
     Attributes
     ----------
     seconds : float
-        So long it is good.
+        The lifetime of the code.
     """
 
     code: str
@@ -722,18 +722,18 @@ class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """All tokens that can be used."""
+    """All valid tokens."""
 
     tokens: list[TokenInfo]
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for is done, and durable.
+    """The requested action is done and durable.
 
     Attributes
     ----------
     job_ids : list of int
-        Jobs that it was done to; others had ended, or are in no state for it.
+        The jobs to which the action applied, without jobs that have ended or are in the wrong state.
     """
 
     job_ids: list[int] = []
@@ -748,7 +748,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         ``ok``, or ``unavailable`` while the meta-scheduler does not answer.
     version : str
     sites : dict from str to bool
-        Which answer.
+        Whether each site answers.
     """
 
     status: str
@@ -757,12 +757,12 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a part of a request.
+    """A problem with one field of a request.
 
     Attributes
     ----------
     where : str
-        For example ``jobs[3].request.nodes``.
+        The path of the field, for example ``jobs[3].request.nodes``.
     detail : str
     """
 
@@ -776,18 +776,18 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     type : str
-        Which kind: ``urn:gridweave:problem:`` and a name of docs/gateway.md.
+        The kind of problem: ``urn:gridweave:problem:`` plus a name from docs/gateway.md.
     title : str
-        That kind in words.
+        The kind of problem in words.
     status : int
-        Of HTTP.
+        The HTTP status.
     detail : str
-        What was wrong here, and what would be right.
+        What was wrong with this request, and what would be right.
     instance : str
         The id of the request, as in the gateway's log.
     errors : list of FieldProblem
     retry_after_s : float, optional
-        After which time the same may succeed.
+        The time after which the same request may succeed [s].
     """
 
     type: str

@@ -47,7 +47,7 @@ DELEGATION: Final = StateTable[DelegationState, DelegationCause](
         WAITING: {
             "ask": ASKING,
             "put back": BACKLOG,
-            "delegate": WAITING,  # without control: sent to the next site when one gives it back
+            "delegate": WAITING,  # without control, a job that a site returns is sent to the next site
             "withdraw": WITHDRAWING,
             "start": RUNNING,
             "leave": "over",

@@ -1,4 +1,4 @@
-"""What the meta-scheduler, and the live grid around it, are told (events) and what they answer (commands)."""
+"""The events and commands of the meta-scheduler, and of the live grid around it."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
     """A user has submitted a job to the grid."""
 
     job: Job
-    sensitivity: float = 1.0  # by which the overhead of a split is multiplied for this job, >= 0
-    sends: Sends | None = None  # over the links between sites; nothing, if left out
-    # Number of its last attempt, of a job that was taken out of the queue (`GridJobHeld`) and comes back: sites know
-    # attempts by their numbers, and none is used twice.
+    sensitivity: float = 1.0  # multiplies the overhead of a split of this job, >= 0
+    sends: Sends | None = None  # transfers over the links between sites; None for no transfers
+    # The number of the last attempt, if the job was taken out of the queue (`GridJobHeld`) and returns. Sites identify
+    # attempts by number, so no number may be used twice.
     attempt: int = 0
-    barred: tuple[int, ...] = ()  # the sites that do not take its user
+    barred: tuple[int, ...] = ()  # the sites that do not accept its user
 
 
 class GridJobBarred(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
-    """Sites take the user of a job no more, or take it now: a job that does not run is placed by that."""
+    """The sites that accept the user of a job have changed; if it is not running, it is placed accordingly."""
 
-    submitted: GridJobSubmitted  # as it would be now
+    submitted: GridJobSubmitted  # the submission with the sites that are excluded now
 
 
 class GridJobCancelled(msgspec.Struct, frozen=True, tag="GridJobCancelled", gc=False):
-    """A user wants a job of the grid to end, or not to start."""
+    """A user has cancelled a job of the grid."""
 
     job_id: int
 
 
 class GridJobHeld(msgspec.Struct, frozen=True, tag="GridJobHeld", gc=False):
-    """A user wants a job of the grid not to start: it is to be taken out of the queue (`ReportHeld`).
+    """A user holds a job of the grid, so it is taken out of the queue (`ReportHeld`).
 
-    One that is placed is taken out when it comes back, one that runs when it is to be tried again; unless the wish was
-    withdrawn before (`GridJobReleased`).
+    A placed or running job is taken out when it returns to the queue for another attempt, unless the user has released
+    it before (`GridJobReleased`).
     """
 
     job_id: int
 
 
 class GridJobReleased(msgspec.Struct, frozen=True, tag="GridJobReleased", gc=False):
-    """A user does not want any more that a job is taken out of the queue."""
+    """A user has released a job before it was taken out of the queue."""
 
     job_id: int
 
 
 class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
-    """No messages are exchanged with a site, for a reason that an operator is to see to; or they are again."""
+    """No messages are exchanged with a site until an operator has solved a problem; or they are exchanged again."""
 
     site: int
-    reason: str  # empty: they are again
+    reason: str  # the problem; empty if messages are exchanged again
 
 
 class GridJobHopeless(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
-    """Whoever knows what becomes of the links has found that a job can be placed no more: it is not to wait for that.
+    """A job can never be placed, given the planned changes of links or settings; refuse it.
 
-    One that runs is not touched; if it is to be tried again, it is refused then.
+    A running job goes on. If it needs another attempt, it is refused then.
     """
 
     job_id: int
@@ -70,25 +70,25 @@ class GridJobHopeless(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=Fal
 
 
 class LinksChanged(msgspec.Struct, frozen=True, tag="LinksChanged", gc=False):
-    """Links between the sites have slowed, failed or come back."""
+    """Links between the sites have slowed down, failed or recovered."""
 
-    factors: tuple[float, ...]  # which part of its bandwidth each cable has now; 0 if it is down
+    factors: tuple[float, ...]  # the fraction of its bandwidth that each cable has now; 0 if it is down
 
 
 class PathsMeasured(msgspec.Struct, frozen=True, tag="PathsMeasured", gc=False):
-    """Probes have shown how the ways between the sites are; this takes the place of what they showed before."""
+    """Probes have measured the paths between the sites; this replaces all earlier measurements."""
 
     pairs: tuple[PairMeasured, ...]
 
 
 class SiteShares(msgspec.Struct, frozen=True, tag="SiteShares", gc=False):
-    """Jobs share the nodes of a site by hardware threads: it can be asked what it offers."""
+    """Jobs share the nodes of a site by hardware threads, so the grid can ask it for offers of shared nodes."""
 
     site: int
 
 
 class FromSite(msgspec.Struct, frozen=True, tag="FromSite", gc=False):
-    """A site has answered, or told something by itself."""
+    """A site has answered a request, or sent a report of its own."""
 
     site: int
     answer: Answer
@@ -117,28 +117,28 @@ class ToSite(msgspec.Struct, frozen=True, tag="ToSite", gc=False):
 
 
 class ReportRefused(msgspec.Struct, frozen=True, tag="ReportRefused", gc=False):
-    """Tell the user that a job can never run, and why."""
+    """Report that a job can never run, and why."""
 
     job_id: int
     reason: str
 
 
 class ReportDone(msgspec.Struct, frozen=True, tag="ReportDone", gc=False):
-    """Tell the user that a job has left the grid."""
+    """Report that a job has left the grid."""
 
     job_id: int
     outcome: str  # ``finished``, ``limit`` or ``cancelled``
 
 
 class ReportHeld(msgspec.Struct, frozen=True, tag="ReportHeld", gc=False):
-    """Tell that a job was taken out of the queue, and is nowhere any more."""
+    """Report that a job was taken out of the queue; the core keeps no record of it."""
 
     job_id: int
-    attempt: int  # number of its last attempt, for when it comes back
+    attempt: int  # the number of its last attempt, needed if it returns (`GridJobSubmitted.attempt`)
 
 
 class ReportRefusal(msgspec.Struct, frozen=True, tag="ReportRefusal", gc=False):
-    """Tell the user that a site which had taken a job will not have it: how often, why, and when it is asked again."""
+    """Report that a site refuses a job that it had accepted: how often, why, and when the grid asks it again."""
 
     job_id: int
     site: int
@@ -149,14 +149,14 @@ GridCommand = ToSite | ReportRefused | ReportRefusal | ReportDone | ReportHeld
 
 
 class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
-    """A site has answered, or told something by itself."""
+    """A site has answered a request, or sent a report of its own."""
 
     site: int
     message: SiteMessage
 
 
 LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet | SettingsChanged | SiteCutOff
-"""What the live grid is told."""
+"""The events of the live grid."""
 
 
 class TellSite(msgspec.Struct, frozen=True, tag="TellSite"):

@@ -1,4 +1,4 @@
-"""How the grid schedules, as its operator writes it down: names, their checks, and what compiled code makes of them."""
+"""The grid's scheduling policy: its options, their checks, and their codes for compiled code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SELECTIONS = {
     "earliest-end": EARLIEST_END,
 }
 MAPPINGS = ("olb", "best-assignment", "min-min", "min-max", "sjs", "pjs")
-"""Selections under limited control that map all jobs that wait over the sites, by what these expect of each."""
+"""Selections under limited control that map all waiting jobs over the sites at once, by the sites' quotes."""
 ALL_SELECTIONS = (*SELECTIONS, *MAPPINGS)
 BACKFILLS = ("easy", "none", "conservative")
 HEAD_RESERVATIONS = {"anywhere": ANYWHERE, "single-site": SINGLE_SITE, "nothing": NOTHING}
@@ -50,14 +50,15 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     policies : tuple of str
-        The orders to choose from; the first is in force at the beginning.
+        The orders to choose from; the first is active at the beginning.
     decider : {"advanced", "simple", "preferred"}
+        The rule that chooses the order.
     preferred : str, optional
-        For ``preferred``: one of the orders.
+        The preferred order, one of `policies`; only for the decider ``preferred``.
     tuning : {"full", "half"}
-        After what there is a decision: submissions and ends, or submissions alone.
+        The events that cause a decision: submissions and ends (``full``), or only submissions (``half``).
     slackness_pct : float
-        By how much another order's plan must be better than that of the one in force, in per cent of it.
+        By how many per cent another order's plan must be better than the plan of the active order.
 
     Raises
     ------
@@ -78,7 +79,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_site(self) -> DynPPolicy:
-        """The same choices at a site, judged on AWRT, whose checks and codes hold here too."""
+        """The equivalent policy of a site, judged on AWRT; it supplies the checks and the codes."""
         return DynPPolicy(
             policies=self.policies,
             decider=self.decider,
@@ -90,7 +91,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What tables and plots call it."""
+        """The name in tables and plots."""
         words = ["tuned", f"{self.preferred}-preferred" if self.preferred else self.decider, "+".join(self.policies)]
         words += [self.tuning] if self.tuning != "full" else []
         words += [f"slackness={self.slackness_pct:.15g}"] if self.slackness_pct else []
@@ -98,7 +99,7 @@ class GridTuning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RESERVE_AFTER_S = 300.0
-"""So long a job that is wider than every site waits for free nodes before they are reserved ahead (a guess)."""
+"""How long a job wider than every site waits for free nodes before sites reserve nodes ahead for it (a guess)."""
 
 MAX_RESERVE_AFTER_S = 31 * 86_400.0
 
@@ -111,34 +112,34 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
     mode : str
         ``local``, ``sharing``, ``multi-site`` or ``adaptive``.
     control : str
-        How much the grid has to say: ``full``, ``limited`` or ``none`` (docs/control.md).
+        The level of control: ``full``, ``limited`` or ``none`` (docs/control.md).
     order : str
-        Of the queue: a name in `gridweave.site.kernels.order.ORDERS`.
+        The order of the queue, a name in `gridweave.site.kernels.order.ORDERS`.
     backfill : str
         ``easy``, ``none`` or ``conservative``.
     head_reservation : str
-        What the first in the queue reserves under ``easy``: ``anywhere`` (one site, or several where that pays),
-        ``single-site`` (a job wider than any: several), or ``nothing``.
+        The nodes that the head of the queue reserves under ``easy``: ``anywhere`` (one site, or several if that pays),
+        ``single-site`` (several only for a job wider than every site), or ``nothing``.
     selection : str
-        Of a single site: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``. Under limited
-        control also, of the sites of all jobs that wait at once, one of `MAPPINGS`.
+        How to select a site for a job: ``best-fit``, ``biggest-free``, ``equal-util``, ``random`` or ``earliest-end``.
+        Under limited control also one of `MAPPINGS`, which map all waiting jobs over the sites at once.
     overhead : float or tuple of float
-        By which part of itself a split job takes longer, >= 0 (Streit's p). Several numbers: in 2, 3, ... fragments;
-        the last one holds for more. Between sites with a network it does not count.
+        The overhead of a split as a fraction of the run time, >= 0 (Streit's p). Several numbers are for 2, 3, ...
+        fragments, and the last one for more. It has no effect if the grid has a network.
     lower_bound : int
-        Jobs that are split are wider than this, or than the largest site.
+        The largest width of a job that is not split, unless the job is wider than the largest site.
     max_fragments : tuple of (int, int)
         (width up to, fragments allowed), in ascending order of width; wider jobs have no limit.
     tuning : GridTuning, optional
-        How the order of the queue changes; ``order`` is then left out.
+        How the order of the queue changes; only with the default `order`.
     reserve_after_s : float
-        Under limited control: when a job that is wider than every site has waited for so many seconds, sites are asked
-        to reserve nodes ahead for it.
+        How long a job wider than every site waits before sites are asked to reserve nodes ahead for it [s]; only under
+        limited control.
 
     Raises
     ------
     OptionError
-        If a name is unknown, or a number makes no sense.
+        If a name is unknown, a number is out of range, or options contradict each other.
     """
 
     mode: str = "adaptive"
@@ -198,12 +199,12 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def maps(self) -> bool:
-        """Whether all jobs that wait are mapped over the sites at once."""
+        """Whether all waiting jobs are mapped over the sites at once."""
         return self.selection in MAPPINGS
 
     @property
     def reserve_after_ms(self) -> int:
-        """After what wait sites reserve ahead for a job that is wider than every site, in ms."""
+        """How long a job wider than every site waits before sites reserve nodes ahead for it [ms]."""
         return round(self.reserve_after_s * 1000)
 
     @property
@@ -213,12 +214,12 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overheads(self) -> tuple[float, ...]:
-        """The overhead in 2, 3, ... fragments; the last one holds for more."""
+        """The overheads for 2, 3, ... fragments; the last one is for all larger numbers, too."""
         return self.overhead if isinstance(self.overhead, tuple) else (self.overhead,)
 
     @property
     def label(self) -> str:
-        """What tables and plots call this policy."""
+        """The name of this policy in tables and plots."""
         parts = [self.mode]
         if self.splits:
             parts.append("p=" + ", ".join(f"{overhead:.0%}" for overhead in self.overheads))
@@ -234,14 +235,14 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(parts)
 
     def codes(self) -> GridCodes:
-        """Return this policy as compiled code reads it."""
+        """Return this policy as codes for compiled code."""
         rows = np.array(self.max_fragments, np.int64).reshape(-1, 2)
         return GridCodes(
             splits=self.splits,
             adaptive=self.adaptive,
             backfills=self.backfill == "easy",
             head_reservation=HEAD_RESERVATIONS[self.head_reservation],
-            # What is mapped over the sites is not selected for one job: nobody asks.
+            # A policy that maps jobs over the sites never selects a site for one job, so the code does not matter.
             selection=SELECTIONS.get(self.selection, BEST_FIT),
             lower_bound=self.lower_bound,
             width_up_to=rows[:, 0].copy(),
@@ -250,17 +251,18 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def split_length_ms(self, length_ms: int, n_fragments: int, sensitivity: float = 1.0) -> int:
-        """Return how long a job that takes ``length_ms`` on one site takes in so many fragments."""
+        """Return the length of a job in `n_fragments` fragments, given its length on one site, both in ms."""
         table = np.array(self.overheads, np.float64)
         stretched = prepared(stretched_ms, table, 1, 1.0, 1)
         return int(stretched(table, n_fragments, float(sensitivity), length_ms))
 
     def why_never(self, nodes: npt.NDArray[np.int64], width: int) -> str | None:
-        """Return why a job of this width could not be placed on the idle grid, or None if it could.
+        """Return why a job of this width could not be placed on an idle grid, or None.
 
         Parameters
         ----------
         nodes : numpy.ndarray of int64, shape (sites,)
+            The number of nodes of each site.
         """
         largest, total = int(nodes.max()), int(nodes.sum())
         if width <= largest:

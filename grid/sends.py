@@ -1,4 +1,4 @@
-"""What a job sends over the links between the sites of a grid, as its user says it."""
+"""The transfers of a job over the links between the sites of a grid, as declared by its user."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from gridweave.netmodel.communication import PATTERNS, Communication, parse_comm
 from gridweave.site.job import Traffic
 
 MAX_BYTES = 2**53
-"""Up to here a float64 counts every byte."""
+"""The largest number of bytes of a transfer; a float64 is exact up to this number."""
 
 QUIET = Communication()
-"""What a job sends that sends nothing."""
+"""The communication of a job whose nodes send nothing."""
 
 
 class JobData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a job reads before its work and writes after it, and at which site that lies."""
+    """The data that a job reads before it runs and writes after it runs, and the sites that store the data."""
 
     input_bytes: int = 0
-    # Numbers of sites.
+    # The sites are numbers in the order of the grid.
     input_site: int = 0
     output_bytes: int = 0
     output_site: int = 0
 
 
 class Sends(msgspec.Struct, frozen=True, gc=False):
-    """What a job sends over the links between sites."""
+    """A job's transfers over the links between sites."""
 
     communication: Communication = QUIET  # between its nodes
     data: JobData = JobData()
 
 
 NOTHING = Sends()
-"""Of a job that sends nothing."""
+"""The transfers of a job that sends nothing."""
 
 
 def why_not_sent(sends: Sends, sites: int) -> str | None:
-    """Return why no job can send that, or None if one can."""
+    """Return why the transfers of a job are impossible, or None."""
     data = sends.data
     for what in ("input", "output"):
         n_bytes, site = getattr(data, f"{what}_bytes"), getattr(data, f"{what}_site")
@@ -51,13 +51,14 @@ def why_not_sent(sends: Sends, sites: int) -> str | None:
 
 
 class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs are taken to send between their nodes that say nothing of it (docs/netmodel.md, "What a job sends").
+    """The communication of jobs that declare none (docs/netmodel.md, "What a job sends").
 
     Attributes
     ----------
     default : Communication
+        The communication of all other jobs.
     by_class, by_user : dict from str to Communication
-        In place of the default for jobs of a class, or of a user; the class goes before the user.
+        The communication of the jobs of a class or a user; the class has priority.
     """
 
     default: Communication = QUIET
@@ -65,7 +66,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
     by_user: dict[str, Communication] = {}
 
     def of(self, user: str, job_class: str) -> tuple[Communication, str]:
-        """Return what a job is taken to send, and who says so, in words."""
+        """Return the assumed communication of a job, and its source as text."""
         if job_class in self.by_class:
             return self.by_class[job_class], f"as the grid has it for class {job_class}"
         if user in self.by_user:
@@ -74,7 +75,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def said_communication(traffic: Traffic | None) -> Communication | None:
-    """Return what a user says that a job sends between its nodes; None: nothing. InputError if no job can send that."""
+    """Return the declared communication of a job, or None; raise InputError if it is impossible."""
     if traffic is None:
         return None
     has_numbers = bool(traffic.fraction or traffic.message_bytes)
@@ -90,7 +91,10 @@ def said_communication(traffic: Traffic | None) -> Communication | None:
 
 
 def data_of(traffic: Traffic | None, sites: Sequence[str]) -> JobData:
-    """Return what a job reads and writes, with its sites as numbers; InputError if there is no such site."""
+    """Return the data that a job reads and writes, with its sites as numbers.
+
+    Raise InputError if a site is unknown or missing.
+    """
     if traffic is None:
         return JobData()
     for what, site in (("input", traffic.input_site), ("output", traffic.output_site)):
