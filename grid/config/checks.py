@@ -1,4 +1,4 @@
-"""What the tables of sites and grids come to: the policies they say, and what they must fulfil beyond their types."""
+"""Turn the tables of sites and grids into policies, and check what their types cannot check."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ V = TypeVar("V")
 
 
 def site_policy(site: Site, grid: PolicyTable) -> Policy:
-    """Return how a site schedules by itself; what it leaves open is as for the grid."""
+    """Return the policy by which a site schedules itself; the grid's order and backfilling are the defaults."""
     usual = {"order": grid.order, "backfill": grid.backfill}
     return read_policy(site.discipline, site.nodes, site.options, usual)
 
 
 def owner_policy(site: Site) -> OwnerPolicy:
-    """Return what the owner of a site lets the grid have."""
+    """Return the limits that the owner of a site sets for the grid."""
     return OwnerPolicy(grid_share=site.grid_share, own_users_first=site.own_users_first)
 
 
 def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPolicy:
     """Return the policy of a grid.
 
-    A value that is refused is told to the report, and has its default then; without a report it is an OptionError.
+    With a report, add each invalid value to it and use the default; without a report, raise OptionError.
     """
     values: dict[str, Any] = {name: getattr(table, name) for name in GridPolicy.__struct_fields__}
     rows = table.max_fragments
@@ -61,7 +61,7 @@ def grid_policy(table: PolicyTable, report: FileReport | None = None) -> GridPol
 
 
 def _tuning(table: TuningTable, report: FileReport | None) -> GridTuning:
-    """Return how the order of the queue is tuned; see `grid_policy`."""
+    """Return the tuning of the queue's order; invalid values as in `grid_policy`."""
     values = {name: getattr(table, name) for name in GridTuning.__struct_fields__}
     names = table.policies.split("+") if isinstance(table.policies, str) else table.policies
     values["policies"] = tuple(names)
@@ -75,12 +75,12 @@ def _tuning(table: TuningTable, report: FileReport | None) -> GridTuning:
 
 
 def checked(kind: type[T], table: msgspec.Struct, place: tuple[str, ...], report: FileReport | None = None) -> T:
-    """Return what a table says as the struct that is used, which checks its values itself; see `grid_policy`."""
+    """Convert a table to a struct that checks its own values; invalid values as in `grid_policy`."""
     return _made(kind, {name: getattr(table, name) for name in kind.__struct_fields__}, place, report)
 
 
 def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report: FileReport | None) -> T:
-    """Return a struct of these values; where there is a report, without those that it refuses."""
+    """Return a struct with these values; with a report, invalid values are reported and replaced by defaults."""
     kept = dict(values)
     while True:
         try:
@@ -94,7 +94,7 @@ def _made(kind: type[T], values: dict[str, Any], place: tuple[str, ...], report:
 
 
 def check_sites(sites: Sequence[object], report: FileReport) -> None:
-    """Check the array ``[[sites]]``; UNSET stands for a site that could not be read."""
+    """Check the array ``[[sites]]``; an element is UNSET if the site could not be read."""
     if not sites and not report.stands_at(("sites",)):
         report.add(("sites",), "is empty; a grid has at least one site")
     seen: set[str] = set()
@@ -112,12 +112,12 @@ def check_sites(sites: Sequence[object], report: FileReport) -> None:
 
 
 def check_live_only(sites: Sequence[object], control: str | None, report: FileReport) -> None:
-    """Check that disciplines which only live sites have are asked for nothing else.
+    """Check that no site has a discipline that works only on live sites, or only without full control.
 
     Parameters
     ----------
     control : str, optional
-        How much a live grid has to say; None: it is simulated.
+        The level of control of a live grid; None for a simulated grid.
     """
     for number, site in enumerate(sites):
         if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
@@ -140,13 +140,13 @@ def _check_zone(timezone: str | None, place: KeyPath, report: FileReport) -> Non
 
 
 def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
-    """Check one site, whose table stands at `place`."""
+    """Check one site; `place` is the path of its table."""
     _check_zone(site.timezone, (*place, "timezone"), report)
     try:
         OwnerPolicy(grid_share=site.grid_share)
     except OptionError as error:
         report.add((*place, "grid_share"), error.problem)
-    # Its order and the rest one by one, since the first that is wrong hides the others.
+    # Check the order and the other options separately: an invalid value hides all later ones.
     plain = Site(name=site.name, nodes=site.nodes)
     known = site.discipline if site.discipline in DISCIPLINES else plain.discipline
     rest = {name: value for name, value in site.options.items() if name != "order"}
@@ -157,20 +157,20 @@ def check_site(site: Site, place: KeyPath, report: FileReport) -> None:
             site_policy(msgspec.structs.replace(plain, **changed), PolicyTable())
         except OptionError as error:
             at = (*place, *_table_with(known, error.option), error.option)
-            # What is missing as it could not be read has been told already.
+            # Do not report a missing value again if the value was unreadable.
             if report.is_clean(at) and (error.option == "order" or changed not in order):
                 report.add(at, error.problem)
 
 
 def _table_with(discipline: str, option: str) -> list[str]:
-    """Return the key of the table of a discipline, if an option stands in it and is not that table itself."""
+    """Return the key of a discipline's table, as a list, if an option is a field of that table; else an empty list."""
     entry = DISCIPLINES[discipline]
     stands = entry.table is not None and option in entry.table.__struct_fields__ and option != entry.table_key
     return [entry.table_key] if stands else []
 
 
 def check_fragments(table: PolicyTable, report: FileReport) -> None:
-    """Check how the table of fragments is named."""
+    """Check that a table of fragments given by name is known."""
     rows = table.max_fragments
     if isinstance(rows, str) and rows not in FRAGMENT_TABLES:
         report.add(
@@ -180,7 +180,7 @@ def check_fragments(table: PolicyTable, report: FileReport) -> None:
 
 
 def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None, report: FileReport) -> None:
-    """Check what is said of the links between sites, with a network and without it; they are read elsewhere."""
+    """Check the options that depend on whether there is a network; `read_network` reads the links themselves."""
     if grid.split not in SITES_OF_SPLITS:
         report.add(("grid", "split"), not_known(grid.split, SITES_OF_SPLITS))
     try:
@@ -210,7 +210,7 @@ def check_links(sites: Sequence[object], grid: PolicyTable, net: NetTable | None
 
 
 def usual_communication(grid: LiveGridTable, report: FileReport | None = None) -> UsualCommunication:
-    """Return what jobs are taken to send that say nothing of it; see `grid_policy`."""
+    """Return the communication of jobs that declare none; invalid values as in `grid_policy`."""
     table, place = grid.communication, ("grid", "communication")
     if isinstance(table, str):
         return UsualCommunication(default=_communication(table, place, report))
@@ -224,7 +224,7 @@ def usual_communication(grid: LiveGridTable, report: FileReport | None = None) -
 
 
 def usual_needs(grid: LiveGridTable, report: FileReport | None = None) -> UsualNeeds:
-    """Return what jobs need of shared nodes that do not say it; see `grid_policy`."""
+    """Return the needs per node of jobs that declare none; invalid values as in `grid_policy`."""
     table, place = grid.resources, ("grid", "resources")
     if isinstance(table, str):
         return UsualNeeds(default=_needs(table, place, report))
@@ -245,7 +245,10 @@ def _needs(text: str, place: tuple[str, ...], report: FileReport | None) -> Reso
 def _or_noted(
     otherwise: V, place: tuple[str, ...], report: FileReport | None, read: Callable[..., V], text: str, **more: Any
 ) -> V:
-    """Return what a text of the file says; note its problem in the report, if there is one."""
+    """Parse a text of the file; if it is invalid, report the problem and return `otherwise`.
+
+    Raise OptionError if there is no report.
+    """
     try:
         return read(".".join(place), text, **more)
     except OptionError as error:
@@ -260,7 +263,7 @@ def _communication(text: str, place: tuple[str, ...], report: FileReport | None)
 
 
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:
-    """Return whether the grid has all nodes of all sites for itself, and all say in what starts there."""
+    """Whether the grid alone decides which jobs start on which nodes of all sites."""
     return grid.control == "full" and all(
         site.grid_share == 1 and not site.own_users_first and not (site.shares_nodes or site.has_forms)
         for site in sites

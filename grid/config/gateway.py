@@ -18,7 +18,7 @@ DEFAULT_PORT = 8765
 
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An issuer whose tokens are accepted besides our own (docs/gateway.md, "Tokens of an issuer").
+    """An issuer whose tokens are accepted in addition to our own (docs/gateway.md, "Tokens of an issuer").
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     limits_claim : str, optional
         Claim with the token's limits, an object like `gridweave.grid.api.TokenLimits`.
     ca : str, optional
-        File of certificate authorities to trust in place of the system's.
+        File of certificate authorities to trust instead of the system's.
 
     Raises
     ------
@@ -87,13 +87,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     # Files of the certificate chain and its key, for TLS.
     cert: str | None = None
     key: str | None = None
-    # File of certificate authorities for client certificates. Links must then show one; users need not.
+    # File of certificate authorities for client certificates. Links must then present one; users need not.
     client_ca: str | None = None
     # Whether clients may send tokens without TLS from other machines: behind a TLS proxy, or on a private network.
     plain_http: bool = False
-    issuer: IssuerSettings | None = None  # whose tokens are accepted besides our own
-    # Rotated files: the audit log, and the log of requests. By default the audit log lies beside the tokens if they are
-    # in a file, and requests are logged to standard error.
+    issuer: IssuerSettings | None = None  # an issuer whose tokens are accepted in addition to our own
+    # Rotated files: the audit log, and the log of requests. By default the audit log is in the folder of the tokens if
+    # they are in a file, and requests are logged to standard error.
     audit: str | None = None
     log: str | None = None
     # Limits of a submission: bytes and jobs.
@@ -107,16 +107,16 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     # Concurrent requests of a user, and open streams.
     max_at_once: int = 100
     max_streams: int = 500
-    # Connections in all and from one address. A further one replaces the one that has been idle for longest.
+    # Connections in total and from one address. A further connection replaces the one that has been idle longest.
     max_connections: int = 4_000
     max_connections_per_address: int = 1_000
-    failed_logins_per_minute: float = 20.0  # from one address; then its tokens are not looked up for a while
+    failed_logins_per_minute: float = 20.0  # from one address; above that, its tokens are not checked for a while
     max_held_bytes: int = 256 << 20  # bytes of all bodies that are being read or handled
     body_timeout_s: float = 30.0  # time within which a request's body must arrive
     idle_s: float = 75.0  # time after which an idle connection is closed
     comment_s: float = 15.0  # interval of keep-alive messages on a silent stream
     backlog: int = 10_000  # events that may wait for a watcher before it is dropped
-    # Interval at which the tokens of open streams are checked, besides at each event.
+    # Interval at which the tokens of open streams are checked, in addition to each event.
     check_tokens_s: float = 1.0
     stop_s: float = 10.0  # time that requests in progress have to finish when the gateway stops
 
@@ -130,7 +130,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raise OptionError for settings that contradict each other or would let everybody in."""
+        """Raise OptionError for settings that contradict each other or would give everybody access."""
         if (self.cert is None) != (self.key is None):
             present, missing = ("cert", "key") if self.key is None else ("key", "cert")
             raise OptionError(present, f"is given without {missing}; TLS needs a certificate and its key")
@@ -208,7 +208,7 @@ class Certificate:
         return context
 
     def _state(self) -> tuple[object, ...]:
-        """Return what changes when the files change."""
+        """Return the times, inodes and sizes of the files, which show whether they have changed."""
         found: list[object] = []
         for path in (self._cert, self._key):
             try:

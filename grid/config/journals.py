@@ -1,4 +1,4 @@
-"""The journals of a grid's actors: where they are, and whether they go with its settings, before anything starts."""
+"""Locate the journals of a grid, and check before the start that its settings are compatible with them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ GRID_JOURNAL, SITE_JOURNAL = "grid.journal", "site.journal"
 
 
 def grid_place(folder: str | Path, url: str = "") -> str:
-    """Return the place of the meta-scheduler's journal: a URL, or a file in the folder of the grid."""
+    """Return the location of the meta-scheduler's journal: a URL, or a file in the folder of the grid."""
     return url or str(Path(folder) / GRID_JOURNAL)
 
 
 def site_place(folder: str | Path, site: str, url: str = "") -> str:
-    """Return the place of a site's journal, as `grid_place`."""
+    """Return the location of a site's journal: a URL, or a file in the site's folder."""
     return url or str(Path(folder) / site / SITE_JOURNAL)
 
 
 class JournalSpec(NamedTuple):
-    """A journal that an actor is going to open."""
+    """A journal that an actor will open."""
 
     place: str  # path or URL
     identity: msgspec.Struct  # the settings of the core
@@ -35,12 +35,12 @@ class JournalSpec(NamedTuple):
 
 
 def check_journals(journals: Iterable[JournalSpec]) -> list[str]:
-    """Return how settings change with the next start, in a line for each journal whose core goes on with others.
+    """Return one line for each journal whose settings change with the next start.
 
-    InputError, with all problems, if a journal was written with settings that may not change, or cannot be read.
+    Raise InputError with all problems if settings changed that must not change, or if a journal cannot be read.
 
-    Nothing is locked or changed. A journal that does not exist here, or whose server does not answer, is left to the
-    actor that opens it.
+    Nothing is locked or changed. A journal that does not exist on this machine, or whose server does not answer, is
+    skipped; the actor that opens it checks it.
     """
     problems, changes = [], []
     for journal in journals:
@@ -57,7 +57,7 @@ def check_journals(journals: Iterable[JournalSpec]) -> list[str]:
 
 
 def _change(journal: JournalSpec) -> str:
-    """Return in one line which settings of a journal change, or nothing; InputError if they may not."""
+    """Return in one line which settings of a journal change; empty if none. Raise InputError if they must not."""
     from gridweave.site.journal.reader import JournalReader
 
     if "://" not in journal.place and not Path(journal.place).exists():
@@ -70,7 +70,7 @@ def _change(journal: JournalSpec) -> str:
 
 
 def open_jobs(folder: Path) -> int:
-    """Return how many jobs a grid that does not run has taken in that are not over, as the journals here say."""
+    """Return the number of unfinished jobs of a stopped grid, from the journals on this machine."""
     from sqlalchemy import func, select
 
     from gridweave.site.journal.reader import JournalReader
@@ -78,7 +78,7 @@ def open_jobs(folder: Path) -> int:
 
     count = 0
     for journal in _journals_in(folder):
-        # One that cannot be read holds nothing that could be kept.
+        # An unreadable journal has no jobs that could be kept.
         with contextlib.suppress(GridweaveError), JournalReader(journal) as reader, reader.reading() as connection:
             ended = select(notes.c.job_id).where(notes.c.kind == "ended")
             query = select(func.count(notes.c.job_id.distinct())).where(
@@ -89,9 +89,9 @@ def open_jobs(folder: Path) -> int:
 
 
 def forget_jobs(folder: Path) -> None:
-    """Remove the journals in the folder of a grid or of a site that does not run, all jobs, and their output.
+    """Remove the journals in the folder of a stopped grid or site, with all jobs and their output.
 
-    A journal at a URL stays. UnavailableError if something cannot be removed.
+    A journal at a URL stays. Raise UnavailableError if something cannot be removed.
     """
     try:
         for journal in _journals_in(folder):
@@ -105,5 +105,5 @@ def forget_jobs(folder: Path) -> None:
 
 
 def _journals_in(folder: Path) -> list[Path]:
-    """Return the journals in a folder: that of the grid, and those of its sites."""
+    """Return the journals in a folder: the grid's journal, then the sites' journals."""
     return [*folder.glob(GRID_JOURNAL), *sorted(folder.glob(f"*/{SITE_JOURNAL}"))]

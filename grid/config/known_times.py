@@ -1,4 +1,4 @@
-"""Files of experience: tables ``[[experience]]`` of how long jobs run (docs/experience.md)."""
+"""Read experience files: tables ``[[experience]]`` with the run times of jobs (docs/experience.md)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_known_times(file: Path) -> tuple[list[KnownTimes], list[str]]:
-    """Return the times that stand in a file, and what else does.
+    """Return the run times in a file, and its other top-level keys.
 
     Raises
     ------
     ScenarioError
-        With all that is wrong, and where.
+        If the file is invalid; the error has all problems with their lines.
     InputError
         If the file cannot be read.
     """

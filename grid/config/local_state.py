@@ -1,6 +1,6 @@
-"""Record of what `gridweave up` has started on this machine, so that later commands find and end exactly that.
+"""Record the processes that `gridweave up` has started on this machine, so that later commands can find and end them.
 
-It is read without Ray or a journal: the client and the commands find the user's grid here.
+The record can be read without Ray or a journal. The client and the commands use it to find the user's grid.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT, GATEWAY_MARK = (
     "keeper.json",
     "gateway.json",
 )
-"""Files in the folder of a grid's state: what runs; the lock of whoever changes the grid; the operator's token; Ray's
-token; all tokens of the gateway; journals and jobs, unless another folder is named; logs; the keeper's record; the
-gateway's process."""
+"""Files in the folder of a grid's state: the running processes; the lock for starts and stops; the operator's token;
+Ray's token; all tokens of the gateway; journals and jobs, unless another folder is named; logs; the keeper's record;
+the gateway's process."""
 
 HEAD, GATEWAY, KEEPER = "head of Ray", "gateway", "keeper"
 """Names of processes; `node_of` names a site's Ray node."""
@@ -93,7 +93,7 @@ class LocalSite(msgspec.Struct, frozen=True):
 
 
 class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs of a grid that was started on this machine."""
+    """The processes and settings of a grid that was started on this machine."""
 
     name: str
     marker: str  # value of ``GRIDWEAVE_LOCAL_GRID`` in the environment of all its processes
@@ -220,8 +220,8 @@ def state_folder(name: str) -> Path:
 def make_private(folder: Path, *, passable: bool = False) -> Path:
     """Create a folder that other users cannot enter or, if `passable`, can only pass through.
 
-    An existing folder keeps its mode, because its owner may share it; the grid's own files in it are closed. InputError
-    if others may write to it, as they could then replace those files.
+    An existing folder keeps its mode, because its owner may share it; other users cannot read the grid's own files in
+    it. Raise InputError if all users may write to it, because they could then replace those files.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o711 if passable else 0o700)
@@ -254,7 +254,7 @@ def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
 
 
 def write_state(state: LocalGridState) -> None:
-    """Record what runs of a grid."""
+    """Write the record of a grid to its state folder."""
     write_whole(make_private(state_folder(state.name)) / STATE, msgspec.json.encode(state))
 
 
@@ -287,9 +287,9 @@ def known_grids() -> list[str]:
 
 @contextlib.contextmanager
 def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
-    """Lock a grid against other starts and stops; yield the folder of its state.
+    """Lock a grid against other starts and stops, and yield the folder of its state.
 
-    Another process that holds the lock may take `patience_s` to release it.
+    Wait up to `patience_s` if another process holds the lock, then raise UnavailableError.
     """
     folder = make_private(state_folder(name))
     right = "wait for it, or give another --grid"
@@ -299,7 +299,7 @@ def working_on(name: str, patience_s: float = 0.0) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, problem: str, patience_s: float = 0.0) -> Iterator[None]:
-    """Hold a lock file; UnavailableError if another process holds it for longer than `patience_s`."""
+    """Hold a lock file; raise UnavailableError if another process holds it for longer than `patience_s`."""
     until = time.monotonic() + patience_s
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -329,18 +329,18 @@ MARKER_VARIABLE = "GRIDWEAVE_LOCAL_GRID"
 """Environment variable with the grid's marker, in every process started for it."""
 
 TERM_S, KILL_S = 10.0, 10.0
-"""How long processes have to end, and killed ones to be gone, in seconds."""
+"""How long to wait for processes to end after TERM, and to be gone after KILL, in seconds."""
 
 JOBS_S = 30.0
 
 
 def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM_S) -> None:
-    """End processes with their sessions, first by TERM and after a while by KILL.
+    """End processes with their sessions: send TERM, wait up to `patience_s`, then send KILL.
 
-    A pid that now belongs to another process is left alone.
+    A pid that has been reused by another process gets no signal.
     """
     leaders = [(process.pid, process.start_ticks) for process in processes]
-    # As long as the leader is alive, its session is certainly ours.
+    # While the leader is alive, its session id cannot have been reused.
     members = strays("", leaders)
     for process in processes:
         stat = process_stat(process.pid)
@@ -352,9 +352,9 @@ def end_processes(processes: Sequence[LocalProcess], *, patience_s: float = TERM
 
 
 def end_marked(marker: str, *, within: Iterable[int] | None = None) -> int:
-    """Kill all processes with a grid's marker in their environment; return how many there were.
+    """Kill all processes with a grid's marker in their environment; return their number.
 
-    `within` restricts this to some sessions; the processes of jobs have sessions of their own.
+    `within` restricts this to some sessions; the processes of jobs have their own sessions.
     """
     sessions = None if within is None else set(within)
     count = 0
@@ -400,9 +400,9 @@ def wait_for_end(processes: Iterable[tuple[int, int]], patience_s: float) -> boo
 
 
 def end_jobs(folder: Path, reason: str, *, patience_s: float = JOBS_S) -> None:
-    """End what agents, which must be gone, have left running on this machine, and wait for it.
+    """End the jobs that agents have left running on this machine, and wait for the ends; the agents must be gone.
 
-    The next agents report the reason to their sites. `patience_s` is for the jobs of each machine.
+    The next agents report `reason` to their sites. `patience_s` is the time limit per machine.
     """
     import asyncio
 
@@ -437,7 +437,7 @@ async def _end_all(runner: Runner, reason: str) -> None:
 
 
 def count_running(folder: Path, depth: str = "*/*") -> int:
-    """Count the parts of jobs that run on this machine; `depth` is the pattern of machines' folders in `folder`."""
+    """Count the running node tasks on this machine; `depth` is the glob pattern of machines' folders in `folder`."""
     states = (
         read_state(piece)
         for jobs in folder.glob(f"{depth}/{JOBS}")

@@ -1,4 +1,4 @@
-"""Networks between sites: where their files are found, and how ``[net]`` is read with the sites attached."""
+"""Networks between sites: find topology files, and read ``[net]`` with the sites attached."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FOLDER_VARIABLE = "GRIDWEAVE_TOPOLOGIES"
 MAX_BYTES = 1 << 26
 
 KNOWN_TOPOLOGIES = {"geant2012.gml": "http://www.topology-zoo.org/files/Geant2012.gml"}
-"""Files by which our scenarios name a network that is not ours to ship, and where they are published."""
+"""Topology files that our scenarios use but gridweave may not ship, with their download addresses."""
 
 TOML = ".toml"
 KEYS_OF_A_FILE = ("nodes", "links", "generator", "bandwidth", "bandwidth_bps", "detour")
 
 
 def find_topology(name: str, folder: Path | None = None) -> Path:
-    """Return the file of a network, by its path or name; InputError tells how to get one that is not there.
+    """Return the file of a network, by its path or name; raise InputError with the remedy if the file is missing.
 
-    A name is looked for beside the scenario, in the working directory, in ``$GRIDWEAVE_TOPOLOGIES``, in the user's
-    cache folder, and among those that ship.
+    A name is searched in the folder of the scenario, the working directory, ``$GRIDWEAVE_TOPOLOGIES``, the user's cache
+    folder, and the topologies shipped with gridweave.
     """
     own = beside(folder, name)
     try:
@@ -68,12 +68,12 @@ def _why_missing(name: str) -> str:
 
 
 def shipped_topologies() -> list[str]:
-    """Return the names of the topologies that ship, in alphabetical order."""
+    """Return the names of the topologies shipped with gridweave, in alphabetical order."""
     return sorted(path.name for path in _shipped().iterdir() if path.suffix == TOML)
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file of a network."""
+    """Return the text of a network file; raise InputError if it is unreadable or too large."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -88,10 +88,10 @@ def text_of(path: Path) -> str:
 
 
 def with_source_of(table: NetTable, text: str) -> NetTable:
-    """Return a table with the network out of a file in TOML in the place of the file's name.
+    """Replace the file name in a table by the network from the text of that TOML file.
 
-    Its own ``detour`` and bandwidth go before those of the file, which has only the keys `KEYS_OF_A_FILE`. InputError
-    has all that is wrong with that, divided by semicolons.
+    The file may have only the keys `KEYS_OF_A_FILE`. The table's own ``detour`` and bandwidth override those of the
+    file. Raise InputError with all problems, separated by semicolons.
     """
     try:
         raw: dict[str, Any] = tomllib.loads(text)
@@ -113,7 +113,7 @@ def with_source_of(table: NetTable, text: str) -> NetTable:
 
 
 class _Lines:
-    """Hears problems as lines."""
+    """Collect problems as lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -124,7 +124,7 @@ class _Lines:
 
 
 def _folders() -> list[Path]:
-    """Return the folders in which topologies are looked for by their name, in that order."""
+    """Return the folders in which to search topologies by name, in order."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return [*([Path(folder)] if folder else []), platformdirs.user_cache_path("gridweave") / "topologies", _shipped()]
 
@@ -134,7 +134,7 @@ def _shipped() -> Path:
 
 
 def beside(folder: Path | None, name: str) -> Path | None:
-    """Return the file of a name in another file's folder, which goes before one in the working directory."""
+    """Return the file with this name in a folder, or None."""
     try:
         return folder / name if folder is not None and (folder / name).is_file() else None
     except (OSError, ValueError):
@@ -146,26 +146,26 @@ class ReadNetwork:
     """A network that has been read."""
 
     table: NetTable  # with the sites attached
-    topology: Topology  # its sites are those of the file, in the same order
+    topology: Topology  # has the sites of the file, in the same order
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the file left open and what was taken instead, for people."""
+        """Messages for the user about values that the file lacks and the defaults used instead."""
         return tuple(f"{Path(self.topology.name).name}: {remark}" for remark in self.topology.remarks)
 
 
 def read_network(
     sites: Sequence[object], net: NetTable | None, name: str, folder: Path | None, report: FileReport
 ) -> ReadNetwork | None:
-    """Read the network between some sites; None if there is none, or there is no telling what was meant.
+    """Read the network between sites; None without a network, or if errors in the file make it ambiguous.
 
-    A site that could not be read is UNSET. `name` is what the network is called if it has no name of its own.
+    An element of `sites` is UNSET if the site could not be read. `name` is the name of a network without a name.
     """
     from gridweave.netmodel.reading import build_topology
 
     read = [site for site in sites if isinstance(site, Site)]
     if net is None or len(read) < len(sites) or not report.is_clean(("net", "nodes")):
-        return None  # links and sites would seem to lead nowhere
+        return None  # links and sites would seem to refer to unknown nodes
     own: dict[str, str | AttachTable] = {site.name: site.at for site in read if site.at is not None}
     table = msgspec.structs.replace(net, attach=own | net.attach)
     places = {site.name: number for number, site in enumerate(read) if site.at is not None}
@@ -183,7 +183,7 @@ def read_network(
 
 
 class _Listener:
-    """Hears what is wrong with a network, and reports it where the file says it."""
+    """Report the problems of a network at the keys of the file that cause them."""
 
     def __init__(self, report: FileReport, name: str, places: Mapping[str, int]) -> None:
         self.report, self.name, self.places = report, name, places
@@ -193,7 +193,7 @@ class _Listener:
     def add(self, path: KeyPath, text: str) -> None:
         text = text.removeprefix(f"{self.name}: ")
         if not path and not self.is_whole:
-            return  # it is in pieces since links are missing that could not be read
+            return  # the network only seems disconnected because some links could not be read
         if self.file and path[:1] in (("nodes",), ("links",), ("generator",)):
             self.report.add(("net", "file"), f"{self.file}: {text}")
         elif path[:1] == ("attach",) and len(path) > 1 and path[1] in self.places:

@@ -1,4 +1,4 @@
-"""GRID.toml and the files of ``gridweave serve``, each read and checked as a whole."""
+"""Read GRID.toml and the files of ``gridweave serve``, and check each file as a whole."""
 
 from __future__ import annotations
 
@@ -42,63 +42,63 @@ from gridweave.grid.config.toml import FileReport, convert_whole, parse_toml, te
 from gridweave.netmodel.tables import KeyPath
 
 DEFAULT = "gridweave/default.toml"
-"""What the GRID.toml is called that ships."""
+"""The name of the shipped GRID.toml in messages."""
 
 KINDS = ("site", "grid")
-"""Of the files of serve."""
+"""The kinds of files of ``gridweave serve``."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadGrid:
-    """A GRID.toml, or a file of serve, that has been read and found good."""
+    """A GRID.toml or a file of serve that has been read and is valid."""
 
     file: GridFile | ServedGrid | ServedSite
     network: ReadNetwork | None  # the links between the sites
-    text: str  # what the file says
-    source: str  # where it is; for people
-    base: str  # the folder from which paths in it count; empty: none
+    text: str  # the text of the file
+    source: str  # the name of the file in messages
+    base: str  # the folder to which paths in the file are relative; empty for the working directory
 
     @property
     def sites(self) -> list[LiveSiteTable]:
-        """The sites, as GRID.toml would have them."""
+        """The sites, in the form of GRID.toml."""
         return list(_sites_of(self.file))
 
     @property
     def grid(self) -> LiveGridTable:
-        """The table ``[grid]``; a site that is served alone has a part of it."""
+        """The table ``[grid]``; for a site's own file, only the keys that such a file has are set."""
         return _grid_of(self.file)
 
     @property
     def live(self) -> LiveTimesTable:
-        """The table ``[live]``; a site that is served alone has none."""
+        """The table ``[live]``; the default for a site's own file."""
         return LiveTimesTable() if isinstance(self.file, ServedSite) else self.file.live
 
     @property
     def folder(self) -> str:
-        """Where the folder is that the file names; empty: it names none."""
+        """The absolute path of the folder that the file names; empty if it names none."""
         return "" if self.file.folder is None else self.placed(self.file.folder)
 
     @property
     def gateway(self) -> GatewayTable:
-        """The table ``[gateway]``, with the places of its files."""
+        """The table ``[gateway]``, with absolute paths."""
         return self.with_places(self.file.gateway)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the file left open and what was taken instead, for people."""
+        """Messages for the user about values that the network lacks and the defaults used instead."""
         return () if self.network is None else self.network.remarks
 
     def placed(self, path: str) -> str:
-        """Return where a path in the file is, seen from anywhere."""
+        """Return the absolute path for a path in the file."""
         try:
             return str((Path(self.base) / Path(path).expanduser()).absolute())
         except RuntimeError:
             raise InputError(f"{self.source}: {path}: there is no such user here; write the whole path") from None
 
     def with_places(self, table: T) -> T:
-        """Return a table in which the files that it names are where they are, seen from anywhere."""
+        """Return a table with absolute paths of its files."""
         named = {name: getattr(table, name) for name in table.__struct_fields__ if name in _FILES}
         return msgspec.structs.replace(
             table, **{name: self.placed(path) for name, path in named.items() if path is not None}
@@ -119,12 +119,12 @@ _FILES = (
 
 
 def default_text() -> str:
-    """Return the GRID.toml that ships, which is started where none is named."""
+    """Return the text of the shipped GRID.toml, which is the default of ``gridweave up``."""
     return _shipped("default.toml")
 
 
 def example_text(kind: str) -> str:
-    """Return a file of serve to begin with."""
+    """Return an example of a file of serve; `kind` is one of `KINDS`."""
     return _shipped(f"serve_{kind}.toml")
 
 
@@ -133,9 +133,9 @@ def _shipped(name: str) -> str:
 
 
 def read_grid(path: str | Path | None) -> ReadGrid:
-    """Read a GRID.toml, and check all of it; None: the one that ships.
+    """Read and check a GRID.toml; None for the shipped one.
 
-    ScenarioError has all that is wrong, each with file, line and field.
+    Raise ScenarioError with all problems, each with file, line and field.
 
     Examples
     --------
@@ -149,18 +149,18 @@ def read_grid(path: str | Path | None) -> ReadGrid:
 
 
 def grid_of_text(text: str, source: str, base: str) -> ReadGrid:
-    """Read a GRID.toml from its text; errors call it `source`, and paths in it count from the folder `base`."""
+    """Read a GRID.toml from its text; `source` is its name in errors, and paths are relative to the folder `base`."""
     raw, report = parse_toml(source, text)
     return _read(raw, GridFile, report, text, base)
 
 
 def read_service(path: str | Path) -> ReadGrid:
-    """Read a file of serve, and check all of it, as `read_grid`."""
+    """Read and check a file of serve, with the same errors as `read_grid`."""
     return service_of_text(*_file_text(path, "`gridweave serve --example site` prints one"))
 
 
 def service_of_text(text: str, source: str, base: str) -> ReadGrid:
-    """Read a file of serve from its text, as `grid_of_text`.
+    """Read a file of serve from its text, with the parameters of `grid_of_text`.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def service_of_text(text: str, source: str, base: str) -> ReadGrid:
 
 
 def _file_text(path: str | Path, right: str) -> tuple[str, str, str]:
-    """Return the text of a file, what it is called, and its folder; ``right`` says where there is one to begin with."""
+    """Return a file's text, name and folder; the error for a missing file ends with the hint ``right``."""
     file = Path(path)
     try:
         there = file.is_file()
@@ -190,7 +190,7 @@ def _file_text(path: str | Path, right: str) -> tuple[str, str, str]:
 
 
 def _sites_of(file: GridFile | ServedGrid | ServedSite) -> list[Any]:
-    """Return the sites, as GRID.toml would have them; one that could not be read is UNSET."""
+    """Return the sites, in the form of GRID.toml; UNSET for a site that could not be read."""
     if isinstance(file, ServedSite):
         return [file.site]
     return [site.as_live() if isinstance(site, FarSiteTable) else site for site in file.sites]
@@ -211,7 +211,7 @@ def _read(
     base: str,
 ) -> ReadGrid:
     for (table, key), said in kind.refused.items():
-        # That no data is moved goes without saying, and may be said.
+        # `data = "none"` is what a live grid does anyway, so accept it.
         if key in (there := _table(raw, table)) and (key, there.pop(key)) != ("data", "none"):
             report.add((table, key), said)
     file = convert_whole(raw, kind, report, kind.replaced)
@@ -285,7 +285,7 @@ def _check_net(file: GridFile | ServedGrid, sites: list[Any], report: FileReport
     check_links(sites, file.grid, file.net, report)
     if file.net is None:
         return
-    # What jobs read and write counts on one site, too, unless starts are reserved.
+    # Input and output data matter even on a single site, except with conservative backfilling.
     no_data = file.grid.backfill == "conservative"
     if file.grid.mode == "sharing" and no_data and grid_decides_all(sites, file.grid):
         report.add(("net",), IDLE_NET.format(file.grid.mode))
@@ -334,7 +334,7 @@ def _check_gateway(gateway: GatewayTable, report: FileReport) -> None:
         if getattr(gateway, key) is not None and not gateway.tokens:
             report.add((*place, key), "is given, but tokens = false; leave one of them out")
     try:
-        # Whether the files of TLS can be used is found out when it starts.
+        # The gateway checks the TLS files when it starts.
         plain = gateway.plain_http or gateway.cert is not None
         GatewayTable(host=gateway.host, tokens=gateway.tokens, plain_http=plain).settings("tokens.db")
     except OptionError as error:

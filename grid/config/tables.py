@@ -1,6 +1,6 @@
-"""What GRID.toml and the files of serve say, as typed structs; the tables of sites and grids are those of scenarios.
+"""The tables of GRID.toml and of the files of serve, as typed structs; scenarios use the tables of sites and grids, too.
 
-Which keys count where is told by `GridFile`, `ServedGrid` and `ServedSite`.
+`GridFile`, `ServedGrid` and `ServedSite` determine which keys each kind of file may have.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_SITES = 1_000
 
 
 def one_of(names: tuple[str, ...], description: str) -> Meta:
-    """Return what tells an editor the names; the reader refuses others with a message of its own."""
+    """Return metadata that lists the names in the JSON schema; the reader itself rejects other names."""
     return Meta(description=description, extra_json_schema={"enum": list(names)})
 
 
@@ -48,7 +48,7 @@ Order = Annotated[str, one_of(tuple(ORDERS), "Order of the queue.")]
 Backfill = Annotated[str, one_of(SITE_BACKFILLS["queue"], "Backfilling of the site under mode local.")]
 _PROFILE = Meta(description=f"A profile ({', '.join(PROFILES)}), or fraction=0.2,pattern=ring,message=1MB.")
 USUAL_PROFILE = "light"
-"""What jobs of a live grid are taken to send if neither they nor the grid say anything: traffic is not free."""
+"""The assumed communication of a live grid's jobs if neither the job nor the grid specifies it; traffic is not free."""
 
 _Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 _Days = Annotated[int, Meta(ge=1, le=36_500)]
@@ -61,7 +61,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Base of all tables: unknown keys are refused."""
 
 
-# The tables in which disciplines have further options of a site: a field each, called as the dictionary says.
+# A base struct with one field per discipline that has its own table of options; `DISCIPLINES` has the field names.
 if TYPE_CHECKING:
     _DisciplineTables = Table
 else:
@@ -82,18 +82,18 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
     name : str
     nodes : int
     discipline, order, backfill : str, optional
-        How the site schedules by itself (mode ``local``, limited or no control, its own users), as in
-        `gridweave.site.policy.SitePolicy`; order and backfilling are those of ``[grid]`` if left out. Under full
-        control a site only starts what the grid decides.
+        The policy by which the site schedules itself (mode ``local``, limited or no control, its own users), as in
+        `gridweave.site.policy.SitePolicy`. The defaults of order and backfilling are the values in ``[grid]``. Under
+        full control, a site only starts the jobs that the grid has placed.
     grid_share : float
-        Part of the nodes that jobs of the grid may hold at one time.
+        The largest fraction of the nodes that jobs of the grid may use at one time.
     own_users_first : bool
-        Whether the owner's users stand ahead of delegated jobs in the site's queue.
+        Whether the owner's users are ahead of delegated jobs in the site's queue.
     at : str, optional
-        The node of the network at which it is attached; as an entry of ``[net.attach]``.
+        The network node to which the site is attached; the same as an entry of ``[net.attach]``.
     timezone : str, optional
-        IANA name of the site's time zone, for windows of the week; that of the trace (simulated) or UTC (live) if left
-        out.
+        IANA name of the site's time zone, for windows of the week. The default is the time zone of the trace
+        (simulated) or UTC (live).
     """
 
     name: SiteName
@@ -110,18 +110,18 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was given of how the site schedules: order, backfilling, and the tables of disciplines."""
+        """The scheduling options of the site: order, backfilling, and the tables of disciplines; None if not set."""
         tables = (entry.table_key for entry in DISCIPLINES.values() if entry.table is not None)
         return {name: getattr(self, name) for name in ("order", "backfill", *tables)}
 
     @property
     def shares_nodes(self) -> bool:
-        """Whether several jobs may be on one of its nodes."""
+        """Whether several jobs may share a node of the site."""
         return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].traits.shares_nodes
 
     @property
     def has_forms(self) -> bool:
-        """Whether its machines differ, and jobs may have forms there."""
+        """Whether the site has heterogeneous machines, on which jobs may have several forms."""
         return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].traits.forms
 
 
@@ -130,20 +130,21 @@ TRUST = ("owner", "all")
 
 
 class LauncherTable(Table, frozen=True, kw_only=True):
-    """The table ``launcher`` of a live site: as whom its machines run jobs, whose, and within which limits.
+    """The table ``launcher`` of a live site: the Unix users that run jobs, the accepted users, and resource limits.
 
     Attributes
     ----------
     kind : str
-        ``self``: as the service itself; ``user``: as the Unix users that the launcher of the machine says.
+        ``self`` to run jobs as the user of the service; ``user`` to run them as the Unix users that the machine's
+        launcher permits.
     trust : str
-        Whose jobs are taken under ``self``: those of the ``owner``, who starts the site, or of ``all``.
+        The accepted users under ``self``: only the ``owner``, who starts the site, or ``all``.
     socket : str
-        Where the launcher listens on each machine; for ``user``.
+        The path of the launcher's socket on each machine; only for ``user``.
     memory_mb, processes : int, optional
-        What a job may use for each node: MiB of memory; processes and threads.
+        Limits of a job per node: memory in MiB; processes and threads.
     cpus : float, optional
-        Processors for each node.
+        Limit of a job per node: processors.
     """
 
     kind: Annotated[str, one_of(LAUNCHERS, "As whom jobs run.")] = "self"
@@ -155,83 +156,82 @@ class LauncherTable(Table, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> Limits:
-        """What a job may use on each node."""
+        """The limits of a job on each node."""
         memory_bytes = None if self.memory_mb is None else self.memory_mb << 20
         return Limits(memory_bytes=memory_bytes, cpus=self.cpus, processes=self.processes)
 
     @property
     def words(self) -> str:
-        """What `status` says of it; nothing of a site that runs jobs of its owner alone."""
+        """The text in `status`; empty for a site that runs only its owner's jobs."""
         if self.kind == "user":
             return "jobs run as their own users"
         return "trust = all: jobs of all users run as the owner" if self.trust == "all" else ""
 
 
 class LiveSiteTable(Site, frozen=True, kw_only=True):
-    """One of ``[[sites]]`` of GRID.toml: as in a scenario, and what only a live one has."""
+    """One of ``[[sites]]`` of GRID.toml: the keys of a scenario, and the keys of live sites."""
 
-    machines: Nodes = 1  # on how many Ray nodes it is; its nodes are divided among them
-    virtual: bool = True  # whether its nodes are only counted; otherwise each has cores of its machine for itself
-    journal: str = ""  # URL of its journal; a file in the folder, if left out
+    machines: Nodes = 1  # the number of its Ray nodes; its nodes are divided among them
+    virtual: bool = True  # whether its nodes are only counted; otherwise each has its own cores of its machine
+    journal: str = ""  # URL of its journal; by default a file in the folder
     launcher: LauncherTable = LauncherTable()
 
 
 class OwnSiteTable(LiveSiteTable, frozen=True, kw_only=True):
-    """The table ``[site]`` of a site that is served alone: as in GRID.toml, and what only such a one has."""
+    """The table ``[site]`` in a site's own file: the keys of GRID.toml, and the keys of such a file."""
 
-    # Its place among the sites of the grid, from 0; the numbers of its own users' jobs follow from it.
+    # The index of the site in the grid, from 0; it determines the numbers of its own users' jobs.
     number: Annotated[int, Meta(ge=0, lt=_MAX_SITES)]
-    # As ``grid.rendezvous_ms``, ``grid.alone_ms`` and ``grid.history_days`` of GRID.toml.
+    # The same as ``grid.rendezvous_ms``, ``grid.alone_ms`` and ``grid.history_days`` in GRID.toml.
     rendezvous_ms: _Ms = 30_000
     alone_ms: _Ms = 1_500
     history_days: _Days = 90
-    # As ``grid.output_days`` and ``grid.output_bytes`` of GRID.toml.
+    # The same as ``grid.output_days`` and ``grid.output_bytes`` in GRID.toml.
     output_days: _Days = KEEP_OUTPUT.days
     output_bytes: _Count = KEEP_OUTPUT.bytes_per_user
-    # By which name or address other sites reach its machine; if left out, the address by which it reaches the grid, or
-    # that which Ray has on a cluster that it joins.
+    # The name or address at which other sites reach its machine. The default is the address from which it reaches the
+    # grid, or its address in the Ray cluster that it joins.
     host: str | None = None
-    journal_password_file: str | None = None  # of the password of the journal's database
+    journal_password_file: str | None = None  # file with the password of the journal's database
 
 
 class EndTable(Table, frozen=True, kw_only=True):
-    """The other end of a link: the table ``[uplink]``, and what an entry of ``[[sites]]`` has of it."""
+    """The other end of a link: the table ``[uplink]``, and the same keys in ``[[sites]]``."""
 
-    url: str  # of the other end's gateway
-    # Files of the secret that is sent there, and of those that are expected from there; relative to the file that names
-    # them, as all of these.
+    url: str  # URL of the other end's gateway
+    # Files with the secret to send and with the secrets to accept. All paths are relative to the configuration file.
     token_file: str
     accepts_file: str
-    ca: str | None = None  # certificates that are trusted in place of those of the system
-    # The certificate that is shown there, and its key.
+    ca: str | None = None  # certificate authorities to trust instead of the system's
+    # The client certificate and its key.
     cert: str | None = None
     key: str | None = None
 
 
 class FarSiteTable(EndTable, frozen=True, kw_only=True):
-    """One of ``[[sites]]`` of the grid's side: what the meta-scheduler knows of a site that is elsewhere."""
+    """One of ``[[sites]]`` in the grid's own file: a remote site as the meta-scheduler sees it."""
 
     name: SiteName
-    # As in the site's own file.
+    # The same values as in the site's own file.
     nodes: Nodes
     machines: Nodes = 1
     grid_share: float = 1.0
-    at: str | None = None  # the node of the network at which it is attached
+    at: str | None = None  # the network node to which it is attached
 
     def as_live(self) -> LiveSiteTable:
-        """Return what GRID.toml would say of this site."""
+        """Return the table of this site in the form of GRID.toml."""
         return LiveSiteTable(
             name=self.name, nodes=self.nodes, machines=self.machines, grid_share=self.grid_share, at=self.at
         )
 
 
 class TuningTable(Table, frozen=True, kw_only=True):
-    """How the grid tunes the order of its queue: as `gridweave.grid.policy.GridTuning`.
+    """The table ``[grid.tuning]``, with the options of `gridweave.grid.policy.GridTuning`.
 
     Attributes
     ----------
     policies : list of str, or str
-        The orders; as one text with a plus between them.
+        The orders, as a list or as one text with plus signs between them.
     decider, preferred, tuning : str
     slackness_pct : float
     """
@@ -244,18 +244,18 @@ class TuningTable(Table, frozen=True, kw_only=True):
 
 
 class PolicyTable(Table, frozen=True, kw_only=True):
-    """What ``[grid]`` says everywhere: as `gridweave.grid.policy.GridPolicy`, with names for the tables of fragments.
+    """The keys of ``[grid]`` in all files: the options of `gridweave.grid.policy.GridPolicy`, and those for ``[net]``.
 
-    With ``[net]`` there are beside (docs/netmodel.md)
+    `max_fragments` may also be a name in `FRAGMENT_TABLES`. The options for ``[net]`` are (docs/netmodel.md):
 
     Attributes
     ----------
     split : str
-        Which sites a split job goes to: the fewest, or those where it ends earliest.
+        The sites of a split job: the fewest, or those on which it ends earliest.
     exact_up_to : int
-        For the earliest end: if a job can be placed in no more ways than this, all are looked at.
+        For the earliest end, the largest number of placements that are all compared.
     max_split_factor : float
-        A split that makes a job longer by a larger factor is not made.
+        The largest factor by which a split may lengthen a job.
     """
 
     mode: Annotated[str, one_of(MODES, "How jobs come to sites.")] = "adaptive"
@@ -299,9 +299,9 @@ class PolicyTable(Table, frozen=True, kw_only=True):
 
 
 class UsualCommunicationTable(Table, frozen=True, kw_only=True):
-    """The table ``[grid.communication]``: what jobs are taken to send that say nothing of it, by class and by user.
+    """The table ``[grid.communication]``: the communication of jobs that declare none, by class and by user.
 
-    Each is the name of a profile, or a text such as ``fraction=0.2,pattern=ring,message=1MB`` (docs/netmodel.md).
+    Each value is the name of a profile, or a text such as ``fraction=0.2,pattern=ring,message=1MB`` (docs/netmodel.md).
     """
 
     default: Annotated[str, _PROFILE] = USUAL_PROFILE
@@ -318,71 +318,71 @@ class UsualNeedsTable(Table, frozen=True, kw_only=True):
     default: str = ""
     by_class: dict[str, str] = {}
     by_user: dict[str, str] = {}
-    disk: str = "200 MB/s"  # what the disk of a node reads or writes; by that it is learnt what jobs of a class need
+    disk: str = "200 MB/s"  # throughput of a node's disk, used to learn the disk needs of each class of jobs
 
 
 class LiveGridTable(PolicyTable, frozen=True, kw_only=True):
-    """The table ``[grid]`` of a live grid: as in a scenario, and what a live meta-scheduler has."""
+    """The table ``[grid]`` of a live grid: the keys of a scenario, and the keys of a live meta-scheduler."""
 
-    # What jobs are taken to send between their nodes that say nothing of it, with [net].
+    # The communication of jobs that declare none, with [net].
     communication: UsualCommunicationTable | Annotated[str, _PROFILE] = USUAL_PROFILE
 
-    resources: UsualNeedsTable | str = ""  # what jobs need of shared nodes that do not say it; empty: nothing is known
+    resources: UsualNeedsTable | str = ""  # the needs per shared node of jobs that declare none; empty if unknown
 
-    # As for `gridweave.grid.service.cluster.GridPlan`.
+    # The same as in `gridweave.grid.service.cluster.GridPlan`.
     margin_ms: _Ms = 500
     retry_ms: _Ms = 10_000
     lease_ms: _Ms = 3_600_000
     rendezvous_ms: _Ms = 30_000
     alone_ms: _Ms = 1_500
     history_days: _Days = 90
-    # How long machines keep the output of ended jobs, and how much of each user on each machine.
+    # How long machines keep the output of ended jobs, and how many bytes per user and machine.
     output_days: _Days = KEEP_OUTPUT.days
     output_bytes: _Count = KEEP_OUTPUT.bytes_per_user
-    seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0  # of the selection ``random``
-    journal: str = ""  # URL of the meta-scheduler's journal; a file in the folder, if left out
-    journal_password_file: str | None = None  # of the password of the journal's database
+    seed: Annotated[int, Meta(ge=0, le=MAX_INT)] = 0  # seed of the selection ``random``
+    journal: str = ""  # URL of the meta-scheduler's journal; by default a file in the folder
+    journal_password_file: str | None = None  # file with the password of the journal's database
 
     @property
     def output(self) -> OutputLimits:
-        """How long machines keep the output of ended jobs."""
+        """The limits for the output of ended jobs."""
         return OutputLimits(days=self.output_days, bytes_per_user=self.output_bytes)
 
 
 class LiveTimesTable(Table, frozen=True, kw_only=True):
-    """The table ``[live]``: what processes take, for forecasts; what is left out, the last jobs tell."""
+    """The table ``[live]``: the delays of starts and ends, for forecasts; by default measured on the last jobs."""
 
-    # As for `gridweave.grid.meta.settings.GridSettings`.
+    # The same as in `gridweave.grid.meta.settings.GridSettings`.
     start_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
     end_ms: Annotated[int, Meta(ge=0, le=86_400_000)] | None = None
 
 
 class ProbesTable(Table, frozen=True, kw_only=True):
-    """The table ``[probes]``: without it the ways between sites are not measured."""
+    """The table ``[probes]``; without it, the paths between sites are not measured."""
 
-    # As for `gridweave.site.service.prober.ProbePlan`.
+    # The same as in `gridweave.site.service.prober.ProbePlan`.
     every_s: _Seconds = 60.0
     bandwidth_every_s: _Seconds = 3_600.0
 
 
 class GatewayTable(Table, frozen=True, kw_only=True):
-    """The table ``[gateway]``: where it listens, who may ask, and how much."""
+    """The table ``[gateway]``: the address, access and limits of the gateway."""
 
-    host: str = "127.0.0.1"  # of the address that it listens at
-    # 0: any that is free. Left out: the usual one, or, of a grid on one machine, any other if that is taken.
+    host: str = "127.0.0.1"  # the address on which it listens
+    # 0 for any free port. The default is the usual port; a grid on one machine uses a free port if that is in use.
     port: _Port | None = None
-    tokens: bool = True  # whether who asks must have a token
-    # Files for TLS; relative to the file that names them.
+    tokens: bool = True  # whether clients need a token
+    # Files for TLS, relative to the configuration file.
     cert: str | None = None
     key: str | None = None
-    plain_http: bool = False  # whether tokens may come without TLS from other machines
-    client_ca: str | None = None  # certificates by which the other ends of links are known, beside their secrets
-    # Of tokens that were made elsewhere: one that may do everything, and one that may only read.
+    plain_http: bool = False  # whether clients on other machines may send tokens without TLS
+    client_ca: str | None = None  # certificate authorities for the client certificates of links
+    # Files with tokens that were created elsewhere: one with the scope ``operate``, and one that may only read.
     operator_token_file: str | None = None
     scraper_token_file: str | None = None
-    issuer: IssuerSettings | None = None  # whose tokens are taken beside the gateway's own
-    audit: str | None = None  # a file for what tokens and operators did; left out: beside the tokens
-    # Limits; those of the gateway if left out (docs/gateway.md).
+    issuer: IssuerSettings | None = None  # an issuer whose tokens are accepted in addition to the gateway's own
+    audit: str | None = None  # file of the audit log; by default in the folder of the tokens
+    # Limits; the defaults are in docs/gateway.md.
     max_body_bytes: _Count | None = None
     max_jobs: _Count | None = None
     requests_per_s: _Seconds | None = None
@@ -393,7 +393,7 @@ class GatewayTable(Table, frozen=True, kw_only=True):
     failed_logins_per_minute: _Seconds | None = None
 
     def settings(self, tokens: str) -> GatewaySettings:
-        """Return how the gateway is set up; tokens are kept at that place, if there are any."""
+        """Return the settings of the gateway; `tokens` is the location of the token database."""
         given = {name: getattr(self, name) for name in self.__struct_fields__ if name in _SETTINGS}
         given = {name: value for name, value in given.items() if value is not None}
         return GatewaySettings(tokens=tokens if self.tokens else None, **given)
@@ -403,25 +403,25 @@ _SETTINGS = set(GatewaySettings.__struct_fields__) - {"tokens"}
 
 
 class RayTable(Table, frozen=True, kw_only=True):
-    """The table ``[ray]``: the local Ray, or where a cluster runs that a site joins."""
+    """The table ``[ray]``: the local Ray, or the address of a cluster that a site joins."""
 
-    port: _Port = 0  # of its head; 0: any that is free
-    # From which on ports are kept for the ranks of jobs to meet at, 200 for each machine.
+    port: _Port = 0  # port of its head; 0 for any free port
+    # The first of the ports reserved for the rendezvous of ranks, 200 for each machine.
     first_port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
-    # Whether each machine of a site has a Ray node of its own, which may go without the others, or all share the head.
+    # ``machine`` if each machine of a site has its own Ray node, which can fail alone; ``one`` if all share the head.
     nodes: Literal["one", "machine"] = "one"
-    # Memory of each of its nodes for objects; the grid itself puts none there.
+    # Memory of each Ray node for objects; the grid itself stores none.
     object_store_mb: Annotated[int, Meta(ge=76, le=2**20)] = 80
-    address: str | None = None  # ``auto`` or HOST:PORT; a Ray of its own is started if it is left out
+    address: str | None = None  # ``auto`` or HOST:PORT of a cluster; by default a new Ray is started
 
     @property
     def store_bytes(self) -> int:
-        """Memory of each of its nodes for objects."""
+        """The memory of each Ray node for objects, in bytes."""
         return self.object_store_mb << 20
 
 
 Refused = dict[tuple[str, str], str]
-"""Keys that count elsewhere, and what to say of them."""
+"""Keys that are valid only in other files, each with its error message."""
 
 _SIMULATED = "counts only in simulation; leave it out"
 _MARGIN = "is not known here, but as grid.margin_ms"
@@ -444,19 +444,19 @@ class GridFile(Table, frozen=True, kw_only=True):
     replaced: ClassVar[dict[str, Any]] = {"sites": []}
 
     sites: list[LiveSiteTable]
-    name: SiteName | None = None  # of the grid; ``--name`` goes before it
-    folder: str | None = None  # of journals, jobs and their output; one in the user's state folder if left out
+    name: SiteName | None = None  # name of the grid; ``--name`` overrides it
+    folder: str | None = None  # folder of journals, jobs and their output; by default in the user's state folder
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
-    net: NetTable | None = None  # the links between the sites, from which the overhead of a split follows
+    net: NetTable | None = None  # the links between the sites, which determine the overhead of a split
     probes: ProbesTable | None = None
     live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
-    maxima: Maxima = NO_MAXIMA  # of users and accounts, at the grid and at each site for its own users
+    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, at the grid and at each site for its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
 class ServedGrid(Table, frozen=True, kw_only=True):
-    """A whole file of the grid's side."""
+    """A whole file of serve for the grid."""
 
     refused: ClassVar[Refused] = _NOT_SIMULATED | {
         ("grid", "rendezvous_ms"): _OF_SITES,
@@ -469,19 +469,19 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     replaced: ClassVar[dict[str, Any]] = {"sites": [], "folder": "/"}
 
     sites: list[FarSiteTable]
-    folder: str  # of the journal and of the tokens
+    folder: str  # folder of the journal and the tokens
     name: SiteName = "default"
     grid: LiveGridTable = msgspec.field(default_factory=LiveGridTable)
     net: NetTable | None = None
     probes: ProbesTable | None = None
     live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
-    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of the grid
+    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, for the jobs of the grid
     ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
 class ServedSite(Table, frozen=True, kw_only=True):
-    """A whole file of a site."""
+    """A whole file of serve for a site."""
 
     refused: ClassVar[Refused] = {
         ("site", "at"): "counts at the grid's side; leave it out",
@@ -490,9 +490,9 @@ class ServedSite(Table, frozen=True, kw_only=True):
     replaced: ClassVar[dict[str, Any]] = {"folder": "/"}
 
     site: OwnSiteTable
-    folder: str  # of the journal, jobs and their output, and of the tokens
-    name: SiteName = "default"  # of the grid
-    uplink: EndTable | None = None  # the grid's side; a site without one serves its own users alone
+    folder: str  # folder of the journal, jobs and their output, and the tokens
+    name: SiteName = "default"  # name of the grid
+    uplink: EndTable | None = None  # the link to the grid; a site without one serves only its own users
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
-    maxima: Maxima = NO_MAXIMA  # of users and accounts, for the jobs of its own users
+    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, for the jobs of its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)

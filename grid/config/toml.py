@@ -1,6 +1,6 @@
-"""Files in TOML, read into typed structs, field by field: all that is wrong is told at once, with file, line and key.
+"""Read TOML files into typed structs, and report all problems at once, with file, line and key.
 
-`tomllib` tells values, but not where they came from, so the lines of keys are found here.
+`tomllib` returns values without their positions, so this module finds the line of each key itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gridweave.netmodel.reading import TYPE_WORDS, meant, read_table
 from gridweave.netmodel.tables import KeyPath, NetTable
 
 NAME_PATTERN = r"^[A-Za-z0-9_-]+$(?!\n)"
-"""What names of sites are made of; to Python alone the end of a text is also before a last line break."""
+"""The pattern of site names; the lookahead is needed because in Python `$` also matches before a final line break."""
 
 MAX_BYTES = 1 << 22
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
@@ -41,7 +41,7 @@ _SCALAR = re.compile(r"[^,\]}\n#]*")
 def locate_keys(text: str) -> dict[KeyPath, int]:
     r"""Return the line (from 1) of every key, table and array element of a document that `tomllib` reads.
 
-    A table's line is that of its header, or of the first key that speaks of it.
+    The line of a table is the line of its header, or of the first key that mentions it.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def locate_keys(text: str) -> dict[KeyPath, int]:
 
 
 class _Locator:
-    """A walk through a valid document that follows its brackets, strings and comments, and takes no value apart."""
+    """Walk through a valid document along its brackets, strings and comments, without parsing values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -162,11 +162,11 @@ class _Locator:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """One thing that is wrong with a file."""
+    """One problem of a file."""
 
     source: str  # the file, or ``--set``
     line: int | None  # line of the file, from 1
-    field: str  # dotted keys; empty where it is not about one key
+    field: str  # dotted keys; empty if the problem is not about one key
     text: str  # what is wrong, and what would be right
 
     def __str__(self) -> str:
@@ -178,16 +178,16 @@ class FileProblem:
 
 @dataclass(slots=True)
 class FileReport:
-    """What is wrong with one file so far."""
+    """The problems of one file so far."""
 
-    source: str  # the file, or what else it came from
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)  # where its keys stand; empty if it is no file
-    typed: dict[KeyPath, str] = field(default_factory=dict)  # keys that ``--set`` gave, as they were typed
-    # In the order in which they were found, none twice.
+    source: str  # the name of the file or of another source
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)  # the line of each key; empty without a file
+    typed: dict[KeyPath, str] = field(default_factory=dict)  # the keys set by ``--set``, as the user typed them
+    # In order of discovery, without duplicates.
     problems: dict[FileProblem, KeyPath] = field(default_factory=dict)
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path; its line is that of the key, or of the nearest table around it."""
+        """Add a problem of the key at a path, with the line of the key or of the nearest table around it."""
         text = " ".join(text.split())
         name = ".".join(str(key) for key in path if not isinstance(key, int))
         for length in range(len(path), 0, -1):
@@ -201,15 +201,15 @@ class FileReport:
         self.problems.setdefault(FileProblem(self.source, line, name, text), path)
 
     def is_clean(self, *paths: KeyPath) -> bool:
-        """Return whether nothing is wrong at or below these paths."""
+        """Whether there are no problems at or below these paths."""
         return not any(found[: len(path)] == path for found in self.problems.values() for path in paths)
 
     def stands_at(self, path: KeyPath) -> bool:
-        """Return whether something is wrong with the very key at a path, rather than with one below it."""
+        """Whether there is a problem with exactly the key at a path, not with a key below it."""
         return path in self.problems.values()
 
     def raise_if_any(self) -> None:
-        """Raise ScenarioError with all problems, in the order of their lines, if there are any."""
+        """Raise ScenarioError with all problems, sorted by line, if there are any."""
         if self.problems:
             in_file = [problem for problem in self.problems if problem.source != "--set"]
             typed = [problem for problem in self.problems if problem.source == "--set"]
@@ -218,18 +218,18 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """Those who check a table report through this: their paths begin at the table."""
+    """A report for one table: paths are relative to the table."""
 
     report: FileReport
-    place: KeyPath  # where the table stands
+    place: KeyPath  # the path of the table
 
     def add(self, path: KeyPath, text: str) -> None:
-        """Note a problem with the key at a path within the table."""
+        """Add a problem of the key at a path within the table."""
         self.report.add((*self.place, *path), text)
 
 
 def text_of_file(path: Path) -> str:
-    """Return the text of a file in TOML."""
+    """Return the text of a TOML file; raise InputError if it is unreadable or too large."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -245,7 +245,7 @@ def text_of_file(path: Path) -> str:
 
 
 def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
-    """Read a document; return what it says, and a report that knows where its keys stand."""
+    """Parse a document; return its values, and a report that has the lines of its keys."""
     text = text.replace("\r\n", "\n")
     try:
         return tomllib.loads(text), FileReport(name, locate_keys(text))
@@ -259,7 +259,7 @@ def parse_toml(name: str, text: str) -> tuple[dict[str, Any], FileReport]:
 
 
 BROKEN: Final = msgspec.UNSET
-"""Stands for a value that could not be read."""
+"""The result of reading an invalid value."""
 
 _GOT = {
     bool: "true or false",
@@ -276,12 +276,12 @@ _QUOTED = re.compile(r"`([^`]*)`")
 def convert_table(raw: object, kind: type[msgspec.Struct], path: KeyPath, report: FileReport) -> Any:
     """Read a table into a struct, and report every key that is unknown, missing or of the wrong type.
 
-    A key that could not be read has its default; if it has none, the answer is UNSET.
+    An invalid key gets its default; if it has no default, return `BROKEN`.
     """
     if not isinstance(raw, dict):
         report.add(path, f"is {_named(raw)}; a table with keys is needed")
         return BROKEN
-    if kind is NetTable:  # the network has a reader of its own, which knows its lists
+    if kind is NetTable:  # networks have their own reader
         return read_table(raw, Below(report, path))
     fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
     for key in raw:
@@ -325,7 +325,7 @@ def _convert(raw: Any, kind: Any, path: KeyPath, report: FileReport) -> Any:
 
 
 def _table_of(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct that a field holds, be it there or not; None if the field is no table."""
+    """Return the struct type of a field, which may be optional; None if the field is not a table."""
     if get_origin(kind) is list:
         return None
     kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
@@ -334,7 +334,7 @@ def _table_of(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _table_among(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct that a field may hold instead of a text or a number; None if another kind of table fits."""
+    """Return the struct type of a field that is a table or another type; None unless exactly one table type fits."""
     if get_origin(kind) not in (Union, UnionType):
         return None
     tables = [one for one in get_args(kind) if get_origin(one) is dict or _table_of(one) is not None]
@@ -342,7 +342,7 @@ def _table_among(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _element_of(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct of which a field holds a list, whatever else it may hold; None if it holds no such list."""
+    """Return the struct type of the elements if a field may be a list of structs, or None."""
     for one in (kind, *get_args(kind)):
         if get_origin(one) is list:
             element = get_args(one)[0]
@@ -353,7 +353,7 @@ def _element_of(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _told(raw: object, message: str) -> str:
-    """Say in plain words what msgspec says of a value."""
+    """Translate a validation message of msgspec into plain words."""
     needed, _, place = message.partition(" - at ")
     needed = needed.removeprefix("Expected ").partition(", got ")[0]
     needed = needed.replace(_MATCHING, "a text of letters, digits, hyphens and underscores")
@@ -366,7 +366,7 @@ def _told(raw: object, message: str) -> str:
 
 
 def _named(raw: object) -> str:
-    """Name a value by its type, with the value itself where it is short."""
+    """Return a value for a message: the value itself, shortened to 60 characters, or its type for lists and tables."""
     kind = _GOT.get(type(raw))
     if isinstance(raw, (datetime.date, datetime.time)):
         return f"a date or time, {raw}"
@@ -377,14 +377,14 @@ def _named(raw: object) -> str:
 
 
 def convert_whole(raw: dict[str, Any], kind: type[msgspec.Struct], report: FileReport, lost: dict[str, Any]) -> Any:
-    """Read a whole document into a struct, as far as that goes.
+    """Read a whole document into a struct, even if parts of it are invalid.
 
-    `lost` has what is taken in the place of a key that must be there, and is not, or cannot be read. ScenarioError if
-    not even so anything can be made of it.
+    `lost` has the substitutes for required keys that are missing or invalid. Raise ScenarioError if the document cannot
+    be read even with these substitutes.
     """
     found = convert_table(raw, kind, (), report)
     if found is BROKEN:
-        # The tables that are there are judged all the same; what was said once is not said again.
+        # Check the rest, too; leave out keys that already have a problem, so that it is reported only once.
         left = {name: value for name, value in raw.items() if not report.stands_at((name,))}
         found = convert_table(lost | left, kind, (), report)
     if found is BROKEN:

@@ -54,7 +54,7 @@ class GridNow(NamedTuple):
     policy: GridPolicy
     network: GridNetwork | None
     margin_ms: int  # how far ahead the common start of a split job is agreed
-    end_ms: int  # delay between the end of a job and the grid's hearing of it
+    end_ms: int  # delay until the grid learns of the end of a job
     seed: int  # for the selection ``random``
     waiting: tuple[PastJob, ...]  # in queue order, without the jobs that not all sites accept
     past: tuple[PastJob, ...]  # jobs of the requested hours, by submission
@@ -72,7 +72,7 @@ class _Stage(NamedTuple):
 
 
 def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
-    """Compare the grid with a changed grid; ``grid`` is changed.
+    """Compare the present grid with a changed grid; this modifies ``grid``.
 
     Raises
     ------
