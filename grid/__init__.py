@@ -1,1 +1,1 @@
-"""Across sites: the meta-scheduler and what it decides."""
+"""The meta-scheduler, which schedules jobs across sites."""

@@ -52,14 +52,14 @@ class Backend(Protocol):
     async def wish(
         self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
-        """Apply an action to jobs; return the jobs it applied to, without those that are unknown.
+        """Apply an action to jobs; return the jobs to which it applied. Unknown jobs are ignored.
 
         Cancel and kill apply to jobs that have not ended, signal to running jobs, hold to jobs that have not started,
         and release to jobs that their users hold.
         """
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return the records of jobs, also of those that ended long ago; unknown jobs are left out."""
+        """Return the records of jobs, even if they ended long ago; unknown jobs are left out."""
 
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that match a query, newest first."""
@@ -80,7 +80,7 @@ class Backend(Protocol):
         """Forecast when a job would start if it were submitted now, optionally in place of a waiting job."""
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where waiting jobs start, as far as that is known; at most `limit` jobs."""
+        """Return the known starts of waiting jobs, with their sites; at most `limit` jobs."""
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Simulate the grid with other settings; return the waits and the utilisation. Nothing changes."""
@@ -94,7 +94,7 @@ class Backend(Protocol):
         """
 
     async def sites(self) -> list[SiteInfo]:
-        """Return the state of all sites, also of those that do not answer."""
+        """Return the state of all sites, including sites that do not answer."""
 
     async def drain(self, site: str, draining: bool) -> None:
         """Stop a site from accepting jobs of the grid, or let it accept them again."""
@@ -109,7 +109,7 @@ class Backend(Protocol):
         """Return the first waiting jobs; with `explain`, also when they start and why not sooner."""
 
     async def learnt(self) -> GridExperience:
-        """Return what the grid has learned from jobs that have ended."""
+        """Return the statistics that the grid has learned from ended jobs."""
 
     async def network(self) -> KnownNetwork:
         """Return the network between the sites, with the number of running jobs on each link."""

@@ -57,7 +57,7 @@ class LocalProcess(msgspec.Struct, frozen=True):
 
     name: str
     pid: int
-    # Start in clock ticks since the machine's start; tells the process from a later one with the same pid.
+    # Start in clock ticks since the machine's start; distinguishes the process from a later one with the same pid.
     start_ticks: int
 
     @property
@@ -323,7 +323,7 @@ def _take(handle: int) -> bool:
     return True
 
 
-# -- ending what was started ------------------------------------------------------------------------------------------
+# -- ending processes and jobs ----------------------------------------------------------------------------------------
 
 MARKER_VARIABLE = "GRIDWEAVE_LOCAL_GRID"
 """Environment variable with the grid's marker, in every process started for it."""

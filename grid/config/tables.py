@@ -1,4 +1,4 @@
-"""The tables of GRID.toml and of the files of serve, as typed structs; scenarios use the tables of sites and grids, too.
+"""The tables of GRID.toml and of the files of serve, as typed structs; scenarios share the tables of sites and grids.
 
 `GridFile`, `ServedGrid` and `ServedSite` determine which keys each kind of file may have.
 """

@@ -114,7 +114,7 @@ class Control(ABC):
         self._shut: dict[int, str] = {}
         # The sites with which no messages are exchanged, with the reason; `_shut` has them, too.
         self.cut_off_sites: dict[int, str] = {}
-        # The longest estimate of a job that a site can ever run, where it reported one.
+        # The longest estimate that a job may have at a site, for sites that have reported one.
         self._longest_ms: dict[int, int] = {}
 
     def _links_news(self) -> Sequence[LinksChanged | PathsMeasured]:
@@ -199,11 +199,11 @@ class Control(ABC):
 
     @abstractmethod
     def hold(self, now_ms: int, job_id: int) -> list[GridCommand]:
-        """Take a job out of the queue now, or as soon as it is back there."""
+        """Take a job out of the queue: now if it waits, or else when it returns to the queue."""
 
     @abstractmethod
     def release(self, job_id: int) -> None:
-        """Undo `hold` for a job that is still to be taken out."""
+        """Undo `hold` for a job that has not been taken out yet."""
 
     @abstractmethod
     def cancel(self, now_ms: int, job_id: int) -> list[GridCommand]:
@@ -262,7 +262,7 @@ class Control(ABC):
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return a function that forecasts the start of a job, with the reason; None if the job is unknown.
 
-        The forecast assumes that the grid hears of the ends of jobs `end_ms` later.
+        The forecast assumes that the grid learns of the ends of jobs `end_ms` later.
         """
 
     def forecasters(self, now_ms: int, job_ids: Sequence[int], end_ms: int = 0) -> list[Forecaster | None]:
@@ -332,7 +332,7 @@ class Delegation:
     # Why it can never be placed; empty if it can.
     hopeless: str = ""
     asked: set[int] = field(default_factory=set)
-    # The sites that have changed since they quoted, while other quotes are missing.
+    # The sites that have changed since they quoted, recorded while other quotes are missing.
     changed: set[int] = field(default_factory=set)
     quotes: dict[int, Quoted] = field(default_factory=dict)
     # When each quote arrived.
@@ -377,7 +377,7 @@ class DelegatingControl(Control):
         super().__init__(nodes, policy, options)
         self._jobs: dict[int, Delegation] = {}
         self._life = Lifecycle(DELEGATION)
-        # When the sites are next asked for the jobs that none of them takes.
+        # When to ask the sites again for the jobs that none of them has accepted, or None.
         self._retry_at_ms: int | None = None
 
     def site_shares(self, site: int) -> None:

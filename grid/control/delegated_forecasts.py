@@ -46,7 +46,7 @@ def delegated_forecast(
     ahead_ms : int or None
         When sites are asked to reserve nodes ahead for the job; None for never.
     split : SplitReason, optional
-        The split for whose last nodes the job is waiting.
+        The split whose last nodes the job is waiting for.
     """
     job = delegation.job
     rows = tuple(_quoted(now_ms, delegation, site, size, names, shut) for site, size in enumerate(nodes))
@@ -137,7 +137,7 @@ def _quoted(
 
 
 def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names: Sequence[str]) -> Forecast:
-    """Explain what a job that was mapped over the sites together with all others is waiting for."""
+    """Return the planned start of a job that was mapped over the sites together with all other waiting jobs."""
     start, where = when_text(max(place.start_ms, known.now_ms), known.now_ms), "several sites together"
     quote = delegation.quotes.get(place.site)
     if quote is not None:
@@ -153,7 +153,7 @@ def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names:
 
 
 def _awaited(now_ms: int, awaited: Awaited, split: SplitReason | None) -> str:
-    """Describe the split for whose nodes a job is waiting, with its cost and its gain."""
+    """Describe the split that a job is waiting for, with its cost and its gain."""
     cost = "split" if split is None or split.cost is None else split.cost.text
     text = f"it waits to be {cost}; the last nodes are expected {when_text(awaited.start_ms, now_ms)}"
     text += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
@@ -259,9 +259,9 @@ def unasked_quote(
 def offered_quote(
     known: Forecast, job: Delegation, choice: PlaceChoice, split: SplitReason | None, names: Sequence[str]
 ) -> Forecast:
-    """Return a quote with the place that the grid would choose by what the sites have offered.
+    """Return a quote with the placement that the grid would choose from the sites' quotes.
 
-    `split` is the split that it would choose, or would wait for; without a choice the quote stays as it is known.
+    `split` is the split that the grid would choose or wait for. Without a choice, `known` is returned unchanged.
     """
     now_ms = known.now_ms
     if choice.split is not None and split is not None and split.cost is not None:

@@ -63,8 +63,8 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     held: list[int]
     hopeless: dict[int, str]
     closed: dict[int, tuple[int, int]]
-    # Jobs with excluded sites: those still in an attempt of the queue, with their submissions; the state of those
-    # apart from the queue; and (job, site, nodes) for the nodes of those apart.
+    # The submissions of jobs that still have an attempt but now have excluded sites. For jobs apart from the queue,
+    # `apart` is the state of their level, and `apart_nodes` has (job, site, nodes).
     barred: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict)
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
@@ -365,7 +365,7 @@ class FullControl(Control):
         return [ReportHeld(job_id, self._forget(job_id))]
 
     def release(self, job_id: int) -> None:
-        """Undo `hold` for a job that is still to be taken out."""
+        """Undo `hold` for a job that has not been taken out yet."""
         if self._is_apart(job_id):
             self._those_apart().release(job_id)
         self._held.discard(job_id)

@@ -160,7 +160,7 @@ class LimitedControl(DelegatingControl):
         self._wait_no_more(delegation)
 
     def _wait_no_more(self, delegation: Delegation) -> None:
-        """Stop waiting for quotes for a job; make the mapping due if no other job requested quotes at that instant."""
+        """Stop waiting for quotes for a job; the mapping is due if no other job of the same instant still waits."""
         until_ms = self._patience_ms.pop(delegation.job.job_id, None)
         if until_ms is not None and self.policy.maps and until_ms not in self._patience_ms.values():
             self._map_is_due = True
@@ -206,10 +206,10 @@ class LimitedControl(DelegatingControl):
         return []
 
     def _waits_longer(self, now_ms: int, delegation: Delegation, start_ms: int | None) -> list[GridCommand]:
-        """Offer a job to other sites if its site now expects a later end; record that end.
+        """Offer a job to other sites if its site did not start it at once as quoted, or now expects a later end.
 
-        A site that has delayed the job before is asked only after it has changed, or after a pause that grows.
-        Otherwise two sites could pass the job back and forth.
+        Sites that have delayed the job before are not asked here. They are asked after they have changed, or after a
+        pause that grows; otherwise two sites could pass the job back and forth.
         """
         end_ms = delegation.end_ms
         if start_ms is not None:
@@ -290,7 +290,7 @@ class LimitedControl(DelegatingControl):
         return min((instant for instant in instants if instant is not None), default=None)
 
     def _ask_all(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        """Ask all sites for quotes for a job, unless the job is cancelled, held or unplaceable."""
+        """Ask all suitable sites for quotes for a job; remove a job that is cancelled, held or unplaceable."""
         wanted = self._wanted(delegation)
         if wanted is not None:
             return wanted
@@ -342,7 +342,7 @@ class LimitedControl(DelegatingControl):
         return self._one_job.delay_ms(delegation.job, delegation.sends, delegation.submit_ms, site, when_ms)
 
     def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
-        """Ask for quotes at those of the sites that are large enough, reachable, and not the site of the job."""
+        """Ask sites for quotes, except the job's own site and sites that are too small, cut off or excluded."""
         width = delegation.job.width
         fitting = [s for s in sites if not delegation.avoids(s, now_ms) and self._nodes[s] >= width]
         others = [s for s in fitting if s != delegation.site and s not in self.cut_off_sites]
@@ -454,7 +454,7 @@ class LimitedControl(DelegatingControl):
         quotes: Mapping[int, Quoted],
         taken: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[Fragments, int] | None:
-        """Return how to split a job over the quoted nodes without the `taken` ones, and the split job's length."""
+        """Return how to split a job over the free nodes quoted, less the `taken` ones, and the split job's length."""
         left = {s: quote.free - taken.get(s, 0) for s, quote in quotes.items() if quote.takes_parts}
         free = self._not_asked({s: max(0, nodes) for s, nodes in left.items() if not delegation.avoids(s, now_ms)})
         sends = delegation.sends, delegation.submit_ms, now_ms
@@ -478,7 +478,7 @@ class LimitedControl(DelegatingControl):
     def _begin_ahead(
         self, now_ms: int, delegation: Delegation, fragments: Fragments, length_ms: int
     ) -> list[GridCommand]:
-        """Ask sites to reserve nodes for a job as they get them."""
+        """Ask sites to reserve nodes for a split job as soon as they are free, under a lease."""
         self._change(delegation, "split")
         delegation.awaited = None
         delegation.number += 1
@@ -503,7 +503,7 @@ class LimitedControl(DelegatingControl):
         return [*self._attempts.begin(now_ms, delegation.job, delegation.number, fragments, length_ms)]
 
     def _map(self, now_ms: int) -> list[GridCommand]:
-        """Map the unplaced jobs over the sites; delegate or split the jobs that can go now."""
+        """Map the unplaced jobs over the sites; delegate jobs and begin splits that are possible now."""
         self._map_is_due = False
         waiting = [one for one in self._jobs.values() if one.state == BACKLOG][:MOST_MAPPED]
         last = self._last_quoted(waiting)
@@ -589,7 +589,7 @@ class LimitedControl(DelegatingControl):
     def _not_asked(self, free: Mapping[int, int]) -> dict[int, int]:
         """Return the free nodes of each site without the nodes that other split jobs have asked for.
 
-        Two jobs that ask for the same nodes would make each other fail.
+        Otherwise, jobs that ask for the same nodes could prevent each other from starting.
         """
         left = dict(free)
         for fragments in self._attempts.asked:
@@ -699,8 +699,8 @@ class LimitedControl(DelegatingControl):
     def _is_nearer(self, now_ms: int, delegation: Delegation, site: int) -> bool:
         """Whether a job that starts at a site now ends sooner than where it waits.
 
-        Always true if jobs move no data and both sites run the job equally fast. At its present site, a job that has
-        not started ends after now plus its length there.
+        Always true if jobs move no data and both sites run the job equally fast. If the end expected at its present
+        site is no longer possible, the earliest possible end there is used.
         """
         there_ms = length_at(delegation, delegation.site)
         sites_differ = self.policy.maps or length_at(delegation, site) != there_ms

@@ -3,8 +3,8 @@
 An evicted job leaves all its sites, and waits again as a whole.
 
 A site may accept a job and refuse it later, for example because its batch system cancels the job. The site is asked
-again after a pause that grows with each refusal, at most `MOST_REFUSALS` times. If no other site can run the job, the
-grid then refuses it, so that it does not retry forever.
+again after a pause that grows with each refusal, until it has refused the job `MOST_REFUSALS` times. If no other site
+can run the job, the grid then refuses it, so that it does not retry forever.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ def forecast_of_evicted(forecaster: Forecaster, evicted: str) -> Forecast:
 
 
 MOST_REFUSALS = 6
-"""The number of refusals of a job after which its site is not asked again.
+"""The number of refusals of a job after which its site is not asked again (a guess).
 
-With a first pause of 10 s this takes about five minutes, long enough for an administrator to repair a simple fault (a
-guess).
+With a first pause of 10 s this takes about five minutes, long enough for an administrator to repair a simple fault.
 """
 
 
@@ -107,7 +106,7 @@ def another(before: SiteRefusals | None, now_ms: int, reason: str, pause_ms: int
 
 
 class LeftAlone(NamedTuple):
-    """The time during which a site is not asked for any job, and why it refused a job; empty if it did not answer.
+    """The period in which a site is not asked for any job, and why it refused a job; empty if it did not answer.
 
     Examples
     --------

@@ -506,7 +506,7 @@ class GridQueue:
         self._late[answer.job_id] = answer
 
     def expect_late(self, now_ms: int) -> None:
-        """Postpone the expected ends of late jobs to at least the next millisecond."""
+        """Postpone the expected ends that late jobs have passed, according to their remaining work."""
         for job_id, late in self._late.items():
             if int(self._state.end_ms[self._slots.of[job_id]]) <= now_ms:
                 left = work_left(late.left, late.rate, late.since_ms, now_ms)

@@ -92,7 +92,7 @@ class MetaCore:
     Raises
     ------
     OptionError
-        If there is no site, ``random`` has no generator, or the network has other sites.
+        If there is no site, ``random`` has no generator, or the network has another number of sites.
 
     Examples
     --------
@@ -322,7 +322,7 @@ class MetaCore:
         return self._control.cut_off_sites
 
     def reconsider(self, now_ms: int) -> None:
-        """Have the next pass reconsider all waiting jobs, after the state was restored into other settings."""
+        """Have the next pass reconsider all waiting jobs; call it after restoring the state of other settings."""
         self._control.reconsider(now_ms)
 
     def check_invariants(self) -> None:

@@ -764,7 +764,7 @@ class LiveGrid:
                     self.book.take_out(record, attempt)
 
     def _note_beside(self, site: int, request: ReserveNodes) -> None:
-        """Note that a job shares nodes because it then ends sooner than alone or split."""
+        """Note in the history that a job starts on shared nodes, because it ends sooner there."""
         if request.beside is None:
             return
         text = beside_text((), request.length_ms, request.beside)
