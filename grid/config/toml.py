@@ -342,7 +342,7 @@ def _table_among(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _element_of(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct type of the elements if a field may be a list of structs, or None."""
+    """Return the struct type in the list if a field may be a list of structs, or None."""
     for one in (kind, *get_args(kind)):
         if get_origin(one) is list:
             element = get_args(one)[0]

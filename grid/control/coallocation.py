@@ -124,7 +124,7 @@ class AttemptsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CoAllocator:
-    """All attempts in progress.
+    """Run the attempts of all jobs: reserve nodes, then commit or release.
 
     Parameters
     ----------
@@ -150,11 +150,11 @@ class CoAllocator:
         self._life = Lifecycle(ATTEMPT)
 
     def state(self) -> AttemptsState:
-        """Return the attempts in progress."""
+        """Return the state: the attempts in progress and the margin."""
         return AttemptsState(list(self.attempts.values()), list(self.asking), self.margin_ms)
 
     def restore(self, state: AttemptsState) -> None:
-        """Restore the attempts that were in progress."""
+        """Restore the attempts and the margin."""
         self.attempts = {attempt.job.job_id: attempt for attempt in state.attempts}
         self.asking = {job_id: self.attempts[job_id] for job_id in state.asking}
         self.margin_ms = self._least_margin_ms if state.margin_ms is None else state.margin_ms
@@ -181,7 +181,10 @@ class CoAllocator:
 
     @property
     def ahead(self) -> Attempt | None:
-        """The attempt for which sites reserve ahead, or None; two at once could wait for each other's nodes."""
+        """The attempt for which sites reserve ahead, or None.
+
+        There is at most one, because two such attempts could wait for each other's nodes.
+        """
         return next((attempt for attempt in self.asking.values() if attempt.ahead), None)
 
     def begin_ahead(

@@ -46,8 +46,8 @@ _Split = Callable[[int, Sequence[int], int], tuple[Fragments, int] | None]
 class _Alone(NamedTuple):
     """The earliest start of a job on one site, if the job were next there.
 
-    ``start_ms`` is None if the start is unknown. ``delay_ms`` is the time of the job's data transfers, None without a
-    path to its data. By the start, the jobs in ``waits_for`` end and free ``more`` nodes.
+    ``start_ms`` is None if the start is unknown. ``delay_ms`` is the wait for the job's data, None without a path to
+    the data. The jobs in ``waits_for`` end by the start and free ``more`` nodes.
     """
 
     start_ms: int | None
@@ -64,7 +64,7 @@ class Standing:
     queue : GridQueue
         A queue in which no running job is past its expected end.
     closed, shut : mapping from int
-        Sites that the grid does not ask at present, and sites that accept no new jobs, with the reasons.
+        Sites that the grid does not ask at present, and sites that accept no new jobs, each with the reason.
     is_quote : bool
         Whether the job is only a question, so that the forecast has no job id.
     """
@@ -409,7 +409,7 @@ class Standing:
         )
 
     def _soonest_split(self, split: _Split) -> tuple[int, Fragments, int] | None:
-        """Return the earliest time at which the job can be split over the free nodes, its fragments and its length."""
+        """Return the earliest split of the job over free nodes: its start, fragments and length; None if impossible."""
         free, width = self._free.copy(), self._job.width
         ends = sorted({end_ms for running in self._running for end_ms, _, _ in running})
         at_ms: dict[int, list[tuple[int, int]]] = {end_ms: [] for end_ms in ends}

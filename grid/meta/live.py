@@ -238,7 +238,7 @@ class LiveGrid:
     def quoter(
         self, now_ms: int, request: JobRequest, instead_of: int | None = None, offers: Offers | None = None
     ) -> Forecaster:
-        """Return a function for `quote`; `instead_of` is a waiting job to replace, `offers` are the sites' quotes."""
+        """Return the function behind `quote`; `instead_of` is a waiting job to replace, `offers` has sites' quotes."""
         now_ms = max(now_ms, self._now_ms)
         state: JobState = "refused"
         refusal = self.book.refusal(request)
