@@ -1,4 +1,4 @@
-"""The grid's scheduling policy: its options, their checks, and their codes for compiled code."""
+"""The grid's scheduling policy: its options, their checks, and their encoding for kernels."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class GridPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(parts)
 
     def codes(self) -> GridCodes:
-        """Return this policy as codes for compiled code."""
+        """Return this policy encoded for kernels."""
         rows = np.array(self.max_fragments, np.int64).reshape(-1, 2)
         return GridCodes(
             splits=self.splits,

@@ -241,7 +241,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def read_grid_state(name: str = DEFAULT_NAME) -> LocalGridState | None:
-    """Return the record of a grid, alive or not; None if there is none."""
+    """Return the record of a grid, running or not; None if there is none."""
     path = state_folder(name) / STATE
     try:
         return msgspec.json.decode(path.read_bytes(), type=LocalGridState)

@@ -110,7 +110,7 @@ class Control(ABC):
         self._largest = max(nodes)
         self._names = options.names
         self._network = options.network
-        # The sites that accept nothing new for the grid, as they reported, with the reason.
+        # The sites that have reported that they accept no new jobs of the grid, with the reason.
         self._shut: dict[int, str] = {}
         # The sites with which no messages are exchanged, with the reason; `_shut` has them, too.
         self.cut_off_sites: dict[int, str] = {}

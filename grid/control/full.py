@@ -272,7 +272,7 @@ class FullControl(Control):
             self._apart.cut_off(now_ms, site, why)
 
     def site_shares(self, site: int) -> None:
-        """See `Control`; the site is also asked for offers to the first jobs of the queue."""
+        """See `Control`; the grid then also asks the site for offers to the first jobs of the queue."""
         self._offers.add(site)
         self._changed = True
 

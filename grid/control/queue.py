@@ -125,7 +125,7 @@ class GridQueue:
         """Cache views of the counters that every step reads: looking up a record's field costs more than reading it."""
         counters = self._state.counters
         self._n_running, self._n_started = counters["n_running"], counters["n_started"]
-        # A pass starts no more jobs, in all their fragments, than there are nodes.
+        # A pass starts at most as many fragments as there are nodes.
         self._most_fragments = len(self._state.fragments) - self._total
 
     def state(self) -> QueueState:

@@ -162,13 +162,13 @@ class LiveGrid:
         self.measured = Measurements()
         self._traffic = traffic_of(settings)
         self._names = [name for name, _ in settings.sites]
-        # The gates of jobs on several sites, and where their ranks meet.
+        # The gates of jobs on several sites, and the addresses at which their ranks meet, by job.
         self._gates: dict[int, Gate] = {}
         self._meeting: dict[int, str] = {}
         # The accepted users of each site, and the users that it has refused since it reported them.
         self._takes: dict[int, TakenUsers] = {}
         self._denied: set[tuple[int, str]] = set()
-        # The jobs that a site ends at their limit; a job that turns out to be lost runs again.
+        # The jobs that a site is ending at their limit; if such a job is lost instead, it runs again.
         self._at_limit: set[int] = set()
         self._now_ms = 0
         self._changed: dict[str, Any] = {}
@@ -532,7 +532,7 @@ class LiveGrid:
         users, self._new_users = self._new_users, set()
         if not users:
             return
-        # Jobs that were submitted earlier in this instant have the old sites.
+        # Submissions of the same instant still have the old excluded sites.
         for place, event in enumerate(self._inner):
             if isinstance(event, GridJobSubmitted):
                 request = self.book.records[event.job.job_id].request

@@ -76,7 +76,7 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float | None:
-        """The measured factor of splits: the ratio of the geometric mean run times; None if runs of one kind lack."""
+        """The measured factor of splits: the ratio of the geometric mean run times; None without runs of both kinds."""
         if not self.whole.runs or not self.split.runs:
             return None
         return math.exp(min(self.split.mean - self.whole.mean, 700.0))
