@@ -1,4 +1,4 @@
-"""When nodes of a batch system will be free, as far as can be seen: steps of free nodes, and the room in them. Pure."""
+"""Forecast of the free nodes of a batch system, as a step function of time, and queries on it. Pure."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from collections.abc import Sequence
 from gridweave.site.batch.system import BatchView
 
 Steps = tuple[tuple[int, int], ...]
-"""From when on how many nodes are free, by the instant; the last step holds for ever."""
+"""Numbers of free nodes, each with the instant [ms] from which it holds, in order of time; the last one has no end."""
 
 MOST_STEPS = 64
-"""With more steps the later ones are left out, and the least of them holds: a bound on what a journal keeps."""
+"""The most steps of a forecast, to bound the size of a journal; the last one takes the minimum of all later ones."""
 
 UNKNOWN_MS = 86_400_000
-"""Nodes that somebody has for a time that is not known count as taken for so long, where no limit is said (a guess)."""
+"""How long nodes with an unknown end count as taken if the batch system has no time limit [ms] (a guess)."""
 
 SOON_MS = 60_000
-"""Nodes whose time is up, and that are not free yet, count as taken for so long (a guess)."""
+"""How long nodes count as taken that are past their time limit and still not free [ms] (a guess)."""
 
 
 def free_steps(view: BatchView, now_ms: int) -> Steps:
-    """Return how many nodes are free from now on, if all that runs and waits takes as long as it may.
+    """Return how many nodes will be free from now on, if every running or waiting job uses its whole time limit.
 
-    Nodes that somebody has of whom nothing is seen, or not when they end, are taken for the longest time for which
-    nodes are given. What waits and has no expected start is not counted, so there may be fewer free nodes than is said.
-    What is said of now is the batch system's own word.
+    Nodes that are neither idle nor in ``view.busy`` count as taken for the longest time limit. Waiting jobs without an
+    expected start are ignored, so the forecast may be too high. The number for now is the batch system's ``idle``.
 
     Examples
     --------
@@ -53,7 +52,7 @@ def free_steps(view: BatchView, now_ms: int) -> Steps:
 
 
 def free_throughout(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int) -> int:
-    """Return how many nodes are free from one instant to another.
+    """Return how many nodes are free during all of an interval; 0 if no step overlaps it.
 
     Examples
     --------
@@ -69,7 +68,7 @@ def free_throughout(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int
 
 
 def earliest_start(steps: Sequence[tuple[int, int]], now_ms: int, width: int, length_ms: int) -> int | None:
-    """Return the first instant from which so many nodes are free for so long; None: never, as far as can be seen.
+    """Return the first instant from which `width` nodes stay free for `length_ms`; None if there is none.
 
     Examples
     --------
@@ -91,7 +90,7 @@ def earliest_start(steps: Sequence[tuple[int, int]], now_ms: int, width: int, le
 
 
 def occupied(steps: Sequence[tuple[int, int]], start_ms: int, end_ms: int, nodes: int) -> Steps:
-    """Return the steps with so many nodes fewer from one instant, which is not before the first step, to another.
+    """Return the steps with `nodes` fewer free nodes between two instants, the first of them not before the first step.
 
     Examples
     --------

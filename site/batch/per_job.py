@@ -1,4 +1,4 @@
-"""A site whose batch system decides when jobs start: it is asked for nodes for each, and the job starts on them."""
+"""A site that requests nodes for each of its jobs, and starts the job when the batch system gives them."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from gridweave.site.state import CoreState
 from gridweave.site.times import growing_pause_ms, span_text, when_text
 
 FIRST_PAUSE_MS = 10_000
-"""When nodes were lost before their job began, they are asked for again after so long; twice as long each time."""
+"""Pause before nodes are requested again that were lost before their job began [ms]; it doubles each time."""
 
 LATER_MS = 60_000
-"""A start that is expected so much later than was told last is told again: what batch systems expect changes often."""
+"""A new expected start is reported only if it is later by more than this [ms]: such forecasts change often."""
 
 MOST_LOST = 10
-"""A job whose nodes were lost so often before it began is refused: after some forty minutes (a guess)."""
+"""A job is rejected when its nodes were lost this often before it began: after some forty minutes (a guess)."""
 
 
 class AskedJob(msgspec.Struct):
-    """A job of the site, and what is known of the nodes that were asked for it."""
+    """A job of the site, and the state of the request for its nodes."""
 
     job: Job
-    ask: int  # its number, which no other of the site ever has
+    ask: int  # the number of the request, unique for this site
     lost: int = 0  # how often nodes were lost before it began
-    why_lost: str = ""  # the last time
-    is_ready: bool = False
-    start_ms: int | None = None  # when nodes are expected; when it has started
-    end_ms: int | None = None  # when it ends by estimate, once it has started
+    why_lost: str = ""  # why they were lost the last time
+    is_ready: bool = False  # whether all its nodes are there
+    start_ms: int | None = None  # its expected start, or its actual one
+    end_ms: int | None = None  # its end by estimate, once it has started
     not_before_ms: int = 0
     reason: str = ""
-    is_put_off: bool = False  # whether the batch system has it wait
-    was_told: bool = False  # that it waits
-    told_ms: int | None = None  # the latest start that was told with that
-    is_counted: bool = False  # whether what is seen of the batch system counts its nodes as taken
+    is_put_off: bool = False  # whether the batch system has decided that it has to wait
+    was_told: bool = False  # whether its wait was reported
+    told_ms: int | None = None  # the start that was reported last
+    is_counted: bool = False  # whether the snapshot of the batch system counts its nodes as taken
 
     def lose(self, now_ms: int, reason: str) -> None:
-        """Take note that its nodes are lost; it is asked for again later."""
+        """Record that its nodes were lost before it began; they are requested again after a pause."""
         self.not_before_ms = now_ms + growing_pause_ms(FIRST_PAUSE_MS, self.lost)
         self.lost, self.why_lost, self.start_ms, self.reason = self.lost + 1, reason, None, ""
         self.is_put_off = True
 
     def delay(self, start_ms: int | None) -> bool:
-        """Take note when it is expected to start, now that it waits; return whether that is later than was told."""
+        """Record the expected start of a waiting job; return whether to report it: the first one, or a later one."""
         is_later = start_ms is not None and (self.told_ms is None or start_ms > self.told_ms + LATER_MS)
         is_news = is_later or not self.was_told
         if is_news:
@@ -63,14 +63,14 @@ class AskedJob(msgspec.Struct):
 
     @property
     def loss(self) -> str:
-        """How often its nodes were lost, and why; empty if they never were."""
+        """How often its nodes were lost and why, as text; empty if never."""
         if self.lost > 1:
             return f"its nodes were lost {self.lost} times before it began, the last time: {self.why_lost}"
         return f"its nodes were lost before it began: {self.why_lost}" if self.lost else ""
 
 
 class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDiscipline 1"):
-    """The jobs in the order in which they came, how often nodes were asked for, and what was seen last."""
+    """The jobs in the order of submission, the number of requests so far, and the last snapshot of the batch system."""
 
     jobs: list[AskedJob]
     asks: int
@@ -78,7 +78,7 @@ class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDisci
 
 
 class AskedJobs(Discipline):
-    """Starts each job when the batch system has given its nodes, which are asked for in the order of submission.
+    """Starts each job when the batch system has given its nodes, which are requested in the order of submission.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class AskedJobs(Discipline):
         The most nodes that jobs have at one time.
     policy : BatchPolicy
     week : WeekClock
-        Counts for nothing here.
+        Not used.
     """
 
     state_type: Any = BatchDisciplineState
@@ -141,14 +141,14 @@ class AskedJobs(Discipline):
 
     @property
     def longest_job_ms(self) -> int | None:
-        """The longest time for which the batch system gives nodes; None: any, as far as is known."""
+        """The longest time limit that the batch system accepts; None: any, or unknown."""
         return None if self._seen is None else self._seen.longest_ms
 
     def requests(self, now_ms: int) -> list[NodeRequest]:
-        """Return what is to be asked for or kept: for the jobs that have started, and for the first that wait."""
+        """Return the requests to make or keep: for all jobs that have started, and for the first waiting ones."""
         found = [NodeRequest(each.job, each.ask, True) for each in self._started()]
         room = self._room
-        # Where the cluster is larger than what jobs of the site may have, no more is asked for than they may have.
+        # If the cluster is larger than the site, the site must not request more nodes than it may have.
         is_capped = self._seen is not None and self._seen.nodes > self.nodes
         for each in self._in_order()[: self._policy.most_asked]:
             if is_capped and each.job.width > room:
@@ -159,12 +159,12 @@ class AskedJobs(Discipline):
         return found
 
     def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
-        """Take in how the batch system is; return the waiting jobs that it will not have, and why."""
+        """Apply a snapshot of the batch system; return the waiting jobs that it rejects, and why."""
         is_other = self._seen is None or self._seen.longest_ms != view.longest_ms
         self._seen = msgspec.structs.replace(view, asks=())
         refused = {}
         if is_other:
-            # Some were taken before it was known how long nodes are given, or when that was longer.
+            # Jobs may have been accepted before the time limit was known or while it was longer.
             refused = {each.job.job_id: why for each in self._in_order() if (why := self.why_never(each.job))}
         for ask in view.asks:
             each = self._jobs.get(ask.job_id)
@@ -172,7 +172,7 @@ class AskedJobs(Discipline):
                 continue
             each.is_ready, each.start_ms, each.reason = ask.state == "ready", ask.start_ms, ask.reason
             each.is_put_off = ask.is_put_off
-            # What runs there, or is to start at a known instant, is among what takes nodes.
+            # The snapshot counts the nodes of all jobs that run or have an expected start.
             each.is_counted = ask.start_ms is not None
             if ask.state in ("refused", "cancelled"):
                 refused[ask.job_id] = ask.reason
@@ -185,13 +185,13 @@ class AskedJobs(Discipline):
 
     @property
     def idle(self) -> int:
-        """Nodes that nobody has; none before the batch system is seen, nor while it does not answer."""
+        """Free nodes of the batch system that the site may use; 0 if it was never queried, or does not answer."""
         if self._seen is None or self._seen.problem or not self._seen.free_from:
             return 0
         return min(self._room, self._seen.free_from[0][1])
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
-        """Return the jobs that the batch system has wait, or that it is not asked for now, and when they start."""
+        """Return the jobs that the batch system delays, or that are not requested now, and their expected starts."""
         is_away = self._seen is None or bool(self._seen.problem)
         asked = {found.job.job_id for found in self.requests(now_ms)}
         waits = [each for each in self._in_order() if is_away or each.is_put_off or each.job.job_id not in asked]
@@ -213,26 +213,26 @@ class AskedJobs(Discipline):
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return how many nodes a job of this length could have at once, as far as can be seen."""
+        """Return how many nodes a job of this length could have at once, by forecast; 0 if any job waits."""
         if self._seen is None or self._seen.problem or self._in_order():
             return 0
         return min(self.nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job would start, as far as can be seen; None: never, or nothing is seen."""
+        """Return when a job submitted now would start, by forecast; None: never, or unknown."""
         if width > self.nodes or self._seen is None:
             return None
         start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
         expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
-        # Behind those of the site that wait; a batch system that backfills may be quicker.
+        # Behind all waiting jobs of the site; a batch system that backfills may start it earlier.
         return None if start_ms is None else max([start_ms, *expected])
 
     def _free_steps(self, now_ms: int) -> Steps:
-        """Return how many nodes are free from now on, without those promised to jobs of the site since the last look.
+        """Return how many nodes are free from now on, without those of jobs that the last snapshot does not count.
 
-        These are the jobs that have started since then, and those that wait without an expected start, each as soon as
-        it fits behind those before it.
+        These are the jobs that have started since then, and the waiting jobs without an expected start. Each of the
+        latter is assumed to start as soon as it fits behind the jobs before it.
         """
         assert self._seen is not None, "asked before anything was seen"
         steps = self._seen.free_from
@@ -269,13 +269,13 @@ class AskedJobs(Discipline):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs in the order in which nodes are asked for; no start is promised."""
+        """Yield the waiting jobs in the order in which nodes are requested; none has a promised start."""
         for each in self._in_order():
             yield each.job, None
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
-        """Return when a waiting job is expected to start, and why not earlier, as the batch system sees it."""
+        """Return the start that the batch system expects for a waiting job, and why it is not earlier."""
         each = self._jobs[job_id]
         ahead = [other.job.job_id for other in self._in_order()].index(job_id)
         problem = "" if self._seen is None else self._seen.problem
@@ -289,7 +289,7 @@ class AskedJobs(Discipline):
         else:
             reason = each.reason or "the batch system is being asked for its nodes"
             reason += f"; {each.loss}" if each.lost else ""
-        # What was expected a moment ago, and has not come yet, is expected now.
+        # A job whose expected start has passed is expected now.
         start_ms = None if each.start_ms is None else max(each.start_ms, now_ms)
         return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
 
@@ -298,11 +298,11 @@ class AskedJobs(Discipline):
 
     @property
     def _room(self) -> int:
-        """Nodes that jobs of the site may have, and none has."""
+        """Nodes that the site may have and none of its jobs has."""
         return self.nodes - sum(each.job.width for each in self._started())
 
     def _in_order(self) -> list[AskedJob]:
-        """Return the waiting jobs, those that go behind all others last."""
+        """Return the waiting jobs in the order of submission, those with `behind` after all others."""
         return sorted((each for each in self._jobs.values() if each.end_ms is None), key=lambda each: each.job.behind)
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class AskedJobs(Discipline):
 
 
 class OneAllocationPerJob(NodeSource):
-    """The nodes of a batch system, which is asked for an allocation for each job and starts it when it likes.
+    """The nodes of a site that requests an allocation for each job; the batch system decides when the job starts.
 
     Parameters
     ----------

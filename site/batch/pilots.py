@@ -1,8 +1,8 @@
-"""A site that asks its batch system for nodes ahead of work, and runs its jobs in them (docs/slurm.md, "Pilots").
+"""A site that requests nodes from its batch system ahead of its jobs, as pilots (docs/slurm.md, "Pilots").
 
-A pilot is some nodes that a batch system gives for a time. The nodes of the site are places: each is out of service
-until a node of a pilot takes it, and again when the pilot takes no more jobs. On those in service a discipline decides
-as on nodes of a site of our own; to it a pilot that ends is as nodes that are drained.
+A pilot is a group of nodes that a batch system lends for a limited time. The site has a fixed number of nodes, each of
+them out of service until a node of a pilot provides it, and again once that pilot accepts no more jobs. A discipline
+schedules jobs on the nodes in service as on nodes of the site's own; it treats a pilot near its end as drained nodes.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import LONGEST_PAUSE_MS, growing_pause_ms, span_text, when_text
 
 FIRST_PAUSE_MS = 10_000
-"""When a pilot came to nothing, another is asked for after so long; twice as long each time in a row.
+"""Pause before the next request after a pilot failed [ms]; it doubles with each further failure in a row.
 
-A row ends when a pilot has lasted for the longest pause, or was given back as it was idle or its time had come.
+A row of failures ends when a pilot has lasted for the longest pause, or was given back as idle or at its end.
 """
 
 D = TypeVar("D")
 
 
 class Pilot(msgspec.Struct):
-    """Nodes that were asked for ahead of work."""
+    """A request for nodes ahead of jobs, and these nodes once they are there."""
 
-    number: int  # which no other pilot of the site ever has
-    places: tuple[int, ...]
+    number: int  # unique among all pilots of the site, ever
+    places: tuple[int, ...]  # the nodes of the site that it provides
     length_ms: int
-    until_ms: int | None = None  # when all its jobs must have ended; None while its nodes are not there
-    last_start_ms: int = 0  # no job starts in it later
-    start_ms: int | None = None  # when its nodes are expected, as the batch system says
+    until_ms: int | None = None  # all its jobs must have ended by then; None until its nodes are there
+    last_start_ms: int = 0  # the last instant at which a job may start in it
+    start_ms: int | None = None  # when the batch system expects to give its nodes
     reason: str = ""  # why they are not there yet
 
     @property
     def bits(self) -> int:
-        """Its places as the bits of a number."""
+        """Its nodes as a bit set."""
         return sum(1 << place for place in self.places)
 
     def takes_jobs(self, now_ms: int) -> bool:
-        """Return whether a job may start in it."""
+        """Whether a job may start in it."""
         return self.until_ms is not None and now_ms <= self.last_start_ms
 
 
 class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag="PilotDiscipline 1"):
-    """The pilots, which places are in service, and the state of the discipline inside.
+    """The pilots, the nodes in service, and the state of the discipline that schedules jobs on them.
 
-    ``nodes_of`` has the nodes of each job, where the discipline inside does not choose them.
+    ``nodes_of`` has the nodes of each job if the discipline does not choose them; otherwise it is empty.
     """
 
     queue: D
@@ -77,17 +77,17 @@ class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag
 
 
 class Pilots(NodeSource):
-    """Nodes that a batch system is asked for ahead of jobs.
+    """The nodes of a site that requests them from a batch system ahead of its jobs.
 
-    A node that leaves while a job has it leaves when that job has ended. A discipline that only counts nodes counts it
-    until then, and evicts no job from it: the next job would have to leave at once.
+    If a pilot stops accepting jobs while a job runs on one of its nodes, the node leaves service when that job ends. A
+    discipline that only counts nodes counts it until then, and never evicts the job: no other job could use the node.
 
     Parameters
     ----------
     nodes : int
         The most nodes that pilots have at one time.
     policy : BatchPolicy
-        With rules for pilots.
+        Must have rules for pilots.
     week : WeekClock
         The local time of the week.
     """
@@ -100,7 +100,7 @@ class Pilots(NodeSource):
         entry = entry_of(inside)
         super().__init__(nodes, entry.make(nodes, inside, week), entry.traits_of(inside))
         self._rules, self._margin_ms = policy.pilots, policy.margin_ms
-        # The places whose pilots take jobs, as the bits of a number (allocation.py).
+        # The nodes whose pilots accept jobs, as a bit set (allocation.py).
         self._open = 0
         self.pool.take(nodes)
         if self._is_counted:
@@ -111,7 +111,7 @@ class Pilots(NodeSource):
         self._pilots: dict[int, Pilot] = {}
         self._asks = self._lost = self._not_before_ms = 0
         self._why_lost = ""
-        self._wished = 0, -1  # nodes that the grid has looked for, and until when that counts
+        self._wished = 0, -1  # number of nodes that the grid has looked for, and until when to request them
         self._now_ms = 0
         self._seen: BatchSeen | None = None
 
@@ -135,7 +135,7 @@ class Pilots(NodeSource):
             self.discipline.resize(-gone.bit_count())
 
     def _serve(self, now_ms: int) -> None:
-        """Have the places in service whose pilots take jobs; places in use that leave are gone when they are free."""
+        """Put the nodes in service whose pilots accept jobs; remove the others, those in use when their jobs end."""
         wanted = self._wanted(now_ms)
         if wanted == self._open:
             return
@@ -153,12 +153,12 @@ class Pilots(NodeSource):
 
     @property
     def _in_use(self) -> int:
-        """The places that jobs have, or are about to start on, as bits."""
+        """The nodes that jobs have or are about to start on, as a bit set."""
         return self.held() if self._is_counted else self.discipline.in_use
 
     @property
     def _in_service(self) -> int:
-        """The places that take jobs or have some, as bits."""
+        """The nodes that accept jobs or still have some, as a bit set."""
         return self._open | self._in_use
 
     @property
@@ -175,7 +175,7 @@ class Pilots(NodeSource):
 
     @override
     def why_never(self, job: Job) -> str | None:
-        # A part of a job on several sites is reserved ahead of its start, for which there is the margin.
+        # `longest_job_ms` has half the margin on top: a part of a multi-site job is reserved ahead of its start.
         if job.estimate_ms > self.longest_job_ms:
             longest, asked = span_text(self._job_ms), span_text(job.estimate_ms)
             return f"its pilots take jobs of up to {longest}, and the job may take {asked}; give it a lower limit"
@@ -188,7 +188,7 @@ class Pilots(NodeSource):
 
     @property
     def _longest_ms(self) -> int:
-        """The longest time for which a pilot is asked for."""
+        """The longest time limit with which a pilot is requested [ms]."""
         longest_ms = None if self._seen is None else self._seen.longest_ms
         if longest_ms is None:
             return self._rules.length_ms
@@ -196,32 +196,32 @@ class Pilots(NodeSource):
 
     @property
     def _job_ms(self) -> int:
-        """The longest that a job may take; what half of the time that the partition gives is enough for, if less."""
+        """The longest estimate of a job [ms], scaled down if the batch system's time limit is below twice `stay_ms`."""
         stay_ms, most_ms = self._rules.stay_ms, self._longest_ms // 2
         return self._rules.job_ms if stay_ms <= most_ms else self._rules.job_ms * most_ms // stay_ms
 
     @property
     def _stay_ms(self) -> int:
-        """So long a job may have its nodes."""
+        """The longest time for which a job usually has its nodes [ms], at most half of a pilot."""
         return min(self._rules.stay_ms, self._longest_ms // 2)
 
     # -- the batch system ---------------------------------------------------------------------------------------------
 
     @override
     def overdue(self, now_ms: int) -> list[int]:
-        """Return the jobs in pilots whose time is up: they took longer there than such jobs usually do."""
+        """Return the jobs in pilots that are past their end; they took longer there than such jobs usually do."""
         over = sum(pilot.bits for pilot in self._pilots.values() if self._is_up(pilot, now_ms))
         if not over:
             return []
         return [run.job.job_id for run in self.discipline.running() if self.nodes_of[run.job.job_id] & over]
 
     def _is_up(self, pilot: Pilot, now_ms: int) -> bool:
-        """Return whether what still runs in a pilot has to save what it has done: half of the margin is for that."""
+        """Whether the jobs in a pilot have to save their work now; half of the margin remains for that."""
         return pilot.until_ms is not None and now_ms >= pilot.until_ms + self._margin_ms // 2
 
     @override
     def wanted(self, now_ms: int, width: int) -> None:
-        """Ask for nodes for a part of a job that is wider than any one site."""
+        """Request up to `width` nodes for a part of a multi-site job, and keep them for `idle_ms` if it does not come."""
         self._wished = min(width, self.nodes), now_ms + self._rules.idle_ms
 
     @override
@@ -239,7 +239,7 @@ class Pilots(NodeSource):
 
     @override
     def note(self, now_ms: int) -> str:
-        """Return how many nodes of the site are there, and what it cost to wait for the others."""
+        """Return how many nodes the site has and has requested, and for how many node-seconds the free ones were idle."""
         there = self._in_service.bit_count()
         said = f"{there} of the {self.nodes} nodes of the site {_are(there)} there"
         if coming := _nodes_of(self._awaited()):
@@ -247,7 +247,7 @@ class Pilots(NodeSource):
         return f"{said}; {self._idle_text(now_ms)}" if there else said
 
     def _awaited(self) -> list[Pilot]:
-        """Return the pilots whose nodes are not there yet, in the order in which they were asked for."""
+        """Return the pilots whose nodes are not there yet, in the order of their requests."""
         return [pilot for pilot in self._pilots.values() if pilot.until_ms is None]
 
     def _waiting_width(self) -> int:
@@ -259,7 +259,7 @@ class Pilots(NodeSource):
 
     @override
     def requests(self, now_ms: int) -> list[NodeRequest]:
-        """Return the pilots that should be asked for, and those that are there."""
+        """Return a request for each pilot, whether or not its nodes are there yet."""
         return [
             NodeRequest(
                 Job(job_id=PILOT, width=len(pilot.places), estimate_ms=pilot.length_ms),
@@ -273,7 +273,7 @@ class Pilots(NodeSource):
 
     @override
     def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
-        """Apply the reports about pilots; return the waiting jobs that are too long from now on."""
+        """Apply the reports about pilots; return the waiting jobs that are too long from now on, and why."""
         is_other = self._seen is None or self._seen.longest_ms != view.longest_ms
         self._seen = msgspec.structs.replace(view, asks=())
         nothing: list[Pilot] = []
@@ -296,7 +296,7 @@ class Pilots(NodeSource):
         return [(job.job_id, why) for job in waiting if (why := self.why_never(job))]
 
     def _put_off(self, now_ms: int, nothing: list[Pilot]) -> None:
-        """Ask for the next pilot later, as some came to nothing: those of one look mostly did for one reason."""
+        """Delay the next request after pilots failed; failures in one report mostly have one cause and count once."""
         lasted_ms = [0 if pilot.until_ms is None else now_ms - (pilot.start_ms or 0) for pilot in nothing]
         if max(lasted_ms) >= LONGEST_PAUSE_MS:
             self._lost = 0
@@ -305,28 +305,28 @@ class Pilots(NodeSource):
 
     @override
     def before_pass(self, now_ms: int) -> None:
-        """Give back pilots that are idle, and use the places of those that take jobs."""
+        """Give back idle pilots, and update which nodes are in service."""
         self._now_ms = now_ms
         self._give_back(now_ms)
         self._serve(now_ms)
 
     @override
     def after_pass(self, now_ms: int) -> None:
-        """Settle which pilots there should be."""
+        """Request missing pilots, and withdraw requests that are no longer needed."""
         self._note_free(now_ms)
         self._ask(now_ms)
 
     def _note_free(self, now_ms: int) -> None:
-        """Note since when places in service have been free."""
+        """Record since when each free node in service has been free."""
         free = _places(self._open & ~self._in_use)
         self._free_since_ms = {place: self._free_since_ms.get(place, now_ms) for place in free}
 
     def _wanted(self, now_ms: int) -> int:
-        """Return the places whose pilots take jobs, as bits."""
+        """Return the nodes whose pilots accept jobs, as a bit set."""
         return sum(pilot.bits for pilot in self._pilots.values() if pilot.takes_jobs(now_ms))
 
     def _give_back(self, now_ms: int) -> None:
-        """Let go of pilots that take no more jobs and run none, and of idle ones that nothing waits for."""
+        """Give back pilots that accept no more jobs and run none, and idle ones whose nodes no job needs."""
         spare = self._wanted(now_ms).bit_count() - self._needed(now_ms)
         given_back = []
         for pilot in self._pilots.values():
@@ -343,15 +343,15 @@ class Pilots(NodeSource):
             del self._pilots[number]
 
     def _idle_at(self, pilot: Pilot) -> int | None:
-        """Return when a pilot has been idle for as long as it may; None if a job is in it, or its nodes are not there.
+        """Return when a pilot reaches its idle limit; None if a job is in it, or its nodes are not there.
 
-        Only a place that is free has an instant since when it is.
+        `_free_since_ms` has only nodes that are free.
         """
         since_ms = [self._free_since_ms.get(place) for place in pilot.places]
         return None if None in since_ms else max(each or 0 for each in since_ms) + self._rules.idle_ms
 
     def _needed(self, now_ms: int) -> int:
-        """Return how many nodes there should be: as many as jobs that run or wait would have, each for itself."""
+        """Return how many nodes the site needs now, if no two of its running and waiting jobs shared a node."""
         wished, until_ms = self._wished
         wanted = self._wanted(now_ms)
         running = sum((nodes & wanted).bit_count() for nodes in self.nodes_of.values())
@@ -359,7 +359,7 @@ class Pilots(NodeSource):
         return min(self.nodes, max(running + self._waiting_width(), least))
 
     def _ask(self, now_ms: int) -> None:
-        """Ask for as many pilots as are missing, or ask no more for those that are not needed."""
+        """Request the missing pilots, or withdraw the latest requests that are no longer needed."""
         coming = self._awaited()
         missing = self._needed(now_ms) - self._wanted(now_ms).bit_count() - _nodes_of(coming)
         for pilot in reversed(coming):
@@ -377,7 +377,7 @@ class Pilots(NodeSource):
             self._pilots[self._asks] = Pilot(self._asks, of_pilot, length_ms)
 
     def _length_ms(self) -> int:
-        """Return for how long a pilot is asked: the work that waits over all nodes, and the longest job behind it."""
+        """Return the time limit for new pilots: the waiting work spread over all nodes, then one more job."""
         work_ms = sum(job.width * job.estimate_ms for job, _ in self.discipline.waiting()) // self.nodes
         return min(self._longest_ms, self._stay_ms + max(work_ms, self._stay_ms))
 
@@ -393,7 +393,6 @@ class Pilots(NodeSource):
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when a job would start, as far as can be seen; None: never, or nothing is seen."""
         if width > self.nodes or length_ms > self._job_ms:
             return None
         there = self._in_service.bit_count()
@@ -413,18 +412,18 @@ class Pilots(NodeSource):
 
     @override
     def next_wakeup_ms(self) -> int | None:
-        """Return when a pilot takes no more jobs, has been idle for too long, or may be asked for again."""
+        """Return when a pilot next closes, reaches its idle limit, has to save its jobs' work, or can be requested."""
         found = [self.discipline.next_wakeup_ms(), self._wished[1], self._not_before_ms]
         for pilot in self._pilots.values():
             found += [self._idle_at(pilot), pilot.last_start_ms + 1]
             found.append(None if pilot.until_ms is None else pilot.until_ms + self._margin_ms // 2)
-        # What was due at the last pass was seen to then.
+        # The last pass has handled everything that was due then.
         return min((instant for instant in found if instant is not None and instant > self._now_ms), default=None)
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         """Return when a waiting job will start, and whether it waits for other jobs or for pilots."""
-        # What is promised holds for the nodes that are there, of which pilots may take some with them.
+        # No promised start is binding: pilots, and with them nodes, may be gone before it.
         said = msgspec.structs.replace(self.discipline.explain(now_ms, job_id), is_bound=False)
         width = next(job.width for job, _ in self.discipline.waiting() if job.job_id == job_id)
         lacks = width > self._in_service.bit_count()
@@ -506,5 +505,5 @@ def _are(count: int) -> str:
 
 
 def _places(bits: int) -> list[int]:
-    """Return places that are the bits of a number."""
+    """Return the node numbers of a bit set, ascending."""
     return [place for low, high in intervals_of(bits) for place in range(low, high)]

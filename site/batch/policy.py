@@ -1,4 +1,4 @@
-"""How a site asks a batch system for the nodes of its jobs, as its operator writes it down (docs/slurm.md)."""
+"""How a site requests nodes from a batch system: the policy that its operator configures (docs/slurm.md)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gridweave.site.disciplines.entry import Entry, Policy
 from gridweave.site.policy import SitePolicy
 
 NAME = "slurm"
-"""Of the discipline."""
+"""The name of this discipline."""
 
 
 def check_discipline(name: str) -> Entry:
-    """Return the discipline of this name; OptionError if it cannot be that of pilots."""
+    """Return the discipline of this name; raise OptionError if it cannot schedule the jobs in pilots."""
     entry = entry_named(name)
     if not entry.traits.elastic:
         known = ", ".join(name for name, entry in DISCIPLINES.items() if entry.traits.elastic)
@@ -25,28 +25,28 @@ def check_discipline(name: str) -> Entry:
 
 
 class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site asks for nodes ahead of work, and what it does in them.
+    """How a site requests pilots, and schedules jobs in them.
 
     Attributes
     ----------
     policy : Policy
-        Which jobs get the nodes that are there, of a discipline that stands that these come and go; promised starts are
-        made anew then.
+        Schedules jobs on the nodes of the pilots. Its discipline must accept nodes that come and go; it promises new
+        starts when they do.
     size : int
-        The nodes of a pilot at most; >= 1.
+        The most nodes of a pilot, >= 1.
     length_ms : int
-        The longest time for which a pilot is asked for; at least twice `stay_ms`.
+        The longest time limit of a pilot; at least twice `stay_ms`.
     job_ms : int
-        The longest that a job in a pilot may take by its limit; >= 1.
+        The longest estimate of a job in a pilot, >= 1.
     idle_ms : int
-        A pilot that has run nothing for so long is given back, if nothing waits; >= 0.
+        A pilot that has been idle for this long is given back if no job needs it; >= 0.
     keep : int
-        So many nodes are kept though nothing waits; >= 0.
+        Number of nodes to keep when no job waits, >= 0.
 
     Raises
     ------
     OptionError
-        If a number is out of its range.
+        If a number is out of its range, or the discipline does not accept nodes that come and go.
     """
 
     policy: Policy = SitePolicy()
@@ -73,21 +73,21 @@ class PilotRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stay_ms(self) -> int:
-        """How long a job may have its nodes, as a rule: others may slow it, or have its nodes in between."""
+        """The longest time for which a job usually has its nodes [ms]; above `job_ms` if jobs share or take turns."""
         return entry_of(self.policy).stay_ms(self.policy, self.job_ms)
 
 
 class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site passes jobs to its batch system.
+    """How a site passes its jobs to a batch system.
 
     Attributes
     ----------
     most_asked : int
-        For so many waiting jobs it is asked at one time, the first in the queue of the site; >= 1.
+        The most waiting jobs for which nodes are requested at one time, in the order of the queue; >= 1.
     margin_ms : int
-        For so much longer than a job may take nodes are asked for: what it takes to start it and to end it; >= 0.
+        Added to the estimate of a job in its request, for starting and ending the job; >= 0.
     pilots : PilotRules, optional
-        None: nodes are asked for on behalf of each job, and the batch system decides when it starts.
+        None: the site requests nodes for each job, and the batch system decides when the job starts.
 
     Raises
     ------
@@ -114,12 +114,12 @@ class BatchPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def inside(self) -> Policy:
-        """By what jobs get nodes: in pilots, or as the batch system gives them."""
+        """The policy by which jobs get nodes: that of the pilots, or this one if there are none."""
         return self if self.pilots is None else self.pilots.policy
 
     @property
     def label(self) -> str:
-        """What tables and plots call this policy."""
+        """The name of this policy in tables and plots."""
         if self.pilots is not None:
             return f"{NAME} pilots, {self.pilots.policy.label}"
         return f"{NAME} up to {self.most_asked} waiting"

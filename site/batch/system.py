@@ -1,9 +1,9 @@
-"""What a site asks of the batch system that its nodes belong to: the plug (docs/batch-systems.md).
+"""The interface between a site and the batch system that lends it nodes (docs/batch-systems.md).
 
-A batch system gives out nodes for a time. What a site gets of it at one time is an *allocation*: a job of the batch
-system under a name that the site has chosen, and that no other allocation ever has.
+A batch system lends nodes for a limited time. An *allocation* is a set of nodes that are lent together: one job of the
+batch system, under a name that the site chooses and never uses again.
 
-Which batch system that is, and how it is kept asked, is a `BatchPlan`.
+`BatchPlan` says which batch system a site uses, and how often the site queries it.
 """
 
 from __future__ import annotations
@@ -19,50 +19,54 @@ from gridweave.site.launch import ANY_JOBS, MachineRules
 AllocationState = Literal["waiting", "running", "ended"]
 
 AllocationEnd = Literal["", "given back", "cancelled", "limit", "memory", "failed", "lost"]
-"""How an allocation ended: its script did, well; somebody cancelled it in the batch system; its time was up; it used
-more memory than it was given; its script failed, for whatever reason; or by a fault, or for another's sake."""
+"""How an allocation ended.
+
+``given back``: its script succeeded. ``cancelled``: somebody cancelled it in the batch system. ``limit``: it reached
+its time limit. ``memory``: it used more memory than it was allowed. ``failed``: its script failed for any other reason.
+``lost``: a node failed, or the batch system preempted it.
+"""
 
 
 class NotTakenError(UnavailableError):
-    """The batch system has heard what it was asked, and does not take it: there are too many, or it is too large."""
+    """The batch system rejected a request as too large, or because the account has too many; it does not say which."""
 
 
 class LimitError(UnavailableError):
-    """The batch system has heard what it was asked, and takes no more now of the same account with the same options."""
+    """The batch system accepts no more requests for now from the same account with the same options."""
 
 
 class BatchUser(msgspec.Struct, frozen=True, kw_only=True):
-    """As what a user's jobs are submitted: who pays, and as which Unix account they run; empty: as for the site."""
+    """The account that pays for a user's jobs, and the Unix account that runs them; empty: the site's own."""
 
     account: str = ""
     runs_as: str = ""
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that a site asks the batch system for, each for itself alone.
+    """A request for nodes that the allocation shares with no other job of the batch system.
 
     Attributes
     ----------
     name : str
-        Unique for ever: by it the allocation is found again, whatever became of the call that asked for it.
+        Never used twice: by its name the site finds the allocation again, even if the answer to the request was lost.
     nodes : int
-        How many, >= 1.
+        Number of nodes, >= 1.
     length_ms : int
-        After so long the batch system takes them back.
+        Time limit, >= 1; the batch system takes the nodes back after this time.
     script : str
-        What runs on the first of them; the nodes are given back when it ends.
+        Runs on the first node; the nodes are given back when it ends.
     folder : str
-        Where it works; its account may write there.
+        Working folder of the script; the account that runs it must be able to write there.
     output : str
-        The file in which what it prints is kept.
+        File for the output of the script.
     comment : str
-        For people who look at the queue of the batch system: whose job it is for.
+        Shown in the queue of the batch system, for people: the job and its user.
     account : str
-        Who pays, as the batch system knows them; empty: who pays for all of the site.
+        Account that pays, as the batch system names it; empty: the site's.
     runs_as : str
-        The Unix account that submits it and as which it runs; empty: that of the site.
+        Unix account that submits and runs the script; empty: the site's.
     options : tuple of str
-        Options of the batch system's own, as they stand on its command line.
+        Options of the batch system itself, written as on its command line.
     """
 
     name: str
@@ -78,25 +82,25 @@ class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batch system says of an allocation.
+    """An allocation, as the batch system reports it.
 
     Attributes
     ----------
     name : str
-        As it was asked for.
+        As in the request.
     number : str
-        What the batch system calls it; under it people find it there.
+        Its job number in the batch system.
     state : {"waiting", "running", "ended"}
     start_ms : int, optional
-        When it starts, as the batch system expects now; when it has started. None: not known.
+        The expected start of a waiting allocation, or the actual start. None if unknown.
     reason : str
-        Why it waits, or how it ended, in plain words; empty while it runs.
-    end : str
-        As `AllocationEnd`, once it has ended.
+        Why it waits or how it ended, in plain words; empty while it runs.
+    end : AllocationEnd
+        How it ended; empty before that.
     runs_as : str
-        The Unix account whose it is; empty: that of the site.
+        The Unix account that owns it; empty: the site's.
     is_put_off : bool
-        Whether the batch system has looked at it, and has it wait; false of one that has just been submitted.
+        Whether the batch system has considered the request and decided that it has to wait; False if just submitted.
     """
 
     name: str
@@ -110,23 +114,23 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is seen of the batch system at one time.
+    """A snapshot of the batch system.
 
     Attributes
     ----------
     nodes : int
-        Nodes that run jobs, or could.
+        Nodes that run jobs or are able to.
     idle : int
-        Those that nobody has.
+        Nodes that no job of any user has.
     longest_ms : int, optional
-        The longest time for which nodes are given; None: any.
+        The longest time limit that a request may have; None: any.
     allocations : tuple of Allocation
-        Those whose names begin as was asked, by name; one name twice, if somebody asked twice. One that ended some
-        minutes ago may be left out.
+        The allocations whose names start with the requested prefix, sorted by name. A name occurs twice if it was
+        requested twice. Allocations that ended some minutes ago may be missing.
     busy : tuple of (int, int, int)
-        Of all that runs, and of all that waits and has an expected start, whoever it belongs to: from when to when at
-        the latest it has how many nodes. What runs and has no known end is left out: nodes that are neither idle nor in
-        here count as taken for the longest time.
+        Start, latest end [ms] and number of nodes of every running job, and of every waiting job with an expected
+        start, of any user. Running jobs without a known end are missing: nodes that are neither idle nor listed here
+        count as taken for the longest time limit.
     """
 
     nodes: int
@@ -137,50 +141,50 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSystem(Protocol):
-    """A batch system, as whoever drives a site calls it.
+    """A batch system, as the driver of a site calls it.
 
-    Every call may fail with `gridweave.errors.UnavailableError`: the batch system does not answer, and it is not known
-    whether it has done what was asked.
+    Every call may raise `gridweave.errors.UnavailableError`: the batch system does not answer, and whether it has done
+    what was asked is unknown.
     """
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
-        """Return what an operator should know; InputError if nothing can ever be had here. Everything in one line.
+        """Return notes for the operator, one line each.
 
-        Or not by one of these users, as whom jobs are to be submitted.
+        InputError, in one line: the batch system can never give nodes to the site, or to one of these users.
         """
 
     async def view(self, prefix: str) -> BatchView:
-        """Return what is seen now, with the allocations whose names begin so; as few questions as there can be."""
+        """Return a snapshot with the allocations whose names start with `prefix`, in as few queries as possible."""
 
     async def submit(self, request: AllocationRequest) -> str:
-        """Ask for nodes; return the number of the allocation.
+        """Request nodes; return the number of the allocation.
 
-        InputError: the batch system will not have it, now or ever. `LimitError`: not now, nor others of that account
-        with these options. `NotTakenError`: one or the other.
+        InputError: the batch system will never accept the request. `LimitError`: it accepts neither this one now nor
+        others of the same account with the same options. `NotTakenError`: either of the two.
         """
 
     def script(self, command: tuple[str, ...], given: str = "") -> str:
-        """Return the script that runs a command once on each node of an allocation, and ends when all have ended.
+        """Return a script that runs a command once on each node of an allocation, and ends when all of them have ended.
 
-        Each finds the number of its node, from 0, in ``GRIDWEAVE_NODE``, that of the allocation in
-        ``GRIDWEAVE_ALLOCATION``, and what is ``given``, one line that nobody else may see, on its standard input.
+        The command finds the number of its node, counted from 0, in ``GRIDWEAVE_NODE``, the number of the allocation in
+        ``GRIDWEAVE_ALLOCATION``, and ``given``, a line that nobody else may read, on its standard input.
         """
 
     async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
-        """Return how allocations of these names ended that a view shows no more, as far as the batch system keeps that.
+        """Return how allocations ended that no view shows any more, from the records of the batch system.
 
-        UnavailableError: it keeps nothing of the kind, or does not answer.
+        UnavailableError: it keeps no such records, or does not answer.
         """
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how an allocation whose script failed ended, by what that has printed; None: that does not tell."""
+        """Return how an allocation with a failed script ended, judged by the script's output; None if that is unclear."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
-        """Give allocations back, or take what waits out of the queue; those that have ended are passed over."""
+        """Cancel allocations, running or waiting; skip those that have ended."""
 
 
 def size_problem(nodes: int, view: BatchView) -> str | None:
-    """Return what it means that a site counts more nodes than its batch system has for it, in one line, or None.
+    """Return a one-line warning if a site counts more nodes than its batch system has up; None otherwise.
 
     Examples
     --------
@@ -195,7 +199,7 @@ def size_problem(nodes: int, view: BatchView) -> str | None:
 
 
 def allocation_name_problem(name: str) -> str | None:
-    """Return what is wrong with the name of an allocation, in one line, or None.
+    """Return what is wrong with the name of an allocation, in one line; None if it is valid.
 
     Examples
     --------
@@ -208,7 +212,7 @@ def allocation_name_problem(name: str) -> str | None:
 
 
 def check_request(request: AllocationRequest) -> None:
-    """Raise OptionError if a request makes no sense to any batch system."""
+    """Raise OptionError if the name, the number of nodes or the time limit of a request is invalid."""
     problem = allocation_name_problem(request.name)
     if problem is not None:
         raise OptionError("name", problem)
@@ -219,28 +223,29 @@ def check_request(request: AllocationRequest) -> None:
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which batch system a site has, and how it is kept asked.
+    """The batch system of a site, and how often the site queries it.
 
     Attributes
     ----------
     settings
-        Which cluster it is, and as what jobs are submitted there: as the plug of the batch system takes it.
+        Settings of the batch system's own type, such as `SlurmSettings`: the cluster, and the options of all requests.
     system : str
         The name of the batch system, in `gridweave.site.batch.service.dictionary.SYSTEMS`.
     folder : str
-        That the site shares with the nodes.
+        The folder that the site shares with the nodes.
     host : str
-        By which name the nodes reach the machine of the site; empty: its own.
+        The name by which nodes reach the site; empty: its host name.
     python : str
-        The Python that has gridweave, on every node; empty: that of the site.
+        The Python on every node that has gridweave installed; empty: the path of the site's Python.
     poll_s : float
-        How often it is looked at, while anything is expected of it.
+        Time between two queries while the site expects any change.
     lease_s : float
-        So long nodes stay that do not hear of the site, and jobs on a node that the site does not hear.
+        A node that runs nothing gives itself back after so long without the site; the site gives up an allocation after
+        so long without one of its nodes.
     rules : MachineRules
-        Whose jobs the nodes start.
+        Which jobs the nodes start.
     users : dict of str to BatchUser
-        As what a user's jobs are submitted; nobody named: all as the site's own.
+        The accounts for each user's jobs; empty: all jobs are submitted as the site's own.
     """
 
     settings: Any
