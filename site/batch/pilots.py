@@ -221,7 +221,7 @@ class Pilots(NodeSource):
 
     @override
     def wanted(self, now_ms: int, width: int) -> None:
-        """Request up to `width` nodes for a part of a multi-site job, and keep them for `idle_ms` if it does not come."""
+        """Request up to `width` nodes for a part of a multi-site job, and keep them for `idle_ms` without one."""
         self._wished = min(width, self.nodes), now_ms + self._rules.idle_ms
 
     @override
@@ -239,7 +239,7 @@ class Pilots(NodeSource):
 
     @override
     def note(self, now_ms: int) -> str:
-        """Return how many nodes the site has and has requested, and for how many node-seconds the free ones were idle."""
+        """Return how many nodes the site has and requested, and how many node-seconds the free ones were idle."""
         there = self._in_service.bit_count()
         said = f"{there} of the {self.nodes} nodes of the site {_are(there)} there"
         if coming := _nodes_of(self._awaited()):

@@ -177,7 +177,7 @@ class BatchSystem(Protocol):
         """
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how an allocation with a failed script ended, judged by the script's output; None if that is unclear."""
+        """Return how an allocation ended whose script failed, by the script's output; None if that is unclear."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Cancel allocations, running or waiting; skip those that have ended."""

@@ -1,1 +1,1 @@
-"""The processes of a site whose nodes belong to a batch system: the one that asks for nodes, and those on them."""
+"""The processes of a site whose nodes belong to a batch system: one requests the nodes, and each node runs one."""

@@ -1,4 +1,4 @@
-"""A site whose nodes belong to a batch system, as an actor: its driver, the hub of its nodes, and the keeper."""
+"""The actor of a site whose nodes belong to a batch system: its driver, its hub, and its reconciler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BatchSiteActor(SiteActor):
-    """A site as `SiteActor`, whose machines are the nodes that a batch system gives it."""
+    """An actor like `SiteActor`, for a site whose machines are nodes that a batch system lends."""
 
     def __init__(self, *arguments: Any, batch: BatchPlan, **options: Any) -> None:
         self._batch = batch
@@ -27,7 +27,7 @@ class BatchSiteActor(SiteActor):
 
     @override
     def make_desk(self) -> SiteDesk:
-        """Return the desk of the site."""
+        """Return the desk of the site; make its hub and its reconciler."""
         from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
         from gridweave.site.service.desk import SiteDesk
 
@@ -39,7 +39,7 @@ class BatchSiteActor(SiteActor):
 
     @override
     async def look_after_machines(self, desk: SiteDesk) -> None:
-        """Hear the nodes, and keep the batch system asked."""
+        """Listen for the nodes, and run the reconciler without end."""
         assert self._hub is not None, "kept before it was made"
         assert self._keeper is not None, "kept before it was made"
         await self._hub.open(self._batch.host or socket.gethostname())
@@ -52,7 +52,7 @@ class BatchSiteActor(SiteActor):
 
     @override
     async def stop(self) -> None:
-        """Let go of the journal and of the nodes; what runs goes on."""
+        """Close the journal and the connections to nodes; jobs keep running."""
         await super().stop()
         if self._hub is not None:
             await self._hub.close()

@@ -1,4 +1,4 @@
-"""The batch systems that a site's nodes may belong to: by the name of each, what makes its plug."""
+"""The batch systems that may lend nodes to a site, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridweave.site.batch.system import BatchPlan, BatchSystem
 SYSTEMS: dict[str, Callable[[Any], BatchSystem]] = {
     "slurm": Slurm,
 }
-"""What is called with the settings of a plan (`BatchPlan.settings`), by the name of the batch system."""
+"""Makes a batch system from the settings of a plan (`BatchPlan.settings`), by its name."""
 
 
 def system_of(plan: BatchPlan) -> BatchSystem:

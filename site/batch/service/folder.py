@@ -1,7 +1,7 @@
-"""The folder that a site shares with the nodes of its batch system: what lies where in it, and whose that is.
+"""The folder that a site shares with the nodes of its batch system: its layout, and the owners of its parts.
 
-A user of the cluster may have written in the folder of an account. So what the nodes have left there, of a job and of
-its output, is read from files of that account alone, by no link.
+A user of the cluster may have written to the folder of an account. So the site reads jobs and their output there only
+from files that belong to the account, and follows no links.
 """
 
 from __future__ import annotations
@@ -40,48 +40,48 @@ from gridweave.site.messages import RunEnded
 from gridweave.site.nodes.source import PILOT
 
 PRINTED_BYTES = 1 << 16
-"""So much is read of what the script of an allocation has printed last."""
+"""How much of the end of a script's output is read."""
 
 SECRET_BYTES = 32
 """Length of the secret of a site."""
 
 MOST_ATTEMPTS = 1_000
-"""So many attempts of a job are looked for on a node of a user's account, where the user may have made more folders."""
+"""The most attempts of a job that are read on a node of a user's account: the user may have created more folders."""
 
 NODES = "nodes"
-"""In the folder of an account: the folders of its nodes."""
+"""Part of an account's folder, with a folder for each of its nodes."""
 
 REGISTERS = "kept"
-"""In the folder of a site: for each of its journals a register of what jobs have left."""
+"""Part of a site's folder, with a register of kept output for each of its journals."""
 
 _USERS, _OWNERS, _ADDRESS = "users", "owners", "address"
 
 
 class SiteAddress(msgspec.Struct, frozen=True):
-    """Where the site hears the processes on its nodes."""
+    """Where the site listens for its nodes."""
 
     host: str
     port: int
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """For whose job an allocation is, and as which account it was asked for; empty: as that of the site."""
+    """The user of an allocation's job, and the Unix account that requested it; empty: the site's."""
 
     user: str = ""
     runs_as: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """What an allocation is given, and nobody else sees.
+    """The secrets of an allocation, and where and as which account it runs.
 
     Attributes
     ----------
     base : str
-        The folder below which its nodes work.
+        The folder of the account, below which the nodes work.
     door, key : bytes
-        By the one the site hears a process at all, by the other it knows the allocation.
+        ``door`` admits a process to the site; ``key`` proves that it belongs to the allocation.
     runs_as : str
-        As which account it is to run; empty: that of the site.
+        The Unix account that must run it; empty: the site's.
     """
 
     base: str
@@ -91,7 +91,7 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class NodeLeft(NamedTuple):
-    """The folder of a node: whose account it is of, its name there, and when it last changed (Unix time)."""
+    """The folder of a node: its account, its name, and when it last changed (Unix time)."""
 
     runs_as: str
     name: str
@@ -99,46 +99,46 @@ class NodeLeft(NamedTuple):
 
     @property
     def allocation(self) -> str:
-        """The name of its allocation."""
+        """The name of the node's allocation."""
         return self.name.rpartition(".")[0]
 
     @property
     def number(self) -> int:
-        """Its number there."""
+        """The number of the node in its allocation."""
         return int(self.name.rpartition(".")[2])
 
     @property
     def folder(self) -> Path:
-        """The folder, below that of the account."""
+        """The folder, relative to that of the account."""
         return Path(NODES, self.name)
 
 
 class Left(NamedTuple):
-    """What allocations have left: the folders of their nodes, and the notes whose they are."""
+    """What allocations have left: the folders of their nodes, and the names of the notes on their owners."""
 
     nodes: tuple[NodeLeft, ...]
     notes: tuple[str, ...]
 
 
 class SharedFolder:
-    """A folder that every node sees under the same path, and in which the account of the site alone can write.
+    """A folder that every node sees under the same path, and that only the account of the site can write.
 
-    Nobody else can read what is in it but the address; users whose jobs run as themselves have folders of their own
-    below it, which an operator makes, and which the group of the site may read.
+    Others can read nothing in it but the address. Users whose jobs run under their own accounts have folders of their
+    own below it, which an operator creates, and which the group of the site may read.
 
     Parameters
     ----------
     path : pathlib.Path
     token : str
-        By which the site knows its own allocations; another for each journal, as one that is begun anew counts its jobs
-        from the start. Left out by who needs none of them.
+        Distinguishes the site's allocations from all others. Each journal has another token, since a new journal
+        numbers its jobs from the start. May be empty if no allocations are involved.
     others : bool
-        Whether jobs run as their users.
+        Whether jobs run under the accounts of their users.
 
     Raises
     ------
     InputError
-        If it cannot be made or written.
+        If the folder cannot be created or written.
     """
 
     def __init__(self, path: Path, token: str = "", *, others: bool = False) -> None:
@@ -158,7 +158,7 @@ class SharedFolder:
     # -- secrets ------------------------------------------------------------------------------------------------------
 
     def secret(self) -> bytes:
-        """Return the secret of the site, of which those of its allocations are made; it is made the first time."""
+        """Return the secret of the site, from which its keys are derived; the first call creates it."""
         place = self.path / "secret"
         if not place.exists():
             write_whole(place, secrets.token_bytes(SECRET_BYTES))
@@ -166,27 +166,27 @@ class SharedFolder:
 
     @property
     def door(self) -> bytes:
-        """What a process on a node has to know to be heard at all."""
+        """The secret that a process on a node must present to be answered at all."""
         return hmac.digest(self.secret(), b"door", "sha256")
 
     def key(self, name: str) -> bytes:
-        """Return by what the site knows an allocation, as the account for which it was asked for."""
+        """Return the key of an allocation, valid only under the account that requested it."""
         return hmac.digest(self.secret(), f"key {name} {self.owner(name).runs_as}".encode(), "sha256")
 
     def ticket(self, name: str) -> Ticket:
-        """Return what an allocation is given."""
+        """Return the ticket of an allocation."""
         runs_as = self.owner(name).runs_as
         return Ticket(str(self.base(runs_as)), self.door, self.key(name), runs_as)
 
     # -- whose is what ------------------------------------------------------------------------------------------------
 
     def note(self, name: str, owner: Owner) -> None:
-        """Write down whose an allocation is that is asked for now."""
+        """Write down the owner of an allocation, before it is requested."""
         write_whole(self.path / _OWNERS / name, msgspec.json.encode(owner))
         self._known[name] = owner
 
     def owner(self, name: str) -> Owner:
-        """Return whose an allocation is; the site's own, if nothing else was written down."""
+        """Return the owner of an allocation; the site itself if there is no valid note."""
         if name not in self._known:
             found = Owner()
             with contextlib.suppress(OSError, msgspec.MsgspecError):
@@ -195,15 +195,15 @@ class SharedFolder:
         return self._known[name]
 
     def job_of(self, name: str) -> int:
-        """Return for which job an allocation is: its name ends with that, or 0 for a pilot, and a number of its own."""
+        """Return the job of an allocation, or 0 for a pilot; both are part of the name."""
         return int(name.removeprefix(self.prefix).partition("-")[0])
 
     def base(self, runs_as: str) -> Path:
-        """Return the folder of an account, below which its nodes work."""
+        """Return the folder of an account, below which its nodes work; empty: the site's."""
         return self.path / _USERS / runs_as if runs_as else self.path
 
     def problem_of(self, runs_as: str) -> str | None:
-        """Return why no job can run as an account, in one line, or None; root makes the folder of one that has none."""
+        """Return why no job can run as an account, in one line, or None; root creates a missing folder."""
         try:
             account = ordinary_account(runs_as, f"runs_as {runs_as}", os.geteuid())
         except DeniedError as error:
@@ -225,26 +225,26 @@ class SharedFolder:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def set_address(self, address: SiteAddress) -> None:
-        """Tell the nodes where the site hears them now."""
+        """Publish the address where the site listens for its nodes."""
         write_whole(self.path / _ADDRESS, msgspec.json.encode(address), mode=0o644)
 
     def node(self, name: str, number: int) -> Path:
-        """Return the folder of a node of an allocation, for what it runs."""
+        """Return the folder of a node of an allocation."""
         return node_folder(self.base(self.owner(name).runs_as), name, number)
 
     def piece(self, name: str, number: int, key: Key) -> OwnedPiece:
-        """Return what a node of an allocation has of an attempt of a job."""
+        """Return a node task: an attempt of a job on a node of an allocation."""
         runs_as = self.owner(name).runs_as
         base = self.base(runs_as)
         way = piece_folder(node_folder(base, name, number), key).relative_to(base).parts
         return OwnedPiece(base, way, _uid(runs_as))
 
     def log(self, name: str) -> Path:
-        """Return the file for what the script of an allocation prints."""
+        """Return the file for the output of an allocation's script."""
         return _log(self.base(self.owner(name).runs_as), name)
 
     def printed(self, name: str) -> str:
-        """Return the end of what the script of an allocation has printed; empty if that cannot be read."""
+        """Return the last `PRINTED_BYTES` of the output of an allocation's script; empty if unreadable."""
         runs_as, path = self.owner(name).runs_as, self.log(name)
         files = OwnedPiece(self.base(runs_as), (), _uid(runs_as))
         _, size = files.read(path, 0, 0) or (b"", 0)
@@ -252,7 +252,7 @@ class SharedFolder:
         return data.decode(errors="replace")
 
     def pieces_of(self, key: Key) -> list[OwnedPiece]:
-        """Return what nodes have, or had, of an attempt of a job."""
+        """Return the node tasks of an attempt of a job that still have a folder."""
         found = [*self._nodes_of(self.path, key[0]), *self._nodes_of(self.path, PILOT)]
         owned = (self.path / _OWNERS).glob(f"{self.prefix}{key[0]}-*")
         for account in sorted({self.owner(each.name).runs_as for each in owned}):
@@ -261,16 +261,16 @@ class SharedFolder:
         return [piece for piece in pieces if piece.folder.exists()]
 
     def _nodes_of(self, base: Path, job_id: int) -> list[str]:
-        """Return the names of the folders of a job's nodes in that of an account, as it is; a user may leave others."""
+        """Return the folder names of a job's nodes in an account's folder; skip others that a user may have made."""
         there = sorted(each.name for each in (base / NODES).glob(f"{self.prefix}{job_id}-*.*"))
         return [each for each in there if each.rpartition(".")[2].isdecimal()]
 
     # -- what is left --------------------------------------------------------------------------------------------------
 
     def left(self) -> Left:
-        """Return what allocations have left, also those of earlier journals.
+        """Return what allocations have left, including those of earlier journals.
 
-        A note that cannot be read is not among them, nor are those of an account whose folder cannot be looked into.
+        Unreadable notes are left out, and so are all notes and nodes of an account whose folder cannot be read.
         """
         self._known.clear()  # whatever is asked for is read again
         owners: dict[str, list[str]] = defaultdict(list, {"": []})
@@ -285,7 +285,7 @@ class SharedFolder:
         return Left(tuple(nodes), tuple(notes))
 
     def _nodes_left(self, runs_as: str) -> list[NodeLeft]:
-        """Return the nodes of an account that were asked for as that; a user may have made other folders there."""
+        """Return the nodes requested as this account; skip other folders that a user may have made."""
         found: list[NodeLeft] = []
         try:
             entries = os.scandir(self.base(runs_as) / NODES)
@@ -301,7 +301,7 @@ class SharedFolder:
         return found
 
     def keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
-        """Return the parts of jobs that a node has, by no link; a node of a user's account has one job's alone."""
+        """Return the job attempts on a node, without links; on a node of a user's account only those of its own job."""
         jobs = self.base(node.runs_as) / node.folder / JOBS
         if jobs.is_symlink():
             return ()
@@ -315,7 +315,7 @@ class SharedFolder:
         return tuple(sorted(found))
 
     def forget_owners(self, left: Left, wanted: Collection[str]) -> None:
-        """Remove the notes of allocations that are not wanted and had no node left."""
+        """Remove the notes of allocations that are not needed and have no folder of a node left."""
         with_nodes = {node.allocation for node in left.nodes}
         for name in left.notes:
             if name not in wanted and name not in with_nodes:
@@ -328,7 +328,7 @@ def _read_owner(note: Path) -> Owner:
 
 
 def _base_problem(base: Path, uid: int, group: int) -> str:
-    """Return what is wrong with the folder of an account, to be read after its path; nothing if all is well."""
+    """Return what is wrong with the folder of an account, as text that follows its path; empty if nothing is."""
     try:
         found = base.lstat()
     except OSError as error:
@@ -341,7 +341,7 @@ def _base_problem(base: Path, uid: int, group: int) -> str:
 
 
 def node_folder(base: Path, name: str, number: int) -> Path:
-    """Return the folder of a node of an allocation in that of its account."""
+    """Return the folder of a node of an allocation, below the folder of its account."""
     return base / NODES / f"{name}.{number}"
 
 
@@ -350,12 +350,12 @@ def _log(base: Path, name: str) -> Path:
 
 
 def read_address(path: Path) -> SiteAddress:
-    """Return where the site of a folder hears its nodes; OSError if it was never there."""
+    """Return the address where the site of a folder listens; OSError if the site has never listened."""
     return msgspec.json.decode((path / _ADDRESS).read_bytes(), type=SiteAddress)
 
 
 def remove_left(base: Path, paths: Iterable[str]) -> None:
-    """Remove folders of an account's nodes, or of parts of jobs there, and what the scripts of the nodes printed."""
+    """Remove folders of nodes or of single jobs there, and the output of scripts whose last node is removed."""
     for path in paths:
         remove_folder(base / path)
         name = Path(path).relative_to(NODES).parts[0].rpartition(".")[0]
@@ -364,7 +364,7 @@ def remove_left(base: Path, paths: Iterable[str]) -> None:
 
 
 def _uid(runs_as: str) -> int:
-    """Return the number of an account, -1 if there is none of that name any more."""
+    """Return the number of an account, -1 if the account no longer exists."""
     try:
         return pwd.getpwnam(runs_as).pw_uid if runs_as else os.geteuid()
     except KeyError:
@@ -372,7 +372,7 @@ def _uid(runs_as: str) -> int:
 
 
 MOST_BYTES = 16 << 20
-"""So much of a record is read at most: what a job was to run, and how that ended."""
+"""The most that is read of a record: the launch of a node task, or its state."""
 
 T = TypeVar("T")
 
@@ -381,16 +381,16 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class OwnedPiece(msgspec.Struct, frozen=True):
-    """A part of a job in the folder of an account.
+    """A node task in the folder of an account.
 
     Attributes
     ----------
     base : pathlib.Path
-        The folder of the account; the way to it is the site's own.
+        The folder of the account. The path to it belongs to the site.
     way : tuple of str
-        The folders from there to that of the part, which the account may have put there.
+        The folders from there to the node task, which the account may have created.
     uid : int
-        The account; what belongs to anybody else is not read.
+        Number of the account; files of any other account are not read.
     """
 
     base: Path
@@ -399,11 +399,11 @@ class OwnedPiece(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """Where the part is."""
+        """The folder of the node task."""
         return self.base.joinpath(*self.way)
 
     def read(self, path: Path, offset: int = 0, limit: int = MOST_BYTES) -> tuple[bytes, int] | None:
-        """Return a part of a file of the part, and how long it is; None if there is none that may be read."""
+        """Return a part of a file of the node task, and the size of the file; None if it may not be read."""
         try:
             handle = os.open(self.base, _FOLDER)
             for name in path.relative_to(self.base).parts[:-1]:
@@ -429,11 +429,11 @@ class OwnedPiece(msgspec.Struct, frozen=True):
             os.close(file)
 
     def launch(self) -> Launch | None:
-        """Return what was to run; None if that cannot be read."""
+        """Return the launch of the node task; None if it cannot be read."""
         return self._record(LAUNCH, Launch)
 
     def state(self) -> PieceState | None:
-        """Return what is known of how it runs; None if that cannot be read."""
+        """Return the recorded state of the node task; None if it cannot be read."""
         return self._record(STATE, PieceState)
 
     def _record(self, name: str, kind: type[T]) -> T | None:
@@ -445,20 +445,20 @@ class OwnedPiece(msgspec.Struct, frozen=True):
 
 
 _OUTCOMES: dict[AllocationEnd, Outcome] = {"cancelled": "failed", "limit": "limit", "memory": "failed"}
-"""How a job counts whose nodes were taken; it is lost, and may be run again, if nobody in it is to blame."""
+"""Outcomes of jobs whose nodes were taken; all others are lost and may run again, as the job is not to blame."""
 
 
 def end_of(piece: OwnedPiece, machine: str, key: Key, end: AllocationEnd, reason: str) -> RunEnded:
-    """Return how a part of a job ended on a node that was given back or taken.
+    """Return the report of how a node task ended on a node that was given back or taken.
 
     Parameters
     ----------
     piece : OwnedPiece
-        What the node has left of it.
+        The node task.
     end : AllocationEnd
-        How its allocation ended, which counts if the part had not ended by itself.
+        How the allocation ended; it decides if the node task had not ended by itself.
     reason : str
-        That in plain words.
+        Why the allocation ended, in plain words.
     """
     state = piece.state()
     if state is None:
@@ -472,7 +472,7 @@ def end_of(piece: OwnedPiece, machine: str, key: Key, end: AllocationEnd, reason
 def output_of(
     folder: SharedFolder, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int
 ) -> OutputRead:
-    """Return a part of the output of a rank, as `AgentDriver.part`, of whichever node has it."""
+    """Return a part of a rank's output, like `AgentDriver.part`, from the node that has it."""
     for piece in folder.pieces_of((job_id, attempt)):
         launch = piece.launch()
         if launch is None or all(each.rank != rank for each in launch.ranks):

@@ -1,4 +1,4 @@
-"""Where a site hears the processes on the nodes of its allocations, and hands them its orders."""
+"""The hub of a site: answers the processes on the nodes of its allocations, and passes orders to them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from gridweave.site.messages import (
 from gridweave.site.nodes.source import PILOT
 
 WAIT_S = 20.0
-"""So long a node that asks for orders waits for some; it asks again then."""
+"""How long a node waits for orders in one call [s]; then it calls again."""
 
 SILENT_S = 60.0
-"""A node that has not asked for so long is not counted as there."""
+"""A node that has not asked for orders for this long is silent [s]."""
 
 Place = tuple[str, int]
 """A node: the name of its allocation, and its number there."""
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a node is to do: as which machine, what, and whether to give itself back."""
+    """The answer to a node that asks for orders: its machine, the orders, and whether it has to give itself back."""
 
     machine: str = ""
     orders: tuple[bytes, ...] = ()
@@ -46,7 +46,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What a node hears that may stay: whose jobs it starts, and which folders of its account it is to remove."""
+    """The answer to a node that may stay: which jobs it starts, and which folders of its account it has to remove."""
 
     rules: MachineRules
     gone: tuple[str, ...] = ()
@@ -63,14 +63,14 @@ class NodeOfSite:
 
 
 class Hub:
-    """Hears nodes, and knows which of them is which machine of the site.
+    """Answers the nodes of a site, and knows the machine of each of them.
 
-    A machine of such a site is no host: it is the place of one node, which a node of an allocation takes when it is
-    given the first part of a job, until the allocation ends; a node of a pilot has its place from the beginning.
-    ``report`` takes in what a machine tells; ``rules`` say whose jobs machines start.
+    A machine of such a site is not a host, but one of the nodes that the site may have. A node of a pilot has its
+    machine from the beginning; a node of a job's own allocation gets one with the first node task, until the allocation
+    ends. ``report`` receives the reports of machines; ``rules`` say which jobs machines start.
 
-    A node may run as a user whom nobody trusts. By its key it is heard as its own allocation alone, is told nothing but
-    what that is to do, and tells of nothing but that job.
+    A node may run as a user who is not trusted. Its key proves only its own allocation: it gets orders for nothing
+    else, and may report on no other job.
     """
 
     def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]], rules: MachineRules) -> None:
@@ -78,23 +78,23 @@ class Hub:
         self.clock: Callable[[], float] = time.monotonic
         self._nodes: dict[Place, NodeOfSite] = {}
         self._machines: dict[str, Place] = {}
-        # The allocation in the batch system that has a name; another that has the same name is a mistake.
+        # The number of the allocation with each name; a second one with the same name is a mistake.
         self._numbers: dict[str, str] = {}
-        self._wanted: dict[int, str] | None = None  # by job; None: the site has not said it yet
+        self._wanted: dict[int, str] | None = None  # by job; None until the site has set it
         self._pilots: Mapping[str, Place] = {}
-        self._places: Mapping[str, Place] = {}  # of the machines that run something, or are of pilots
-        self._kept: Mapping[str, int] = {}  # how many nodes the allocations have that may stay
+        self._places: Mapping[str, Place] = {}  # nodes of the machines that run jobs or belong to pilots
+        self._kept: Mapping[str, int] = {}  # number of nodes of each needed allocation
         self._server: NodeServer | None = None
-        self.gone: Mapping[str, tuple[str, ...]] = {}  # what a node of an account is to remove, below its folder
+        self.gone: Mapping[str, tuple[str, ...]] = {}  # by account, the folders to remove
         self.news = asyncio.Event()
 
     async def open(self, host: str) -> None:
-        """Listen, and tell the nodes where."""
+        """Listen, and write the address to the shared folder."""
         self._server = NodeServer(self, ("hello", "ask", "report"), self._folder.door)
         self._folder.set_address(SiteAddress(host, await self._server.open("0.0.0.0")))
 
     async def close(self) -> None:
-        """Hear nobody any more."""
+        """Stop listening."""
         if self._server is not None:
             await self._server.close()
 
@@ -107,10 +107,11 @@ class Hub:
         runs: Mapping[str, Place],
         known: Collection[str] = (),
     ) -> None:
-        """Have allocations of so many nodes, by their names, and pilots by the machines that their nodes are.
+        """Set the needed allocations with their numbers of nodes, and the nodes of pilots by machine.
 
-        Nodes of all others are to give themselves back. ``runs`` are the nodes of the machines that run jobs which have
-        their own allocations. The numbers of ``known`` allocations, which the batch system may still have, are kept.
+        Nodes of all other allocations have to give themselves back. ``runs`` has the nodes of machines whose jobs have
+        their own allocations. The hub keeps the numbers of ``known`` allocations, which the batch system may still
+        have.
         """
         jobs = {self._folder.job_of(name): name for name in nodes}
         self._wanted = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
@@ -124,18 +125,19 @@ class Hub:
                 del self._machines[node.machine]
 
     def is_ready(self, name: str, nodes: int) -> bool:
-        """Return whether all nodes of an allocation are there."""
+        """Whether all nodes of an allocation are there."""
         heard = self._heard()
         return all((name, number) in heard for number in range(nodes))
 
     def number_of(self, name: str) -> str | None:
-        """Return what the batch system calls the allocation whose nodes were heard; None: none has this name yet."""
+        """Return the batch system's number of the allocation whose nodes have called; None if none of them has."""
         return self._numbers.get(name)
 
     def silent_node(self, name: str, nodes: int) -> int | None:
-        """Return the first node of an allocation that is not heard though others of the site are; None if all are.
+        """Return the first silent node of an allocation; None if there is none.
 
-        Of an allocation whose nodes were never heard nothing is expected; if nobody is heard, the site is cut off.
+        Also None if no node of the allocation has ever called, or if all nodes of the site are silent: then the site is
+        cut off.
         """
         heard = self._heard()
         if not heard or all((name, number) not in self._nodes for number in range(nodes)):
@@ -143,16 +145,16 @@ class Hub:
         return next((number for number in range(nodes) if (name, number) not in heard), None)
 
     def _heard(self) -> set[Place]:
-        """Return the nodes that have asked for orders a short time ago."""
+        """Return the nodes that have asked for orders within `SILENT_S`."""
         now_s = self.clock()
         return {place for place, node in self._nodes.items() if now_s - node.heard_s < SILENT_S}
 
     def hosts(self, name: str, nodes: int) -> list[str]:
-        """Return the hosts of the nodes of an allocation; all are there."""
+        """Return the hosts of an allocation's nodes; all of the nodes must be there."""
         return [self._nodes[name, number].host for number in range(nodes)]
 
     def order(self, machine: str, data: bytes) -> None:
-        """Hand orders to a machine; UnavailableError if no node is it."""
+        """Queue orders for a machine; UnavailableError if no node is that machine."""
         for order in ORDERS.decode(data):
             place = self._place_for(machine, order)
             node = self._nodes.get(place) if place is not None else None
@@ -163,7 +165,7 @@ class Hub:
             node.news.set()
 
     def _place_for(self, machine: str, order: Order) -> Place | None:
-        """Return which node is to hear an order: that of the part of the job, or, of an end before the start, any."""
+        """Return the node for an order: the one with the node task, or any of the job's for an end before the start."""
         if machine in self._pilots:
             return self._pilots[machine]
         if isinstance(order, LookForRoom):
@@ -179,12 +181,12 @@ class Hub:
         return next((place for place, node in self._nodes.items() if place[0] == name and not node.machine), None)
 
     def _meeting_here(self, order: Order, name: str) -> Order:
-        """Return an order by which the ranks of a job on this site alone meet on the first node of its allocation."""
+        """Return an order with the rendezvous on the first node of the allocation, if the job is on this site alone."""
         first = self._nodes.get((name, 0))
         if not isinstance(order, StartRun) or first is None or len(order.launch.sites) > 1:
             return order
         if order.machine in self._pilots:
-            return order  # it was known where they meet when the job started
+            return order  # its rendezvous was known at the start
         if (meeting := meeting_of(order.launch.rendezvous)) is None:
             return order
         there = meeting._replace(host=first.host).text
@@ -193,7 +195,7 @@ class Hub:
     # -- what nodes call ----------------------------------------------------------------------------------------------
 
     def _knows(self, key: bytes, name: str) -> bool:
-        """Return whether an allocation is wanted, and this is its key; InputError if it is another's."""
+        """Whether an allocation is needed; InputError if its key is another, UnavailableError at the site's start."""
         if self._wanted is None:
             raise UnavailableError("the site is starting")
         if name not in self._kept:
@@ -205,9 +207,10 @@ class Hub:
     async def hello(
         self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str
     ) -> Welcome | None:
-        """Take note that a node is there, which may be a machine already; None: it may not stay.
+        """Record that a node is there; return None if it has to leave.
 
-        It says so itself; it is that machine only if the site has that there, and has given it to no other node since.
+        ``machine`` is what the node reports of itself. It is accepted only if the site has that machine there, and has
+        not given it to another node since.
         """
         if not (self._knows(key, name) and 0 <= number < self._kept[name]):
             return None
@@ -222,7 +225,7 @@ class Hub:
         return self._welcome(name)
 
     def _welcome(self, name: str) -> Welcome:
-        """Return what a node hears; that of a user is told of no others."""
+        """Return the answer to a node; a node of a user's account learns nothing of other users."""
         owner, rules = self._folder.owner(name), self._rules
         if not owner.runs_as:
             return Welcome(rules)
@@ -230,7 +233,7 @@ class Hub:
         return Welcome(msgspec.structs.replace(rules, mapped=mapped), self.gone.get(owner.runs_as, ()))
 
     async def ask(self, key: bytes, name: str, number: int) -> Orders:
-        """Return what a node is to do, as soon as there is anything."""
+        """Return the orders for a node as soon as there are any, or none after `WAIT_S`."""
         node = self._nodes.get((name, number)) if self._knows(key, name) else None
         if node is None:
             return Orders(leaves=name not in self._kept)
@@ -246,12 +249,12 @@ class Hub:
         return Orders(node.machine, orders, leaves=name not in self._kept)
 
     async def report(self, key: bytes, name: str, data: bytes) -> None:
-        """Take in what a machine tells; return when it is durable. Of an allocation that is over nothing counts."""
+        """Pass reports of a node on, and return when they are durable; ignore those of an allocation that is over."""
         if self._knows(key, name):
             await self._report(ENCODER.encode([self._checked(each, name) for each in REPORTS.decode(data)]))
 
     def _checked(self, report: Report, name: str) -> Report:
-        """Return what a node tells, if it may; whose jobs are taken says the site."""
+        """Return a report with the site's accepted users; InputError if the node may not send it."""
         job_id = self._folder.job_of(name)
         place = self._machines.get(report.machine)
         if place is None or place[0] != name:

@@ -1,8 +1,7 @@
-"""Keeps a batch system asked for what a site wants of it, and the site told of what has become of that.
+"""The reconciler of a batch system: requests the nodes that a site needs, cancels the others, and reports to the site.
 
-It holds nothing that must not be lost. What is wanted follows from the state of the site, which is in its journal; what
-there is, from the names in the batch system's queue. What is wanted and is not there is asked for; what is there and is
-not wanted is given back.
+It keeps no state that must survive. The needed allocations follow from the state of the site, which is in its journal,
+and the existing ones from the names in the batch system's queue.
 """
 
 from __future__ import annotations
@@ -44,44 +43,43 @@ from gridweave.site.service.site_driver import SiteDriver
 logger = logging.getLogger("gridweave.live")
 
 LONGEST_PAUSE_S = 60.0
-"""A batch system that does not answer is asked at least so often."""
+"""Longest time between two queries of a batch system that does not answer [s]."""
 
 IDLE = 5
-"""While nobody waits, and all that runs was seen to run, it is looked at so many times less often."""
+"""While no change is expected, the time between two queries is longer by this factor."""
 
 TELL_S = 30.0
-"""When nodes will be free later is told so often at most, if nothing else has changed."""
+"""Shortest time between two reports that change nothing but the forecast of free nodes [s]."""
 
 LEAVE_S = 10.0
-"""Nodes that were told to give themselves back have so long for it; then they are taken back."""
+"""Time for unneeded nodes to give themselves back; then their allocation is cancelled [s]."""
 
 TIDY_EVERY = 100
-"""After so many looks output that exceeds the limits is removed."""
+"""Number of queries after which output that exceeds the limits is removed."""
 
 MOST_SHORT = 3
-"""A job that was in so many pilots that ended for want of memory fails: it may be the one that uses it (a guess)."""
+"""A job fails when this many of its pilots have run out of memory: the job itself may be the cause (a guess)."""
 
 GONE = "it is gone from the queue of the batch system"
 PUT_BACK = "the batch system has put it back into its queue"
 
 
 class BatchKeeper:
-    """Looks at a batch system again and again, and does what follows for a site.
+    """Queries a batch system regularly, and requests and cancels allocations there as its site needs.
 
     Parameters
     ----------
     driver : SiteDriver
-        Of a site whose discipline asks a batch system.
+        Its discipline must request nodes from a batch system.
     system : BatchSystem
     hub : Hub
     folder : SharedFolder
     plan : BatchPlan
-        How the batch system is kept asked.
 
     Attributes
     ----------
     output : KeptOutput
-        Of the site's jobs; to be closed when the site ends.
+        Of the site's jobs; must be closed when the site ends.
     """
 
     def __init__(
@@ -96,33 +94,33 @@ class BatchKeeper:
         self._prefix = folder.prefix
         self._view: BatchView | None = None
         self._steps: Steps = ()
-        # What was asked for since the last look began, and of which of these it is not known whether that was heard.
+        # Numbers of the allocations requested since the last query began; and errors of requests without an answer.
         self._asked: dict[str, str] = {}
         self._unsure: dict[str, str] = {}
-        # As whom, and with which options, no more may be asked for until the next look.
+        # Accounts and options that have reached a limit until the next query, by the name of a rejected request.
         self._limited: dict[str, tuple[BatchUser, tuple[str, ...]]] = {}
-        # The accounts whose allocations could not be given back since then: nothing of theirs is, until the next look.
+        # Accounts for which a cancellation failed since the last query: none is tried until the next one.
         self._deaf: set[str] = set()
-        # Jobs that were not taken when there was none like them; what was not taken, never or not so named, and why.
+        # Jobs rejected when no similar one was there; and rejected requests, with their state and the reason.
         self._at_fault: set[int] = set()
         self._refused: dict[str, tuple[Literal["refused", "over"], str]] = {}
         self._told: dict[str, AskSeen] = {}
         self._told_seen: BatchSeen | None = None
         self._problem = ""
         self._told_s = 0.0
-        # In how many pilots each job was that ended for want of memory; a site that is started anew counts anew. It is
-        # not known which of them are gone for good: those of a grid come back.
+        # How many pilots of each job ran out of memory, since the start of the site. Jobs that leave are not removed:
+        # a grid may send them back.
         self._short: Counter[int] = Counter()
         self._looks = 0
         self._unwanted: dict[str, float] = {}
-        # Since when a node of an allocation has not been heard; and why what was given back for that is lost.
+        # Since when an allocation has had a silent node; below, the reason for those cancelled because of that.
         self._silent: dict[str, float] = {}
-        # What had nodes, and waits again in the queue of the batch system.
+        # Allocations that have had nodes, and wait in the queue of the batch system again.
         self._put_back: set[str] = set()
         self._given_up: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Look and act, without end."""
+        """Query the batch system and act on the answers, without end."""
         pause_s = self._plan.poll_s
         self._want()
         while True:
@@ -130,7 +128,7 @@ class BatchKeeper:
             await self._act_for(pause_s)
 
     async def has_looked(self) -> bool:
-        """Look; return whether the batch system has answered. If not the site is told why."""
+        """Query the batch system; return whether it has answered. If not, report the reason to the site."""
         try:
             await self.look()
         except (UnavailableError, InputError) as error:
@@ -139,10 +137,10 @@ class BatchKeeper:
         return True
 
     async def _act_for(self, pause_s: float) -> None:
-        """Ask and give back as the site changes, until it is time for the next look."""
+        """Request and cancel allocations as the site changes, until the next query is due."""
         begin_s = time.monotonic()
         while True:
-            # What changes meanwhile is seen to in the next round.
+            # Changes from now on are handled in the next round.
             self._hub.news.clear()
             await self.follow()
             left_s = begin_s + pause_s * (IDLE if self._is_quiet() else 1) - time.monotonic()
@@ -153,14 +151,14 @@ class BatchKeeper:
                     await self._hub.news.wait()
 
     async def follow(self) -> None:
-        """Ask for what the site wants now, and give back what it does not, by what was seen last."""
+        """Request the allocations that the site needs now and cancel the others, by the last snapshot."""
         self._want()
         if self._view is not None:
             await self.act()
             await self._tell(self._view)
 
     def _want(self) -> None:
-        """Tell the hub which allocations are wanted, and which of their nodes are which machines."""
+        """Set the needed allocations in the hub, with the machine of each of their nodes."""
         wanted = self._wanted()
         machines = self._driver.settings.machines
         pilots = {
@@ -173,12 +171,12 @@ class BatchKeeper:
         self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots, runs, known=self._there())
 
     def _there(self) -> set[str]:
-        """Return the names of the allocations that the batch system may have, by the last look and what was asked."""
+        """Return the names of the allocations that are in the last snapshot or were requested since."""
         view = () if self._view is None else self._view.allocations
         return {*self._asked, *(one.name for one in view if one.state != "ended")}
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing is expected of the batch system."""
+        """Whether no change in the batch system is expected."""
         view = self._view
         if view is None or self._unsure or self._unwanted or self._given_up:
             return False
@@ -186,7 +184,7 @@ class BatchKeeper:
         return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
 
     def name_of(self, asked: NodeRequest) -> str:
-        """Return the name of an allocation: it ends with the job, or 0, and a number that is never used again."""
+        """Return the name of an allocation, with its job (0 for a pilot) and a number that is never used again."""
         return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
 
     def _wanted(self) -> list[NodeRequest]:
@@ -195,14 +193,14 @@ class BatchKeeper:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Look at the batch system once, and tell the site what has changed."""
+        """Query the batch system once, and report the changes to the site."""
         begun = {name for name in self._there() if self._hub.number_of(name) is not None}
         view = await self._system.view(self._prefix)
         ours = self._ours(view.allocations)
         ours += await self._past({one.name for one in ours})
         view = msgspec.structs.replace(view, allocations=tuple(map(self._as_given_up, ours)))
         there = {allocation.name for allocation in view.allocations}
-        # What was there, or was asked for, and is not there, never came or has been forgotten: its name is used up.
+        # Allocations that are missing now were lost on the way or forgotten; their names cannot be used again.
         wanted = {self.name_of(each): each.was_seen for each in self._wanted()}
         seen = {name: "" for name in wanted if wanted[name]}
         if self._view is not None:
@@ -221,32 +219,32 @@ class BatchKeeper:
         self._unsure.clear()
         self._limited.clear()
         self._deaf.clear()
-        # Jobs that are gone; and pilots, of which the next need not be as the last.
+        # Drop jobs that are gone, and pilots: the next pilot may differ from the rejected one.
         self._at_fault = {job_id for job_id in self._at_fault if self._driver.site.request_of(job_id) is not None}
         self._looks += 1
         if self._looks % TIDY_EVERY == 0:
             await self._tidy()
-        # In one turn, so that nothing starts on nodes that are gone.
+        # In one turn of the site, so that nothing starts on nodes that are gone.
         over = self._over(self._view)
-        # Of a job that has started the site hears when it ends.
+        # Pilots only: of a job that has started, the site gets the report of its end.
         pilots = [(each, one) for each, one in over if each.job.job_id == PILOT]
         seen_over = [AskSeen(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
         await self._tell(self._view, self._ends(over), seen_over)
 
     def _note_size(self, view: BatchView) -> None:
-        """Warn, at the first look, of a site that counts more nodes than the batch system has for it."""
+        """At the first query, log a warning if the site counts more nodes than its batch system has up."""
         problem = size_problem(self._driver.site.core.nodes, view)
         if problem is not None:
             logger.warning("site %s: %s", self._driver.settings.name, problem)
 
     def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
-        """Return those of the accounts by which they were asked for: anybody may give a job any name."""
+        """Return the allocations of the accounts that requested them; others may use the same names for their jobs."""
         return tuple(one for one in allocations if one.runs_as == self._folder.owner(one.name).runs_as)
 
     async def _past(self, there: Collection[str]) -> tuple[Allocation, ...]:
-        """Return how allocations ended in which jobs ran, or may have, and that a look shows no more.
+        """Return how the allocations of started requests ended that are missing in the snapshot.
 
-        A batch system shows them for some minutes; only when the site was away for longer it has to be asked.
+        A batch system shows ended allocations for some minutes. Only a site that was down for longer needs its records.
         """
         names = [self.name_of(each) for each in self._wanted() if each.has_started]
         names = [name for name in names if name not in there]
@@ -259,7 +257,7 @@ class BatchKeeper:
             return ()
 
     async def _tidy(self) -> None:
-        """Remove output that exceeds the limits; what cannot be removed stays until the next time."""
+        """Remove output that exceeds the limits; after a failure it stays until the next time."""
         try:
             left = await asyncio.to_thread(self._folder.left)
             wanted = {*map(self.name_of, self._wanted()), *self._there()}
@@ -269,7 +267,7 @@ class BatchKeeper:
             logger.warning("%s: old output cannot be removed: %s", self._folder.path, error)
 
     async def _away(self, problem: str) -> None:
-        """Tell the site that the batch system does not answer; so it is until a look succeeds."""
+        """Report to the site that the batch system does not answer; this holds until a query succeeds."""
         self._problem = problem
         logger.warning("%s: %s", self._driver.settings.name, problem)
         last = self._told_seen or BatchSeen(0, None, ())
@@ -278,23 +276,23 @@ class BatchKeeper:
             await self._driver.told(self._told_seen)
 
     def _as_given_up(self, allocation: Allocation) -> Allocation:
-        """Return an allocation as it is to be told: one that the site itself gave up was not cancelled by somebody."""
+        """Return an allocation as lost if the site itself cancelled it because of a silent node."""
         why = self._given_up.get(allocation.name)
         if why is None or allocation.state != "ended":
             return allocation
         return msgspec.structs.replace(allocation, end="lost", reason=why)
 
     def _over(self, view: BatchView) -> list[tuple[NodeRequest, Allocation]]:
-        """Return what had started and is over, and how: it has ended, or the batch system has put it back."""
+        """Return the started requests that are over, and their allocations: ended, or requeued by the batch system."""
         found = self._by_name(view)
         started = [each for each in self._wanted() if each.has_started]
         known = [(each, found.get(name, _gone(name))) for each in started for name in [self.name_of(each)]]
-        # It is taken out of the queue there as soon as it is not wanted any more: it must not run again.
+        # A requeued allocation must not run again: it is cancelled when the site no longer needs it.
         back = [(each, _put_back(one) if one.state == "waiting" else one) for each, one in known]
         return [(each, one) for each, one in back if one.state == "ended"]
 
     def _ends(self, over: Sequence[tuple[NodeRequest, Allocation]]) -> list[Report]:
-        """Return how parts of jobs ended whose nodes are gone."""
+        """Return reports of how the node tasks ended whose nodes are gone."""
         reports: list[Report] = []
         for each, allocation in over:
             name = self.name_of(each)
@@ -311,7 +309,7 @@ class BatchKeeper:
     def _ends_with_pilot(
         self, jobs: Collection[int], end: AllocationEnd, reason: str
     ) -> dict[int, tuple[AllocationEnd, str]]:
-        """Return how jobs end with their pilot: that is no fault of theirs, but for want of memory again and again."""
+        """Return how jobs end with their pilot: as lost, or as out of memory after `MOST_SHORT` such pilots."""
         ends: dict[int, tuple[AllocationEnd, str]] = dict.fromkeys(jobs, ("lost", reason))
         for job_id in jobs if end == "memory" else ():
             self._short[job_id] += 1
@@ -324,7 +322,7 @@ class BatchKeeper:
         return ends
 
     def _unfinished(self, asked: NodeRequest) -> list[tuple[str, Key, int]]:
-        """Return what may still run on nodes that were given: machine, attempt of a job, and number of the node."""
+        """Return the node tasks that may still run in an allocation: machine, attempt of a job, and node number."""
         site = self._driver.site
         if asked.job.job_id != PILOT:
             job_id = asked.job.job_id
@@ -338,7 +336,7 @@ class BatchKeeper:
         ]
 
     async def _tell(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[AskSeen] = ()) -> None:
-        """Tell the site what it does not know yet, and how parts of jobs have ended, and pilots."""
+        """Report to the site all that has changed, with the ends of node tasks and of pilots."""
         found = self._by_name(view)
         asks = list(over)
         joined: list[Report] = []
@@ -358,14 +356,14 @@ class BatchKeeper:
             self._told = {name: seen for name, seen in self._told.items() if name in waiting}
 
     def _joined(self, asked: NodeRequest) -> list[Report]:
-        """Return that the machines are there which the nodes of a pilot are: jobs meet there before their agents do."""
+        """Return reports that the machines of a pilot have joined: jobs need their hosts before the agents report."""
         machines = [self._driver.settings.machines[place].name for place in asked.places]
         hosts = self._hub.hosts(self.name_of(asked), len(machines))
         users = self._driver.site.runs.users
         return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
 
     def _seen(self, asked: NodeRequest, found: Mapping[str, Allocation]) -> AskSeen | None:
-        """Return what has become of the nodes of a job that waits; None if nothing is known yet."""
+        """Return the state of a request that has not started; None if nothing is known yet."""
         job, name = asked.job, self.name_of(asked)
         if name in self._refused:
             state, why = self._refused[name]
@@ -387,7 +385,10 @@ class BatchKeeper:
         return AskSeen(job.job_id, asked.ask, "waiting", allocation.start_ms, *told)
 
     def _by_name(self, view: BatchView) -> dict[str, Allocation]:
-        """Return what counts of each name: what runs, else what waits, else what has ended; of two the one heard."""
+        """Return the allocation that counts for each name: a running one, else a waiting one, else one that has ended.
+
+        Of two in the same state, the one whose nodes have called counts.
+        """
 
         def rank(one: Allocation) -> tuple[int, bool]:
             return _RANK[one.state], one.number != self._hub.number_of(one.name)
@@ -402,15 +403,15 @@ class BatchKeeper:
     # -- acting -------------------------------------------------------------------------------------------------------
 
     async def act(self) -> None:
-        """Ask for what is wanted and not there, and give back what is there and not wanted."""
+        """Request the needed allocations that are missing, and cancel those that are not needed."""
         view = self._view
         assert view is not None, "nothing is asked for before the first look"
         wanted = {self.name_of(each): each for each in self._wanted()}
         counts = self._by_name(view)
         mistakes = [one for one in view.allocations if one.state != "ended" and counts[one.name] is not one]
         gone = [one for name, one in counts.items() if name not in wanted and one.state != "ended"]
-        # Nodes that hear the site give themselves back, and the batch system's accounting says that they finished. What
-        # waited at the last look may have its nodes by now.
+        # Connected nodes give themselves back, so that the batch system's accounting does not show a cancellation.
+        # An allocation that waited at the last query may have its nodes by now.
         now_s = time.monotonic()
         self._unwanted = {one.number: self._unwanted.get(one.number, now_s) for one in gone}
         gone = [one for one in gone if not self._has_nodes(one) or now_s - self._unwanted[one.number] > LEAVE_S]
@@ -421,20 +422,20 @@ class BatchKeeper:
         await self._give_up(wanted, counts)
         for name, each in wanted.items():
             known = name in counts or name in self._asked or name in self._unsure or name in self._refused
-            # What does not answer one does not answer the next of that account: it is asked again after the next look.
+            # After a request without an answer, the other requests of its account wait for the next query.
             if not each.has_started and not known and not self._is_stuck(each):
                 await self._ask(name, each)
         self._refused = {name: why for name, why in self._refused.items() if name in wanted}
 
     def _has_nodes(self, one: Allocation) -> bool:
-        """Return whether an allocation has nodes: at the last look, or, as they have called since, now."""
+        """Whether an allocation has nodes: it had some at the last query, or they have called since."""
         has_called = self._hub.number_of(one.name) is not None
         return one.state == "running" or (has_called and one.name not in self._put_back)
 
     def _is_stuck(self, asked: NodeRequest) -> bool:
-        """Return whether something was asked for of which it is not known whether it was heard, or a limit is reached.
+        """Whether a request has to wait for the next query: an earlier one got no answer, or a limit is reached.
 
-        The one counts for all of the Unix account, the other for those that are like it to the batch system.
+        The former concerns all requests of the Unix account, the latter those with the same accounts and options.
         """
         runs_as = self._submitted_as(asked).runs_as
         unheard = self._unsure.keys() - self._limited.keys()
@@ -443,7 +444,7 @@ class BatchKeeper:
         return self._kind(asked) in self._limited.values()
 
     def _is_at_fault(self, asked: NodeRequest) -> bool:
-        """Return whether a job was not taken though the batch system had no other that is like it, now or before."""
+        """Whether a job was rejected for its own sake: now or earlier it was rejected with no similar one there."""
         assert self._view is not None, "asked for before anything was seen"
         there = self._there()
         if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._wanted()):
@@ -451,17 +452,17 @@ class BatchKeeper:
         return asked.job.job_id in self._at_fault
 
     def _kind(self, asked: NodeRequest) -> tuple[BatchUser, tuple[str, ...]]:
-        """Return as what the nodes of a job are asked for, and with which options of the batch system's own."""
+        """Return the accounts for a request, and its options of the batch system itself."""
         wish = self._driver.site.request_of(asked.job.job_id)
         return self._submitted_as(asked), () if wish is None else wish.batch_options
 
     def _submitted_as(self, asked: NodeRequest) -> BatchUser:
-        """Return as what the job of nodes that are asked for is submitted."""
+        """Return the accounts for a request."""
         wish = self._driver.site.request_of(asked.job.job_id)
         return self._plan.users.get("" if wish is None else wish.user, _OF_SITE)
 
     async def _give_back(self, allocations: Sequence[Allocation]) -> None:
-        """Give allocations back, those of each account by themselves: what keeps one of them keeps no other."""
+        """Cancel allocations, those of each account by themselves, so that a failure does not affect other accounts."""
         for runs_as in sorted({one.runs_as for one in allocations}):
             given_back = [one for one in allocations if one.runs_as == runs_as]
             if await self._has_cancelled(given_back):
@@ -470,7 +471,7 @@ class BatchKeeper:
                 self._view = msgspec.structs.replace(self._view, allocations=left)
 
     async def _has_cancelled(self, allocations: Sequence[Allocation]) -> bool:
-        """Give allocations of one account back; return whether the batch system has heard that."""
+        """Cancel allocations of one account; return whether the batch system has answered."""
         runs_as = allocations[0].runs_as
         if runs_as in self._deaf:
             return False
@@ -484,9 +485,9 @@ class BatchKeeper:
         return True
 
     async def _give_up(self, wanted: Mapping[str, NodeRequest], counts: Mapping[str, Allocation]) -> None:
-        """Give back what runs of which a node is not heard any more: its jobs would keep all its nodes for nothing.
+        """Cancel running allocations with a node that has been silent for `lease_s`; their jobs would block all nodes.
 
-        They are told as lost when the batch system says that nothing of it runs.
+        They are reported as lost when the batch system reports that they have ended.
         """
         runs = [name for name in wanted if name in counts and counts[name].state == "running"]
         found = {name: self._hub.silent_node(name, wanted[name].job.width) for name in runs}
@@ -499,7 +500,7 @@ class BatchKeeper:
                 self._given_up[name] = f"its node {found[name]} no longer answers"
 
     async def _ask(self, name: str, asked: NodeRequest) -> None:
-        """Ask for the nodes of a job; if it is not known whether that was heard, the next look tells."""
+        """Request the nodes of a job; if there is no answer, the next query shows whether that worked."""
         try:
             self._asked[name] = await self._system.submit(self._request(name, asked))
         except UnavailableError as error:
@@ -513,22 +514,22 @@ class BatchKeeper:
         except InputError as error:
             self._refused[name] = "refused", str(error)
         except OSError as error:
-            # The folder is full, or away: it is tried again after the next look.
+            # The folder is full or missing: try again after the next query.
             self._unsure[name] = f"{error.filename or self._folder.path}: {error.strerror}"
             logger.warning("%s: %s", name, self._unsure[name])
 
     def _request(self, name: str, asked: NodeRequest) -> AllocationRequest:
-        """Return as what the nodes of a job are asked for; InputError if they can never be, OSError if not now."""
+        """Return the request for the nodes of a job; InputError if there can never be one, OSError if not now."""
         assert self._view is not None, "asked for before anything was seen"
         job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
         user = "" if wish is None else wish.user
         refusal = None if wish is None else self._driver.site.runs.users.refusal(user, wish.batch_options)
         if refusal is not None:
-            # Its operator has taken the user, or an option, out of the table since the job came.
+            # The operator has removed the user or the option from the table since the job was submitted.
             raise InputError(refusal)
         as_whom = self._submitted_as(asked)
         if as_whom.runs_as:
-            # What is wrong with the account or its folder is wrong for this user alone.
+            # A problem with the account or its folder concerns this user alone.
             problem = self._folder.problem_of(as_whom.runs_as)
             if problem is not None:
                 raise InputError(problem)
@@ -552,23 +553,23 @@ class BatchKeeper:
 
     @staticmethod
     def _comment(job_id: int, user: str) -> str:
-        """Return whose job it is, for people who look at the queue of the batch system."""
+        """Return a text with the job and its user, for people who look at the queue of the batch system."""
         return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
 
 
 def _gist(seen: BatchSeen) -> tuple[int, int | None, int, str]:
-    """Return what a site hears of at once when it changes: the nodes, those free now, and what is wrong."""
+    """Return what is reported at once when it changes: nodes, time limit, free nodes, and the problem."""
     free = seen.free_from[0][1] if seen.free_from else 0
     return seen.nodes, seen.longest_ms, free, seen.problem
 
 
 def _gone(name: str) -> Allocation:
-    """Return what is known of an allocation that the batch system does not know."""
+    """Return a lost allocation, for a name that the batch system does not know."""
     return Allocation(name=name, number="", state="ended", reason=GONE, end="lost")
 
 
 def _put_back(allocation: Allocation) -> Allocation:
-    """Return as an end that the batch system has put what ran back into its queue."""
+    """Return an allocation that the batch system has requeued, as one that is lost."""
     return msgspec.structs.replace(allocation, state="ended", end="lost", reason=f"{PUT_BACK}: {allocation.reason}")
 
 

@@ -1,7 +1,7 @@
-"""What runs on each node of an allocation: the agent of a machine, which connects to its site by itself.
+"""The process on each node of an allocation: the agent of a machine, which connects to its site by itself.
 
-``python -m gridweave.site.batch.service.node FOLDER NAME LEASE_S``, by the script of the allocation, with its ticket on
-the standard input.
+The script of the allocation runs ``python -m gridweave.site.batch.service.node FOLDER NAME LEASE_S``, with the ticket
+of the allocation on standard input.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from gridweave.site.service.calls import CALL_S
 logger = logging.getLogger("gridweave.live")
 
 AGAIN_S = 0.5
-"""So long it waits before it tries to reach its site again."""
+"""Pause before a node tries again to reach its site [s]."""
 
 END_S = 20.0
-"""So long the ranks have to end when the batch system takes the node."""
+"""Time for ranks to end when the batch system takes the node [s]."""
 
 TAKEN = "the batch system has taken its node"
 
@@ -41,9 +41,9 @@ TAKEN = "the batch system has taken its node"
 class Node:
     """A node of an allocation, from its start until it is given back.
 
-    It is given back when the site says so, or when it runs nothing and has not heard of the site for the time of its
-    lease. When the batch system takes it (TERM), it ends what it runs, and tells nobody: the site finds out why from
-    the batch system, and how far it came from the folder.
+    It gives itself back when the site says so, or when it runs nothing and has not heard from the site for the length
+    of its lease. When the batch system takes it (SIGTERM), it ends its ranks and reports nothing: the site learns the
+    reason from the batch system, and the state of the ranks from the folder.
     """
 
     def __init__(self, folder: Path, ticket: Ticket, name: str, number: int, allocation: str, lease_s: float) -> None:
@@ -57,13 +57,13 @@ class Node:
         self._taken = asyncio.Event()
 
     async def run(self) -> None:
-        """Work for the site until the node is given back, or taken."""
+        """Work for the site until the node is given back or taken."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._taken.set)
         serving = asyncio.ensure_future(self._serve())
         taken = asyncio.ensure_future(self._taken.wait())
         await asyncio.wait({serving, taken}, return_when=asyncio.FIRST_COMPLETED)
         serving.cancel()
-        # The site may want the node no more though something runs: it was told that the node is lost.
+        # Ranks may still run: the site dismisses a node that it has reported as lost.
         await self._end_all()
         if self._works is not None:
             self._works.cancel()
@@ -73,7 +73,7 @@ class Node:
             serving.result()
 
     async def _end_all(self) -> None:
-        """End what runs, and wait until it has ended, as long as the batch system may let it."""
+        """End all ranks, and wait at most `END_S` until they have ended."""
         agent = self._agent
         if agent is None:
             return
@@ -85,7 +85,7 @@ class Node:
                     await asyncio.sleep(0.05)
 
     def _runs(self) -> bool:
-        """Return whether any part of a job has not ended."""
+        """Whether any node task has not ended."""
         agent = self._agent
         if agent is None:
             return False
@@ -105,7 +105,7 @@ class Node:
         )
 
     async def _follow(self) -> bool:
-        """Reach the site, and do what it says as long as the connection lasts; return False when the node goes back."""
+        """Connect to the site and carry out its orders; return False when the node has to be given back."""
         address = await asyncio.to_thread(read_address, self._folder)
         self._site = site = SiteConnection(address, self._ticket.door)
         called = (self._ticket.key, self._name)
@@ -128,7 +128,7 @@ class Node:
         return False
 
     async def _enter(self, welcome: Welcome) -> None:
-        """Record what the site has said; what a user has left on old nodes, nobody else can remove."""
+        """Record the site's rules, and remove old folders of the user's account, which no other account can."""
         self._welcome = welcome
         if self._ticket.runs_as and self._number == 0:
             await asyncio.to_thread(remove_left, Path(self._ticket.base), welcome.gone)
@@ -142,7 +142,7 @@ class Node:
             await self._agent.order(data)
 
     async def _opened(self, machine: str) -> AgentDriver:
-        """Return an agent that has its folder; if that is not to be had yet, the orders come again, for another."""
+        """Return an agent with an open folder; if opening it fails, the orders come again, for a new agent."""
         root = node_folder(Path(self._ticket.base), self._name, self._number)
         rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
         cores = node_cores(1)
@@ -152,14 +152,14 @@ class Node:
             self._report,
             host=self._host,
             cores=cores,
-            environment=os.environ,  # the batch system has made it for the job, and says in it what the job was given
+            environment=os.environ,  # from the batch system, with the resources of the job
             rules=rules,
             shared=shared,
         )
         try:
             await agent.open()
         except BaseException:
-            await agent.close()  # or it would keep the folder from the next
+            await agent.close()  # or the next agent could not open the folder
             raise
         return agent
 
@@ -171,7 +171,7 @@ class Node:
 
 
 def main(arguments: list[str]) -> None:
-    """Work on this node for the site whose folder is named; one line of what is wrong, if it cannot."""
+    """Run this node for the site of the given folder; exit with one line if the arguments or the ticket are invalid."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:
         folder, name, lease_s = arguments

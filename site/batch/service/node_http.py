@@ -1,6 +1,6 @@
-"""HTTP between a site and the processes on its nodes: the site answers, nodes ask; MessagePack in the bodies.
+"""HTTP between a site and the processes on its nodes: nodes send requests, with MessagePack in the bodies.
 
-These processes are in no Ray cluster: the batch system starts them, on hosts of its own.
+These processes are in no Ray cluster: the batch system starts them on hosts of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FORM = "application/msgpack"
 
 
 class NodeServer:
-    """Answers the nodes that know the secret of a site; the connection of anybody else gets 401."""
+    """Answers nodes that present the secret of the site; all other clients get 401."""
 
     def __init__(self, hub: object, methods: Sequence[str], secret: bytes) -> None:
         self._door, self._secret = Door(hub, methods), secret
@@ -31,13 +31,13 @@ class NodeServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
 
     async def open(self, host: str) -> int:
-        """Listen at any free port of an address; return the port."""
+        """Listen on a free port of an address; return the port."""
         await self._runner.setup()
         await web.TCPSite(self._runner, host, 0).start()
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
-        """Stop listening, and end all connections."""
+        """Stop listening, and close all connections."""
         await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -59,18 +59,18 @@ class SiteConnection:
         host = f"[{address.host}]" if ":" in address.host else address.host
         self._url = f"http://{host}:{address.port}"
         headers = {"Authorization": f"Bearer {secret.hex()}", "Content-Type": _FORM}
-        # The caller has the deadline; proxies of the user's environment have no part in this.
+        # The caller sets the deadline. Proxies in the user's environment are ignored.
         self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(), trust_env=False)
 
     async def call(self, method: str, kind: Any, *arguments: object) -> Any:
-        """Call a method of the hub and return what it has answered, as `kind`.
+        """Call a method of the hub; return its answer, decoded as `kind`.
 
         Raises
         ------
         InputError
-            If the site refuses the question.
+            If the site rejects the call.
         UnavailableError
-            If there is no answer, or the site cannot tell now.
+            If there is no answer, or the site cannot answer now.
         """
         if self._session.closed:
             raise UnavailableError(f"the connection to {self._url} has ended")
@@ -86,5 +86,5 @@ class SiteConnection:
         return answer_of(data, msgspec.msgpack.Decoder(kind))
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         await self._session.close()

@@ -1,7 +1,7 @@
-"""How long a site on a batch system keeps what its jobs have left: by age, and by size for each user.
+"""How long a site on a batch system keeps the output of its jobs: limits on its age, and on its size per user.
 
-The site decides, by a register as machines have (`gridweave.site.machine.kept`), and removes what belongs to its own
-account. What belongs to the account of a user, the next node of that user removes.
+The site keeps a register like that of a machine (`gridweave.site.machine.kept`), and removes folders of its own
+account. The folders of a user's account are removed by that user's next node.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ from gridweave.site.machine.kept import DAY_MS, KeptPiece, KeptPieces, folder_by
 
 
 class KeptOutput:
-    """Keeps what nodes that were given back have left, as long as the limits allow.
+    """Keeps the output on nodes that were given back, within the limits.
 
-    Jobs in an allocation that is still there are not registered: until it ends, its nodes keep to the same limits by
-    themselves. Other threads may call it as well.
+    Jobs in an existing allocation are not in the register: its nodes apply the same limits themselves until it ends.
+    Other threads may call the methods too.
     """
 
     def __init__(self, folder: SharedFolder, limits: OutputLimits) -> None:
         self._folder, self._limits = folder, limits
         self._lock = threading.Lock()
         self._opened: KeptPieces | None = None
-        # What nodes of the site's own account have, which were given back: no more comes there.
+        # Jobs on nodes of the site's own account that were given back; these cannot change any more.
         self._keys: dict[NodeLeft, tuple[Key, ...]] = {}
 
     def close(self) -> None:
-        """Close the register, for the next process of the site."""
+        """Close the register, so that the site's next process can open it."""
         with self._lock:
             if self._opened is not None:
                 self._opened.close()
                 self._opened = None
 
     def read(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
-        """Return a part of the output of a rank as `AgentDriver.part`, or when and why it was removed."""
+        """Return a part of a rank's output, like `AgentDriver.part`, or when and why it was removed."""
         removal = None
-        with contextlib.suppress(OSError):  # a full disk; what is there can be read all the same
+        with contextlib.suppress(OSError):  # e.g. a full disk; the output can still be read
             removal = self._register().removal((job_id, attempt))
         if removal is not None:
             return OutputRead(is_here=False, data=b"", size=0, removal=removal)
         return output_of(self._folder, job_id, attempt, rank, stream, offset, limit)
 
     def tidy(self, left: Left, wanted: Collection[str], now_ms: int) -> dict[str, tuple[str, ...]]:
-        """Register what jobs have left, and remove what exceeds the limits.
+        """Register the output of ended jobs, and remove what exceeds the limits.
 
         Parameters
         ----------
         left : Left
-            What `SharedFolder.left` returned before `wanted` was made: so a node that has come since is not in it.
+            From a call of `SharedFolder.left` before `wanted` was computed, so that it has no nodes that came later.
         wanted : collection of str
-            The allocations that the site wants, or that the batch system may have.
+            The allocations that the site needs, or that the batch system may have.
         now_ms : int
             Unix time.
 
         Returns
         -------
         dict of str to tuple of str
-            For each account of a user what its next node is to remove, below its folder.
+            For each user's account, the folders that its next node has to remove, relative to the account's folder.
 
         Raises
         ------
         OSError
-            If the folder cannot be read or the register not be written; nothing was removed then.
+            If the folder cannot be read or the register cannot be written; nothing was removed then.
         """
         keys = {node: self._keys_of(node) for node in left.nodes if node.name.startswith(self._folder.prefix)}
         given_back = {node: found for node, found in keys.items() if node.allocation not in wanted}
@@ -91,7 +91,7 @@ class KeptOutput:
         return {account: tuple(paths) for account, paths in gone.items() if paths}
 
     def _gone(self, given_back: Mapping[NodeLeft, tuple[Key, ...]], removed: Set[Key]) -> dict[str, list[str]]:
-        """Return what is to be removed, by account: whole nodes on which nothing is kept, of others parts of jobs."""
+        """Return the folders to remove, by account: whole nodes if nothing on them is kept, otherwise single jobs."""
         gone: dict[str, list[str]] = defaultdict(list)
         self._keys = {}
         for node, keys in given_back.items():
@@ -110,7 +110,7 @@ class KeptOutput:
         return self._folder.keys_of(node) if known is None else known
 
     def _piece(self, key: Key, nodes: Collection[NodeLeft], now_ms: int) -> KeptPiece:
-        """Return what all nodes have of a job together; whose it is, a user's own files do not say."""
+        """Return the register entry for all nodes of a job; the user's own files do not decide whose job it is."""
         pieces = [self._folder.piece(node.allocation, node.number, key) for node in nodes]
         users = [self._folder.owner(node.allocation).user for node in nodes]
         users += [launch.user for piece in pieces if (launch := piece.launch()) is not None]
@@ -120,7 +120,7 @@ class KeptOutput:
         return KeptPiece(key, next(filter(None, users), ""), min(ended_ms, now_ms), size_bytes)
 
     def _register(self) -> KeptPieces:
-        """Return the register, which is opened when it is first needed; OSError if it cannot be."""
+        """Return the register; the first call opens it. OSError if that fails."""
         with self._lock:
             if self._opened is None:
                 root = self._folder.path / REGISTERS / self._folder.prefix.rstrip("-")

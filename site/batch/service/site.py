@@ -1,4 +1,4 @@
-"""The driver of a site whose nodes belong to a batch system, and what keeps that asked."""
+"""The driver of a site whose nodes belong to a batch system, and the setup of its hub and its reconciler."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gridweave.site.service.site_driver import SiteDriver
 
 
 class BatchSiteDriver(SiteDriver):
-    """Drives a site as `SiteDriver`, and wakes its keeper after every turn: something may be wanted, or no more."""
+    """Drives a site like `SiteDriver`, and wakes the reconciler after every turn, as requests may have changed."""
 
     hub: Hub | None = None
 
     @override
     def act(self, commands: Sequence[Any]) -> None:
-        """Tell the machines what to run, and the keeper to look what is wanted."""
+        """Send the machines their orders, and wake the reconciler."""
         super().act(commands)
         if self.hub is not None:
             self.hub.news.set()
 
 
 def shared_folder(driver: SiteDriver, plan: BatchPlan) -> SharedFolder:
-    """Return the folder that a site shares with its nodes; what was asked for by another journal is not its own."""
+    """Return the folder that a site shares with its nodes; requests made under another journal are not its own."""
     return _folder_of(plan, driver.journal.journal_id[:8])
 
 
@@ -41,14 +41,14 @@ def _folder_of(plan: BatchPlan, token: str = "") -> SharedFolder:
 
 
 async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
-    """Return what an operator should know before jobs come to a site of so many nodes, in a line each.
+    """Return notes for the operator of a site that has this number of nodes, one line each.
 
     Raises
     ------
     InputError
-        If the batch system can never give nodes, or not to each of the users.
+        If the batch system can never give nodes to the site, or to one of the users.
     UnavailableError
-        If it does not answer.
+        If the batch system does not answer.
     """
     accounts = sorted({user.runs_as for user in plan.users.values()} - {""})
     for problem in map(_folder_of(plan).problem_of, accounts) if accounts else ():
@@ -63,7 +63,7 @@ async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
 def make_keeper(
     driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
 ) -> tuple[Hub, BatchKeeper]:
-    """Return what hears the nodes of a site, and what keeps its batch system asked: that of the plan, if left out."""
+    """Return the hub of a site's nodes, and the reconciler of its batch system: `system`, or else that of the plan."""
     if driver.site.runs.users != plan.rules.users:
         for machine in driver.settings.machines:
             driver.tell(MachineTakes(machine.name, plan.rules.users))

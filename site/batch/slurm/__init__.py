@@ -1,1 +1,1 @@
-"""What is Slurm's own: its commands, what they print, and what its words mean."""
+"""All that is specific to Slurm: its commands, their output, and the meaning of its words."""

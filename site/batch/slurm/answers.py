@@ -1,7 +1,7 @@
-"""What slurmrestd answers, as structs, and the same cluster from it as from Slurm's commands (`parse.py`). Pure.
+"""The answers of slurmrestd as structs, and their conversion to those of Slurm's commands (`parse.py`). Pure.
 
-The versions of the interface differ: a number may be plain, or an object that says whether it is set, and a state one
-word or several. Whatever differs is read here alone, from any of them, without asking which it is.
+Versions of the interface differ: a number may be plain or an object that says whether it is set, and a state may be one
+word or several. All of these forms are parsed here, and here alone, without a look at the version.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from gridweave.errors import InputError
 from gridweave.site.batch.slurm.parse import Partition, QueuedInSlurm, partition_of
 
 NO_PARTITION = (2000, 9000)
-"""The numbers of the error that there is no such partition: up to v0.0.38, and of Slurm 24.11; later it is none."""
+"""Error numbers of a missing partition, up to v0.0.38 and in Slurm 24.11; later versions report no error."""
 
 REFUSED = 1007
-"""The number of the error that slurmctld does not take a token."""
+"""Error number of a token that slurmctld rejects."""
 
 UNCLEAR = -1
-"""What Slurm 22.05 has for that, and for a slurmctld that does not answer."""
+"""Error number in Slurm 22.05 of a rejected token, and of a slurmctld that does not answer."""
 
 _FIRST = (
     "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "REQUEUE_FED", "REQUEUE_HOLD", "REQUEUED", "RESIZING",
     "RESV_DEL_HOLD", "REVOKED", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
 )  # fmt: skip
-"""Words that ``squeue`` shows in place of a job's state, if the job has one of them."""
+"""Words that ``squeue`` shows in place of the state of a job that has one of them."""
 
 
 class _Number(msgspec.Struct):
-    """A number as of v0.0.40."""
+    """A number since v0.0.40."""
 
     set: bool = False
     infinite: bool = False
@@ -41,7 +41,7 @@ _Told = int | float | _Number | None
 
 
 class RestProblem(msgspec.Struct):
-    """What slurmrestd says is wrong."""
+    """An error that slurmrestd reports."""
 
     error: str = ""
     description: str = ""
@@ -51,12 +51,12 @@ class RestProblem(msgspec.Struct):
 
     @property
     def number(self) -> int:
-        """The number of the error in Slurm, under whichever name it came."""
+        """Slurm's number of the error, in whichever field it came."""
         return self.error_number or self.error_code or self.errno
 
     @property
     def words(self) -> str:
-        """What was wrong with what, in one line."""
+        """The description and the error message, in one line."""
         told = dict.fromkeys(" ".join(each.split()) for each in (self.description, self.error) if each)
         return ": ".join(told)
 
@@ -71,31 +71,31 @@ class _Meta(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What every answer has."""
+    """The fields of every answer."""
 
     errors: list[RestProblem] = []
     meta: _Meta | None = None
 
     @property
     def release(self) -> str:
-        """The version of Slurm; empty: not told."""
+        """The version of Slurm; empty if not reported."""
         found = self.meta and (self.meta.slurm or self.meta.old)
         return found.release if found else ""
 
     @property
     def said(self) -> str:
-        """What slurmrestd says is wrong, in one line."""
+        """All errors that slurmrestd reports, in one line."""
         return "; ".join(dict.fromkeys(each.words for each in self.errors if each.words)) or "it says nothing"
 
 
 class NumberAnswer(Answer):
-    """The answer to a job."""
+    """The answer to the submission of a job."""
 
     job_id: int = 0
 
 
 class InterfaceAnswer(Answer):
-    """What may be asked."""
+    """The paths that slurmrestd offers (OpenAPI)."""
 
     paths: dict[str, msgspec.Raw] = {}
 
@@ -116,7 +116,7 @@ class _Job(msgspec.Struct):
 
 
 class JobsAnswer(Answer):
-    """Jobs of the whole cluster."""
+    """All jobs of the cluster."""
 
     jobs: list[_Job] = []
 
@@ -129,12 +129,12 @@ class _Node(msgspec.Struct):
 
     @property
     def words(self) -> list[str]:
-        """Its state, and what goes with that."""
+        """The words of its state, then its flags."""
         return [*_words(self.state), *self.state_flags]
 
 
 class NodesAnswer(Answer):
-    """Nodes of the whole cluster."""
+    """All nodes of the cluster."""
 
     nodes: list[_Node] = []
 
@@ -150,13 +150,13 @@ class _Partition(msgspec.Struct):
 
 
 class PartitionsAnswer(Answer):
-    """Partitions, of which one was asked for."""
+    """The partitions of the requested name."""
 
     partitions: list[_Partition] = []
 
 
 def partition_told(partitions: Sequence[_Partition], nodes: Iterable[_Node], name: str) -> Partition:
-    """Return what is known of a partition; InputError if there is none of that name."""
+    """Return the partition of this name; InputError if there is none."""
     found = next((each for each in partitions if each.name == name), None)
     if found is None:
         raise InputError(f"partition {name!r}: this cluster has none of that name")
@@ -185,7 +185,7 @@ def queue_told(jobs: Iterable[_Job]) -> list[QueuedInSlurm]:
 
 
 def has_hidden_jobs(queue: Iterable[QueuedInSlurm], nodes: Iterable[_Node]) -> bool:
-    """Return whether more nodes are taken than all jobs of the cluster have that are seen: some are not shown, then."""
+    """Whether some jobs are hidden: more nodes are taken than the visible running jobs have."""
     seen = sum(job.nodes for job in queue if job.is_running)
     return sum(node.words[0].lower() in ("allocated", "mixed") for node in nodes if node.words) > seen
 
@@ -199,7 +199,7 @@ def _words(told: str | list[str]) -> list[str]:
 
 
 def _number(told: _Told) -> int | None:
-    """Return a number of any version; None if it is not set, or there is no end to it."""
+    """Return a number in the form of any version; None if it is unset or infinite."""
     if isinstance(told, _Number):
         told = told.number if told.set and not told.infinite else None
     return int(told) if told is not None and told >= 0 else None

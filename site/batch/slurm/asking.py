@@ -1,4 +1,4 @@
-"""Commands of Slurm, run by this process, and what they have said."""
+"""Runs Slurm's commands as processes, and interprets their error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import LimitError, NotTakenError
 
 COMMAND_S = 30.0
-"""So long a command of Slurm may take; afterwards it is not known what it has done."""
+"""Time limit of a Slurm command [s]; whether a command took effect that exceeds it is unknown."""
 
 _AWAY = (
     "unable to contact slurm controller",
@@ -32,7 +32,7 @@ _AWAY = (
     "slurm backup controller",
     "munge",
 )
-"""What a command says that did not reach the controller, or has heard no answer, in small letters."""
+"""Error messages, in lower case, of commands that did not reach slurmctld or got no answer."""
 
 _PASSING = (
     "required partition not available",
@@ -40,18 +40,18 @@ _PASSING = (
     "unable to create job record",
     "invalid user id",
 )
-"""What it says while a partition is drained, a disk is full, or the list of users is away, in small letters."""
+"""Error messages, in lower case, of a drained partition, a full disk, and a user directory that does not answer."""
 
 _FULL = ("queue is full", "queue full")
-"""What ``sbatch`` of 26.05 says of a queue that is full; others say that it takes nothing temporarily."""
+"""Error messages of ``sbatch`` 26.05 for a full queue; other versions report a temporary failure (`_AWAY`)."""
 
 _MANY = "submitjob"
-"""Of the words for limits to how many jobs there are (QOSMaxSubmitJobPerUserLimit): others' ends lift them."""
+"""Part of the names of limits on the number of jobs (QOSMaxSubmitJobPerUserLimit); they pass as other jobs end."""
 
 _POLICY = "violates accounting/qos policy"
 
 _LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w+")
-"""The word for a limit: all but those that say how many jobs there may be are of the job's own size or time."""
+"""Matches the name of a limit; all limits but those on the number of jobs concern the job's own size or time."""
 
 _OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
 
@@ -67,8 +67,8 @@ class Commands:
     ----------
     settings : SlurmSettings
     environment : mapping from str to str, optional
-        Of the commands, and so of what they submit; None: that of this process. What Slurm has put into it, as this may
-        itself run in a job, is left out.
+        Environment of the commands, and so of the jobs that they submit; None: that of this process. Variables that
+        Slurm has set are removed, since the site may itself run in a job of Slurm.
     """
 
     def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
@@ -77,23 +77,23 @@ class Commands:
         if settings.conf:
             self.environment["SLURM_CONF"] = settings.conf
         self._path = settings.bin or self.environment.get("PATH", os.defpath)
-        # What could not be ended, by the account that it runs as.
+        # Commands that did not end when stopped, by the account that they run as.
         self._left: dict[str, Process] = {}
 
     def find(self, command: str) -> str | None:
-        """Return where a command of Slurm is, None if it is nowhere."""
+        """Return the path of a Slurm command; None if there is none."""
         return shutil.which(command, path=self._path)
 
     def find_other(self, command: str) -> str | None:
-        """Return where a command is that is not Slurm's: on the path, whichever folder Slurm's are in."""
+        """Return the path of a command other than Slurm's, found on the path; None if there is none."""
         return shutil.which(command, path=self.environment.get("PATH", os.defpath))
 
     async def run(self, command: str, *arguments: str) -> str:
-        """Return what a command of Slurm prints, with times in Unix seconds; UnavailableError if it fails."""
+        """Return the output of a Slurm command, with times in Unix seconds; UnavailableError if it fails."""
         program = self.find(command)
         if program is None:
             raise UnavailableError(f"there is no {command} on the path")
-        # Not in the environment of all: what is submitted takes that with it.
+        # For this command only: submitted jobs inherit the environment of `sbatch`.
         status, out, err = await self.ask((program, *arguments), environment=self.environment | _AS_READ)
         if status != 0:
             raise UnavailableError(f"{command} fails: {what_was_said(err)}")
@@ -102,10 +102,10 @@ class Commands:
     async def ask(
         self, command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None, runs_as: str = ""
     ) -> tuple[int, str, str]:
-        """Run a command; return its exit code and what it has printed.
+        """Run a command; return its exit code, its output and its errors.
 
-        What takes too long is ended. If it runs as another account that is asked of ``sudo``, which may not pass it on,
-        and nothing else is run as that account before it has ended: it may yet do what it was asked for.
+        A command that exceeds `COMMAND_S` is stopped. If it runs as another account, only ``sudo`` can be signalled,
+        which may not pass the signal on. Until the command ends it may take effect, and no other runs as that account.
         """
         left, name = self._left.get(runs_as), os.path.basename(command[0])
         if left is not None and left.returncode is None:
@@ -125,7 +125,7 @@ class Commands:
 
     async def _give_up(self, process: Process, runs_as: str) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            # To kill sudo would leave what it runs alone with what it was asked for.
+            # SIGKILL would end sudo and leave its command running.
             process.send_signal(signal.SIGTERM if runs_as else signal.SIGKILL)
         if runs_as:
             self._left[runs_as] = process
@@ -147,9 +147,9 @@ class Commands:
 
 
 def refusal(said: str, words: str | None = None) -> InputError | UnavailableError:
-    """Return what it means that Slurm takes no job: it never will, or not now, as it has said.
+    """Return the error for a job that Slurm rejects: InputError if it always will, UnavailableError if only for now.
 
-    That accounting or a QOS forbids it slurmrestd says without the word for the limit: it may be one that passes.
+    slurmrestd reports violations of accounting or QOS limits without the name of the limit, so they may be temporary.
 
     Examples
     --------
@@ -168,18 +168,18 @@ def refusal(said: str, words: str | None = None) -> InputError | UnavailableErro
 
 
 def what_was_said(err: str) -> str:
-    """Return what a command of Slurm has said, in one line."""
+    """Return the error messages of a Slurm command, in one line."""
     lines = [re.sub(r"^(\w+: (error: )?|allocation failure: )", "", line).strip() for line in err.splitlines()]
     lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]
     return "; ".join(lines) or "it says nothing"
 
 
 async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
-    """Return what a command prints; of one that says that it will ask Slurm again and again, that alone, at once."""
+    """Return the output and the errors of a command; if it reports that it is retrying, return only that, at once."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    # One that has ended before it has read all says why.
+    # A command that ends before it has read all its input prints why.
     with contextlib.suppress(ConnectionError):
         process.stdin.write(given)
         await process.stdin.drain()
@@ -197,7 +197,7 @@ async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
 
 
 async def _errors(stream: StreamReader) -> bytes:
-    """Return what a command says is wrong, until it ends, or says that it will try again."""
+    """Return the error messages of a command, until it ends or reports that it is retrying."""
     lines = []
     async for line in stream:
         lines.append(line)
@@ -207,7 +207,7 @@ async def _errors(stream: StreamReader) -> bytes:
 
 
 def account_named(runs_as: str) -> pwd.struct_passwd:
-    """Return a Unix account of this machine."""
+    """Return a Unix account of this machine; InputError if there is none of that name."""
     try:
         return pwd.getpwnam(runs_as)
     except KeyError:
@@ -215,7 +215,7 @@ def account_named(runs_as: str) -> pwd.struct_passwd:
 
 
 def environment_of(account: pwd.struct_passwd, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of an account's jobs; of that of the site nothing but the language and where Slurm is."""
+    """Return the environment of an account's jobs; the site's locale, time zone and ``slurm.conf`` are kept."""
     kept = {name: own[name] for name in ("LANG", "LC_ALL", "TZ", "SLURM_CONF") if name in own}
     named = {"USER": account.pw_name, "LOGNAME": account.pw_name, "HOME": account.pw_dir, "SHELL": account.pw_shell}
     return {"PATH": _PATH_OF_JOBS, **kept, **named}

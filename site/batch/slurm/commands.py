@@ -1,4 +1,4 @@
-"""A Slurm cluster: the plug for Slurm, called by whoever drives a site."""
+"""The batch system Slurm: queries a cluster, and submits and cancels the site's jobs there."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _ON_NODE = (
     'unset $(env | sed -nE "s/^((SLURM_(STEP|SRUN_COMM|CPU_BIND|LAUNCH_NODE|UMASK|KILL_BAD|NTASKS|NPROCS)|PMI)'
     '[A-Za-z0-9_]*)=.*/\\1/p"); exec "$@"'
 )
-"""How the agent is started on a node: with the variables of the batch script, without those of its own step.
+"""Starts the agent on a node with the variables of the batch script, and without those of the agents' own step.
 
-``srun`` and MPI libraries in a job would take the options, the tasks and the ranks of the agents' step for theirs.
+Otherwise ``srun`` and MPI libraries in a job would use the options, the tasks and the ranks of that step.
 """
 
 
 class Slurm:
-    """A Slurm cluster: looked at as `SlurmSettings.access` says; jobs are submitted and cancelled as ``submit`` says.
+    """A Slurm cluster; `SlurmSettings.access` says how to query it, ``submit`` how to submit and cancel jobs.
 
     Parameters
     ----------
     settings : SlurmSettings
     environment : mapping from str to str, optional
-        As for `Commands`.
+        See `Commands`.
     """
 
     def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
@@ -59,14 +59,14 @@ class Slurm:
             self._submitter = ByRest(settings, commands, restd, own)
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
-        """Return what is worth knowing before jobs come, in a line each.
+        """Return notes for the operator, one line each.
 
         Raises
         ------
         InputError
-            If this cluster can never give nodes as it is set up, or not to one of these users.
+            If the cluster can never give nodes with these settings, or not to one of these users.
         UnavailableError
-            If it does not answer, so that nothing is known.
+            If it does not answer.
         """
         for command in self._needed:
             if self._commands.find(command) is None:
@@ -84,12 +84,12 @@ class Slurm:
 
     @property
     def _needed(self) -> tuple[str, ...]:
-        """The commands that must be there."""
+        """The Slurm commands that these settings require."""
         submits = () if self.settings.submits_over_rest else ("sbatch", "scancel")
         return submits if self.settings.access == "rest" else ("sbatch", "squeue", "sinfo", "scancel")
 
     async def _check_sight(self) -> tuple[str, ...]:
-        """Return what it means that the site does not see the jobs of others; InputError if it must see them."""
+        """Return a note if Slurm hides jobs of other users from the site; InputError if the site must see them."""
         sight = await self._look.sight()
         if sight == "all":
             return ()
@@ -103,44 +103,44 @@ class Slurm:
         return (f"{hidden}{seems}: what it says of when nodes will be free goes by its own jobs alone; {right}",)
 
     async def view(self, prefix: str) -> BatchView:
-        """Return what is seen now, in one look for all."""
+        """Return a snapshot of the cluster with the allocations whose names start with `prefix`."""
         return view_of(*await self._look.look(), self.settings.partition, prefix, self._own)
 
     async def submit(self, request: AllocationRequest) -> str:
-        """Ask for whole nodes; return the number of the job in Slurm.
+        """Submit a job for whole nodes; return its number.
 
-        Slurm never runs it a second time by itself: who asked for it decides that.
+        Slurm must not requeue the job by itself: the site decides whether to run it again.
         """
         check_request(request)
         return await self._submitter.submit(request)
 
     def script(self, command: tuple[str, ...], given: str = "") -> str:
-        """Return the script that runs a command once on each node of an allocation, and ends when all have ended."""
-        # Slurm may run it again though it was told not to: over slurmrestd it does not hear that.
+        """Return a script that runs a command once on each node of an allocation, and ends when all have ended."""
+        # Slurm may requeue the job after all: over slurmrestd it ignores the option not to.
         once = 'test -z "$SLURM_RESTART_COUNT" || exit 1'
-        # Ranks are pinned by the agent, to any of the hardware threads of a node that is all its own. The agents'
-        # step takes nothing of the allocation: srun and mpirun in a job start steps of their own on the same nodes.
+        # No binding: the agent pins the ranks itself, and has the whole node. The agents' step takes no resources
+        # from the allocation, since srun and mpirun in a job start steps of their own on the same nodes.
         step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
         tasks = "export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE"
         run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
         return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how a job that failed in Slurm ended, by what its script has printed; None: that does not tell."""
+        """Return how a job ended that failed in Slurm, by the output of its script; None if that is unclear."""
         return end_told(printed)
 
     async def ended(self, names: Collection[str]) -> list[Allocation]:
-        """Return how jobs ended that a view shows no more, as Slurm's accounting says."""
+        """Return how jobs ended that no view shows any more, from Slurm's accounting database."""
         return read_sacct(await self._commands.run("sacct", *SACCT, SINCE, f"--name={','.join(names)}"), self._own)
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
-        """Cancel jobs of Slurm; those that are over are passed over."""
+        """Cancel jobs, those of each account by themselves; skip those that have ended."""
         for runs_as in sorted({each.runs_as for each in allocations}):
             await self._submitter.cancel(runs_as, tuple(each.number for each in allocations if each.runs_as == runs_as))
 
 
 def _own_name() -> str:
-    """Return the account of this process, as Slurm's commands print it."""
+    """Return the name of this process's account, as Slurm's commands print it."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

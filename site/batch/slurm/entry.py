@@ -1,4 +1,4 @@
-"""The discipline slurm as an entry of the dictionary: the options of such a site, and its policy from them."""
+"""The entry of the discipline slurm in the dictionary: the options of such a site, and its policy from them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gridweave.site.nodes.source import NodeSource
 
 
 class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How nodes are asked for ahead of work: ``pilots`` of the table ``slurm``; the site's ``nodes`` are its most.
+    """The rules for pilots: ``pilots`` in the table ``slurm``. The site's ``nodes`` are the most that all pilots have.
 
     Attributes
     ----------
     discipline : str
-        What decides in pilots; its options are those of the site, and of its own table beside this.
+        Schedules jobs in the pilots; its options are those of the site, and its own table is next to ``slurm``.
     size, keep : int
     hours, job_hours, idle_s : float
-        As in `PilotRules`, in the units that their names say.
+        See `PilotRules`; the units are in the names.
     """
 
     discipline: Annotated[str, Meta(description="Which jobs get the nodes that are there, and how.")] = "queue"
@@ -41,14 +41,14 @@ class PilotTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class UserTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As what a user's jobs are submitted: an entry of ``users`` of the table ``slurm``.
+    """The accounts for a user's jobs: an entry of ``users`` in the table ``slurm``.
 
     Attributes
     ----------
     account : str
-        The account of Slurm that pays.
+        The Slurm account that pays.
     runs_as : str
-        The Unix account that submits them, and as which they run.
+        The Unix account that submits and runs the jobs.
     """
 
     account: Annotated[str, Meta(description="The account of Slurm that pays.")] = ""
@@ -56,32 +56,32 @@ class UserTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which Slurm cluster a site is, and how it is asked: ``slurm`` of one of ``[[sites]]``.
+    """How a site reaches its Slurm cluster and requests nodes there: ``slurm`` in an entry of ``[[sites]]``.
 
     Attributes
     ----------
     partition, account, qos, conf, bin : str
     options : list of str
-        As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
+        See `gridweave.site.batch.slurm.settings.SlurmSettings`.
     user_options : list of str
-        The names of the options of ``sbatch`` that users may give with a job; of `ALLOWED` alone.
+        Names of the options of ``sbatch`` that users may give with a job; only those in `ALLOWED`.
     users : dict of str to UserTable
-        Whose jobs are taken, and as what they are submitted; a text is the account of Slurm to which they are counted
-        (empty: `account`). If it is empty, the table ``launcher`` says whose jobs are taken.
+        The accepted users, and the accounts for their jobs; a string is the Slurm account that pays (empty: `account`).
+        If there are none, the table ``launcher`` names the accepted users.
     submit, access, rest, ca, tokens, token_command
-        As in `gridweave.site.batch.slurm.settings.SlurmSettings`.
+        See `gridweave.site.batch.slurm.settings.SlurmSettings`.
     folder : str
-        Where allocations work, and jobs and their output are kept; every node of the cluster sees it under this path.
+        Working folder of allocations, which keeps jobs and their output; every node must see it under this path.
     host : str
-        By which name the nodes reach the machine of the site; empty: its own.
+        The name by which nodes reach the site; empty: its host name.
     python : str
-        The Python that has gridweave, on every node; empty: the path of the one that runs the site.
+        The Python on every node that has gridweave installed; empty: the path of the site's Python.
     most_asked : int
-        As in `BatchPolicy`.
+        See `BatchPolicy`.
     poll_s : float
-        So often the cluster is looked at; less often while it does not answer.
+        Time between two queries of the cluster; longer while it does not answer.
     lease_s : float
-        Nodes that run nothing and hear nothing of the site for so long give themselves back.
+        A node that runs nothing gives itself back after so long without the site.
     pilots : PilotTable, optional
         None: Slurm decides when each job starts.
     """
@@ -112,25 +112,25 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def settings(self) -> SlurmSettings:
-        """Which cluster it is, and as what jobs are submitted there."""
+        """How to reach the cluster, and how to submit jobs there."""
         names = ("partition", "account", "qos", "conf", "bin", "submit", "access", "rest", "ca", "tokens")
         named = {name: getattr(self, name) for name in names}
         return SlurmSettings(options=tuple(self.options), token_command=tuple(self.token_command), **named)
 
     @property
     def batch_users(self) -> dict[str, BatchUser]:
-        """As what each user's jobs are submitted."""
+        """The accounts for each user's jobs."""
         tables = {user: UserTable(account=to) if isinstance(to, str) else to for user, to in self.users.items()}
         return {user: BatchUser(account=to.account, runs_as=to.runs_as) for user, to in tables.items()}
 
     def rules(self, others: MachineRules) -> MachineRules:
-        """Return whose jobs the nodes start, where it is not said here as ``others`` say."""
+        """Return which jobs the nodes start: `others` with the options of this table, and its users if it has any."""
         rules = msgspec.structs.replace(others, options=tuple(self.user_options))
         return msgspec.structs.replace(rules, owner="", mapped=tuple(self.users)) if self.users else rules
 
 
 def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
-    """Return the policy of a site that is a Slurm cluster: the table ``slurm`` is its option."""
+    """Return the policy of a site whose nodes belong to Slurm, from its option ``slurm``."""
     table: SlurmTable | None = given.get(NAME)
     if table is None or table.pilots is None:
         refuse_unknown(given, (NAME,), "is not for a site whose nodes belong to Slurm, which decides what starts when")
@@ -142,7 +142,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> BatchPolicy:
 
 
 def check_table(table: SlurmTable) -> None:
-    """Raise OptionError for what is wrong with the table of a site, whatever its nodes."""
+    """Raise OptionError if a value in the table of a site is invalid, on whatever machine."""
     settings = table.settings
     check_options("user_options", table.user_options, tuple(OVER_REST) if settings.submits_over_rest else ALLOWED)
     users = table.batch_users
@@ -169,7 +169,7 @@ def check_table(table: SlurmTable) -> None:
 
 
 def _check_runs_as(user: str, runs_as: str, submit: str) -> None:
-    """Raise OptionError if a user's jobs cannot run as it is said, whatever the machine."""
+    """Raise OptionError if a user's ``runs_as`` does not fit ``submit`` or is no valid account name."""
     if submit == "self" and runs_as:
         said = f"{user!r} has runs_as = {runs_as!r}, and jobs run as the account of the site; give submit = 'sudo'"
         raise OptionError("users", f"{said}, 'uid' or 'rest', or leave it out")
@@ -181,7 +181,7 @@ def _check_runs_as(user: str, runs_as: str, submit: str) -> None:
 
 
 def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -> PilotRules:
-    """Return how a site has pilots; what starts in them goes by the options of the site for that discipline."""
+    """Return the rules for pilots; their discipline takes its options from those of the site."""
     for name, hours in (("hours", table.hours), ("job_hours", table.job_hours), ("idle_s", table.idle_s / 3600)):
         if not 0 <= hours <= 744:
             raise OptionError(name, f"is {getattr(table, name):g}; from 0 to 31 days")
@@ -200,17 +200,17 @@ def read_pilots(table: PilotTable, nodes: int, given: Options, usual: Options) -
 
 
 def make_source(nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> NodeSource:
-    """Return the nodes of a site: an allocation for each job, or pilots in which the site starts its jobs."""
+    """Return the nodes of a site: with an allocation for each job, or with pilots."""
     return (OneAllocationPerJob if policy.pilots is None else Pilots)(nodes, policy, week)
 
 
 def discipline_inside(table: SlurmTable | None) -> str:
-    """Return the discipline that decides in the pilots of a site; its own, if it has none."""
+    """Return the discipline that schedules jobs in the pilots of a site; `NAME` if it has none."""
     return NAME if table is None or table.pilots is None else table.pilots.discipline
 
 
 def is_in_control(table: SlurmTable | None) -> bool:
-    """Return whether the site can start what a grid wants started, when it wants that."""
+    """Whether the site itself decides when a job starts, so that the grid can choose the time: only with pilots."""
     return table is not None and table.pilots is not None
 
 

@@ -1,4 +1,4 @@
-"""Looking at a Slurm cluster: by its commands, or over slurmrestd. Either sees the same."""
+"""Queries of a Slurm cluster: by its commands, or over slurmrestd. Both return the same."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ from gridweave.site.batch.slurm.slurmrestd import Slurmrestd
 logger = logging.getLogger("gridweave.live")
 
 Sight = Literal["all", "own", "unsure"]
-"""Whose jobs an account sees: everybody's, its own alone, or its own alone if it is no operator of Slurm."""
+"""Whose jobs an account sees: ``all``, only its ``own``, or ``unsure``: perhaps only its own."""
 
 
 class Look(Protocol):
-    """Looks at a cluster as the account of the site."""
+    """Queries a cluster as the account of the site."""
 
     async def check(self) -> None:
-        """Raise InputError, in one line, if this can never be looked at."""
+        """Raise InputError, in one line, if the cluster can never be queried."""
 
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
-        """Return the partition and the jobs of the cluster; as few questions as there can be."""
+        """Return the partition and all jobs of the cluster, in as few queries as possible."""
 
     async def sight(self) -> Sight:
-        """Return whose jobs are seen, as far as that can be told."""
+        """Return whose jobs the site's account sees, as far as it can find out."""
 
 
 class LookByCommands:
-    """One ``squeue`` and one ``sinfo``."""
+    """Queries a cluster by one ``squeue`` and one ``sinfo``."""
 
     def __init__(self, settings: SlurmSettings, commands: Commands, own: str) -> None:
         self._settings, self._commands, self._own = settings, commands, own
         self._strange: set[str] = set()
 
     async def check(self) -> None:
-        """See `Look`."""
+        """Raise InputError if this version of Slurm is too old."""
         check_version(await self._commands.run("sinfo", "--version"))
 
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
-        """See `Look`."""
+        """Return the partition and all jobs of the cluster; warn once of each line that cannot be parsed."""
         partition, run, mark = self._settings.partition, self._commands.run, secrets.token_hex(8)
-        # Jobs of other partitions may have the same nodes; slurmctld is asked for all of them either way.
+        # Jobs of other partitions may have the same nodes; slurmctld sends all jobs anyway.
         queue = await run("squeue", "--noheader", "--all", "--states=all", f"--format={mark}{SQUEUE_FORMAT}")
         nodes = await run("sinfo", "--noheader", f"--partition={partition}", f"--format={SINFO_FORMAT}")
         jobs, strange = read_squeue(queue, mark)
@@ -66,7 +66,7 @@ class LookByCommands:
         return read_sinfo(nodes, partition), jobs
 
     async def sight(self) -> Sight:
-        """See `Look`: by the settings of Slurm, and what its accounting says of the account."""
+        """Return whose jobs are visible, by Slurm's configuration and the account's rights in its accounting."""
         try:
             config = await self._commands.run("scontrol", "show", "config")
         except UnavailableError:
@@ -78,26 +78,26 @@ class LookByCommands:
             return "unsure"
         asked = (sacctmgr, "--noheader", "--parsable2", "show", "user", self._own, "withcoord", "format=admin,coord")
         status, out, _ = await self._commands.ask(asked)
-        # Without slurmdbd it fails, and nobody is an operator.
+        # Without slurmdbd sacctmgr fails, and nobody is an operator.
         return sight_of(out if status == 0 else "")
 
 
 class LookOverRest:
-    """One question each for jobs, nodes and the partition, by the token of the site's account."""
+    """Queries a cluster over slurmrestd: jobs, nodes and the partition, with the token of the site's account."""
 
     def __init__(self, settings: SlurmSettings, restd: Slurmrestd, own: str) -> None:
         self._settings, self._restd, self._own = settings, restd, own
         self._is_blind = False
 
     async def check(self) -> None:
-        """See `Look`."""
+        """Raise InputError if there is no such partition, or this version of Slurm is too old."""
         self._restd.check()
         said = await self._restd.partition(self._settings.partition, self._own)
         if said.release:
             check_version(said.release)
 
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
-        """See `Look`."""
+        """Return the partition and all jobs of the cluster that the token shows."""
         name = self._settings.partition
         jobs = (await self._restd.get("/jobs", self._own, JobsAnswer)).jobs
         nodes = (await self._restd.get("/nodes", self._own, NodesAnswer)).nodes
@@ -107,9 +107,9 @@ class LookOverRest:
         return partition_told(partitions, nodes, name), queue
 
     async def sight(self) -> Sight:
-        """See `Look`: slurmrestd does not tell the settings of Slurm, but nodes that nobody has who is seen."""
+        """Return ``unsure`` if more nodes are taken than visible jobs have; slurmrestd hides the configuration."""
         for _ in range(2):
-            # A job may have begun between the two questions of a look.
+            # A job may have started between the two queries of the first try.
             await self.look()
             if not self._is_blind:
                 return "all"
@@ -117,7 +117,7 @@ class LookOverRest:
 
 
 def check_version(text: str) -> None:
-    """Raise InputError if a version of Slurm is too old."""
+    """Raise InputError if a version of Slurm is older than `OLDEST`."""
     version = read_version(text)
     if version < OLDEST:
         found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
@@ -125,7 +125,7 @@ def check_version(text: str) -> None:
 
 
 def hides_jobs(config: str, own: str) -> bool:
-    r"""Return whether ``scontrol show config`` says that an account sees its own jobs alone, if it is no operator.
+    r"""Whether an account other than an operator sees only its own jobs, by the output of ``scontrol show config``.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def hides_jobs(config: str, own: str) -> bool:
 
 
 def sight_of(user: str) -> Sight:
-    """Return whose jobs an account sees under PrivateData=jobs, by what ``sacctmgr`` has as its rights and accounts.
+    """Return whose jobs an account sees under PrivateData=jobs, by its rights and accounts as ``sacctmgr`` prints them.
 
     Examples
     --------
@@ -148,5 +148,5 @@ def sight_of(user: str) -> Sight:
     rights, _, coordinated = user.strip().partition("|")
     if rights in ("Operator", "Administrator"):
         return "all"
-    # A coordinator sees the jobs of the accounts that it looks after.
+    # A coordinator also sees the jobs of the accounts that it coordinates.
     return "unsure" if coordinated else "own"

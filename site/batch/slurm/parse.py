@@ -1,8 +1,8 @@
-"""What Slurm's commands print, as structs. Pure: each function takes a text, and `tests/site/batch` has recorded ones.
+"""Parsers for the output of Slurm's commands. Pure: each parses a text; `tests/site/batch` has recorded outputs.
 
-The formats are those with single letters (``squeue -o``, ``sinfo -o``): they have been the same for years, where the
-JSON of the same commands has a new shape with most versions. The columns of ``sacct``, for jobs that have ended where
-there is an accounting (slurmdbd), are asked for by name. What does differ between versions is handled here alone.
+The formats are those of single letters (``squeue -o``, ``sinfo -o``), which have not changed for years, whereas the
+JSON of the same commands changes with most versions. ``sacct`` has columns selected by name; it lists ended jobs if the
+cluster has an accounting database (slurmdbd). All differences between versions in these outputs are handled here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from gridweave.site.batch.slurm.reasons import UNDECIDED, how_ended, why_waiting
 from gridweave.site.batch.system import Allocation, BatchView
 
 OLDEST = (22, 5)
-"""The oldest version that this was tried with."""
+"""The oldest version of Slurm that was tested."""
 
 SQUEUE_FORMAT = "|%P|%N|%i|%T|%S|%e|%D|%u|%r|%j"
-"""Behind a mark: partition, names of the nodes, number, state, start, end, nodes, user, reason, name: what may hold a
-bar comes last but one, and the name of a job of ours holds none."""
+"""Partition, node names, number, state, start, end, nodes, user, reason and name of a job, after a mark.
+
+Fields that may contain a bar come last; the names of the site's own jobs contain none.
+"""
 
 SINFO_FORMAT = "%D|%T|%l|%N"
-"""Nodes, their state, the time limit of the partition, the names of the nodes."""
+"""Number of nodes, their state, the time limit of the partition, and the names of the nodes."""
 
 _DOWN = ("down", "drain", "fail", "maint", "inval", "future", "unknown", "reboot", "not_responding")
 _IDLE = ("idle", "planned")
@@ -36,7 +38,7 @@ _MARKS = {
     "*": "not_responding", "~": "powered_down", "#": "powering_up", "%": "powering_down", "!": "power_down",
     "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued", "-": "planned",
 }  # fmt: skip
-"""What ``sinfo`` has behind the state of a node, by the words that slurmrestd has for them."""
+"""Marks that ``sinfo`` appends to a node's state, with the words that slurmrestd uses for them."""
 _RUNNING = (
     "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
     "RESIZING",
@@ -44,9 +46,10 @@ _RUNNING = (
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition: its nodes that run jobs or could, those that nobody has, and its time limit; None: there is none.
+    """The nodes of a partition and its time limit (None: no limit).
 
-    ``taken`` has the names of those that somebody has.
+    ``nodes`` counts the nodes that run jobs or are able to, and ``idle`` those of them that no job has; ``taken`` has
+    the names of the others.
     """
 
     nodes: int
@@ -56,7 +59,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_version(text: str) -> tuple[int, int]:
-    """Return the version that ``sinfo --version`` prints, or slurmrestd tells.
+    """Return the version in the output of ``sinfo --version`` or the answer of slurmrestd; InputError if there is none.
 
     Examples
     --------
@@ -70,15 +73,15 @@ def read_version(text: str) -> tuple[int, int]:
 
 
 def read_number(text: str) -> str:
-    r"""Return the number of the job that ``sbatch --parsable`` prints.
+    r"""Return the number of the job that ``sbatch --parsable`` has submitted.
 
-    A site's wrapper may print a banner around it, so only a line that is a number, or a number and a cluster, counts.
+    A site's wrapper may print a banner too, so only lines count that are a number, or a number and a cluster.
 
     Raises
     ------
     UnavailableError
-        If there is no such line, or there are several with different numbers: it is not known whether the job was
-        taken, and as which.
+        If there is no such line, or there are several with different numbers: whether Slurm has accepted the job,
+        and under which number, is unknown.
 
     Examples
     --------
@@ -93,7 +96,7 @@ def read_number(text: str) -> str:
 
 
 def read_span_ms(text: str) -> int | None:
-    """Return a time limit in ms; None: there is none, or none is known.
+    """Return a time limit in ms; None if it is infinite or unknown.
 
     Examples
     --------
@@ -104,7 +107,7 @@ def read_span_ms(text: str) -> int | None:
     parts = rest.split(":")
     if not all(part.isdecimal() for part in [*parts, *([days] if dash else [])]):
         return None
-    # Without days what stands alone is minutes, and two are minutes and seconds; behind days they begin with hours.
+    # Slurm's forms: M, M:S, H:M:S, D-H, D-H:M and D-H:M:S.
     numbers = [int(part) for part in parts]
     if dash:
         numbers += [0] * (3 - len(numbers))
@@ -117,7 +120,7 @@ def read_span_ms(text: str) -> int | None:
 
 
 def read_instant_ms(text: str) -> int | None:
-    """Return an instant in ms; None if Slurm knows none. It is told in Unix seconds (``SLURM_TIME_FORMAT``).
+    """Return an instant in ms, given in Unix seconds (``SLURM_TIME_FORMAT``); None if Slurm does not know it.
 
     Examples
     --------
@@ -128,12 +131,12 @@ def read_instant_ms(text: str) -> int | None:
 
 
 def read_sinfo(text: str, partition: str) -> Partition:
-    """Return what ``sinfo`` prints of a partition in `SINFO_FORMAT`.
+    """Return a partition from the output of ``sinfo`` in `SINFO_FORMAT`.
 
     Raises
     ------
     InputError
-        If there is no such partition: nothing is printed.
+        If the output is empty: there is no such partition.
     UnavailableError
         If a line is none of that format.
     """
@@ -151,9 +154,9 @@ def read_sinfo(text: str, partition: str) -> Partition:
 
 
 def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: int | None) -> Partition:
-    """Return what is known of a partition by how many nodes are in which state, and which.
+    """Return a partition, given groups of nodes: the size of a group, its state, and the names of its nodes.
 
-    A state is a word, and others that go with it.
+    A state is a word, and any flags after it.
 
     Examples
     --------
@@ -167,7 +170,7 @@ def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: in
         if any(word.startswith(_DOWN) for word in (state, *others)):
             continue
         up += count
-        # A node that is being powered down, or is to be, can be had again, but not now.
+        # A node that powers down will be free again, but is not free now.
         if state in _IDLE and not _TAKEN.intersection(others):
             idle += count
         else:
@@ -177,7 +180,7 @@ def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: in
 
 @functools.lru_cache(maxsize=4096)
 def read_names(text: str) -> tuple[str, ...]:
-    """Return the names of nodes that Slurm has written as one.
+    """Return the names of nodes in a list that Slurm has compressed.
 
     Examples
     --------
@@ -193,9 +196,9 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str) -> list[str]:
-    """Return the numbers of ranges as they are written in names, with the zeros in front of them.
+    """Return the numbers of the ranges in a pair of brackets, with their leading zeros.
 
-    What is no range of numbers stands for itself.
+    Text that is not a range of numbers is returned as it is.
     """
     found: list[str] = []
     for each in text.split(","):
@@ -209,7 +212,7 @@ def _numbers(text: str) -> list[str]:
 
 
 class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of ``squeue``: a job of anybody, in one or more partitions, on nodes of these names."""
+    """A line of ``squeue``: a job of any user, its partitions separated by commas, and its nodes."""
 
     partition: str
     names: str
@@ -234,19 +237,19 @@ class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[str]]:
-    """Return the jobs that ``squeue`` prints in `SQUEUE_FORMAT` behind a mark, and the lines that cannot be read.
+    """Return the jobs in the output of ``squeue`` in `SQUEUE_FORMAT`, and the lines that cannot be parsed.
 
     Parameters
     ----------
     text : str
     mark : str
-        What every line begins with, and nobody knew beforehand: the name of a job may be of several lines, and none of
-        these is to be taken for another job.
+        A random text at the start of every line. The name of a job may have several lines, and none of them must be
+        mistaken for another job.
 
     Raises
     ------
     UnavailableError
-        If nothing of it can be read.
+        If there is output, and none of it can be parsed.
     """
     first, *lines = f"\n{text}".split(f"\n{mark}|")
     found = [_queued(line) for line in lines]
@@ -259,7 +262,7 @@ def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[st
 
 
 def _queued(line: str) -> QueuedInSlurm | None:
-    """Return the job of a line behind its mark; None if that cannot be read."""
+    """Return the job of a line without its mark; None if the line cannot be parsed."""
     fields = line.rstrip("\n").split("|", 9)
     if len(fields) != 10 or not re.match(r"\d", fields[2]):
         return None
@@ -271,7 +274,7 @@ def _queued(line: str) -> QueuedInSlurm | None:
         state=state,
         start_ms=read_instant_ms(start),
         end_ms=read_instant_ms(end),
-        # A pending job may be shown with a range of nodes, of which the first number is the least.
+        # A pending job may have a range of nodes, such as 2-4; this is the minimum.
         nodes=_first_number(nodes) or 1,
         user=user,
         reason=reason,
@@ -280,15 +283,15 @@ def _queued(line: str) -> QueuedInSlurm | None:
 
 
 def _first_number(text: str) -> int:
-    """Return the number that a text begins with: of an array of jobs (``71_[1-9]``) that of all of it; 0: with none."""
+    """Return the number at the start of a text, e.g. 71 for an array of jobs (``71_[1-9]``); 0 if there is none."""
     found = re.match(r"\d+", text)
     return int(found[0]) if found else 0
 
 
 def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str, own: str = "") -> BatchView:
-    """Return what is seen of the cluster in the partition ``name``, with the allocations whose names begin so.
+    """Return a snapshot of the cluster in the partition ``name``, with allocations whose names start with ``prefix``.
 
-    Those of the account ``own`` are the site's own.
+    Allocations of the Unix account ``own`` are marked as the site's own.
     """
     ours = [_allocation(job, own) for job in queue if job.name.startswith(prefix)]
     return BatchView(
@@ -301,9 +304,9 @@ def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str,
 
 
 def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[int, int, int]]:
-    """Return from when to when how many nodes are taken by jobs of any partition: until the last of them ends.
+    """Return start, end and number of the nodes that running jobs of any partition have.
 
-    A node that somebody has for a time that is not known is left out.
+    Start and end of a node are those of the job that ends last. Nodes with a job of unknown end are left out.
     """
     spans: dict[str, list[tuple[int, int] | None]] = {}
     for job in queue:
@@ -315,7 +318,7 @@ def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[i
 
 
 def _busy_jobs(queue: Iterable[QueuedInSlurm], partition: str) -> list[tuple[int, int, int]]:
-    """Return from when to when jobs of a partition have, or are to have, how many nodes that are not named."""
+    """Return start, end and width of a partition's jobs that wait, or run on nodes without known names."""
     return [
         (job.start_ms, job.end_ms, job.nodes)
         for job in queue
@@ -338,20 +341,20 @@ def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
 
 
 def with_word(plain: str, word: str) -> str:
-    """Return plain words with Slurm's own behind them, for those who look it up."""
+    """Return an explanation with Slurm's own word in parentheses, so that people can look it up."""
     word = word_of(word)
     return plain if word in plain or word in ("None", "") else f"{plain} ({word})"
 
 
 SACCT = ("--noheader", "--parsable2", "--allocations", "--allusers", "--format=JobIDRaw,User,JobName,State")
-"""For lines of number, user, name and state, one for each job."""
+"""Options for one line per job with its number, user, name and state."""
 
 SINCE = "--starttime=now-31days"
-"""Jobs that ended longer ago are not told of: that a site is away for so long is not expected."""
+"""Skips jobs that ended more than 31 days ago; no site is expected to be down for longer."""
 
 
 def read_sacct(text: str, own: str) -> list[Allocation]:
-    """Return the jobs that have ended of those that ``sacct`` prints.
+    """Return the jobs that have ended in the output of ``sacct``, by number.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Slurm's words in plain ones: why a job waits, and how one ended."""
+"""Plain explanations of Slurm's words: why a job waits, and how a job ended."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ WAITING = {
     "job_requeued_in_held_state": "it was put back into Slurm's queue, and is held there",
     "job_requeued_in_special_exit_state": "it was put back and held by Slurm, as its exit code says",
 }
-"""What ``squeue`` gives as the reason of a waiting job, and what it means.
+"""Explanations of the reasons that ``squeue`` prints for waiting jobs.
 
-A reason of several words has underscores between them, as ``scontrol`` prints it; ``squeue`` prints blanks.
+Reasons of several words have underscores between them, as ``scontrol`` prints them; ``squeue`` prints blanks.
 """
 
 _LIMITS = {
@@ -82,7 +82,7 @@ _LIMITS = {
     r"Max\w+PerAccount": "its account",
     r"Max\w+PerUser": "its user",
 }
-"""Whose limit it is that a reason of this form names."""
+"""Patterns of the names of limits, with the owner of such a limit."""
 
 ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "COMPLETED": ("given back", "its nodes were given back"),
@@ -97,14 +97,14 @@ ENDED: dict[str, tuple[AllocationEnd, str]] = {
     "REVOKED": ("lost", "another cluster of Slurm's federation has it"),
     "REQUEUED": ("lost", "Slurm put it back into its queue"),
 }
-"""The states of a job in Slurm that are ends, and what they mean."""
+"""The final states of a job in Slurm: how its allocation has ended, and an explanation."""
 
 UNDECIDED = ("", "None", "SchedDefer")
-"""The reasons of a job that Slurm has not looked at yet: it may start in the next moment."""
+"""The reasons of jobs that Slurm has not considered yet: they may start at any moment."""
 
 
 def word_of(text: str) -> str:
-    """Return the word of Slurm that a reason or a state begins with, by which it can be looked up.
+    """Return Slurm's own word at the start of a reason or a state, for people to look up.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def _joined(text: str) -> str:
 
 
 def why_waiting(reason: str) -> str:
-    """Return in plain words why a job waits in Slurm.
+    """Return an explanation of why a job waits in Slurm.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def why_waiting(reason: str) -> str:
 
 
 def how_ended(state: str) -> tuple[AllocationEnd, str] | None:
-    """Return how a job ended in Slurm, and that in plain words; None if its state is no end.
+    """Return how a job ended in Slurm, with an explanation; None if its state is not final.
 
     Examples
     --------
@@ -165,9 +165,9 @@ _MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory$|exceeded memory limit"
 
 
 def end_told(printed: str) -> tuple[AllocationEnd, str] | None:
-    """Return how a job ended, by what its script has printed, where its state is FAILED; None: that does not tell.
+    """Return how a job in state FAILED ended, by the output of its script; None if that is unclear.
 
-    Slurm calls a job OUT_OF_MEMORY whose script used too much. What srun runs on the nodes is another matter.
+    A job has the state OUT_OF_MEMORY only if the script itself used too much, not if a process started by srun did.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which Slurm cluster a site is, and as what jobs are submitted there."""
+"""The settings of a Slurm cluster: how to reach it, and how to submit jobs there."""
 
 from __future__ import annotations
 
@@ -32,25 +32,28 @@ INSTEAD = {
     "clusters": "conf says which cluster it is",
     "partition": "partition says where nodes are asked for",
 }
-"""Options of ``sbatch`` by which the site would ask elsewhere than it looks, or for another: keys say that."""
+"""Options of ``sbatch`` that change the cluster, the partition or the payer, and the keys to use instead."""
 
 SUBMITS = ("self", "sudo", "uid", "rest")
-"""Who submits jobs: the account of the site; the account of each user, by ``sudo``; root, by ``sbatch --uid``; the
-account of each user, by its token at slurmrestd."""
+"""Who submits jobs.
+
+``self``: the account of the site. ``sudo``: each user's account, by ``sudo``. ``uid``: root, by ``sbatch --uid``.
+``rest``: each user's account, by its token at slurmrestd.
+"""
 
 OVER_REST = {"constraint": "constraints"} | {name: name for name in ("licenses", "nice", "qos", "reservation", "wckey")}
-"""Options of ``sbatch`` that can be passed on over slurmrestd, by what they are called there."""
+"""Options of ``sbatch`` that can be passed on over slurmrestd, with their names there."""
 
 
 ACCESSES = ("commands", "rest")
-"""How the site looks at Slurm, and submits what it submits as itself: by Slurm's commands, or over slurmrestd."""
+"""How the site queries Slurm and submits its own jobs: by Slurm's commands, or over slurmrestd."""
 
 
 _LETTERS = "letters, digits, hyphens, underscores and dots"
 
 
 def whole_minutes(length_ms: int) -> int:
-    """Return a time as Slurm takes it: in minutes, of which the last counts whole.
+    """Return a time limit in Slurm's unit, minutes, rounded up.
 
     Examples
     --------
@@ -61,7 +64,7 @@ def whole_minutes(length_ms: int) -> int:
 
 
 def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = ALLOWED) -> None:
-    """Raise OptionError if an option of a file is none of those that may be passed on."""
+    """Raise OptionError if an option of a file may not be passed on to ``sbatch``."""
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
         if name in INSTEAD:
@@ -73,38 +76,38 @@ def check_options(key: str, options: Iterable[str], allowed: tuple[str, ...] = A
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which cluster, and as what jobs are submitted there.
+    """How to reach a Slurm cluster, and how to submit jobs there.
 
     Attributes
     ----------
     partition : str
-        Of which nodes are asked for.
+        The partition whose nodes are requested.
     account, qos : str
-        As Slurm knows them; empty: those that it gives to whoever submits.
+        Slurm's names of the account that pays and the quality of service; empty: the submitter's defaults in Slurm.
     conf : str
-        Path of the cluster's ``slurm.conf``; empty: where Slurm looks for it itself.
+        Path of the cluster's ``slurm.conf``; empty: Slurm's own default.
     bin : str
         Folder of Slurm's commands; empty: they are on the path.
     options : tuple of str
-        Further options of ``sbatch`` for every job, each as ``name=value``; of `ALLOWED` alone.
+        Further options of ``sbatch`` for every job, each as ``name=value``; only those in `ALLOWED`.
     submit : str
-        Of `SUBMITS`.
+        Who submits jobs, one of `SUBMITS`.
     access : str
-        Of `ACCESSES`.
+        How the site queries Slurm, one of `ACCESSES`.
     rest : str
-        Where slurmrestd listens, if it is used: ``unix:/path``, ``https://host:port`` or ``http://`` with a name of
-        this machine.
+        Address of slurmrestd, if it is used: ``unix:/path``, ``https://host:port``, or ``http://`` with a name of this
+        machine.
     ca : str
-        The file of the authority that has signed its certificate; empty: one that the system trusts.
+        File with the certificate authority of slurmrestd; empty: the authorities that the system trusts.
     tokens : str
-        The folder of the tokens of whom it is asked as, each in a file ``ACCOUNT.jwt``.
+        Folder with the token of each account that submits or queries, in a file ``ACCOUNT.jwt``.
     token_command : tuple of str
-        In place of ``tokens``: what prints a token, with ``{account}`` for whose.
+        Prints the token of an account, in place of ``tokens``; ``{account}`` is replaced by the account.
 
     Raises
     ------
     OptionError
-        If an option is none that may be passed on, or it is not clear who submits, and how.
+        If an option may not be passed on, or the keys for submission, slurmrestd and tokens contradict each other.
 
     Examples
     --------
@@ -142,11 +145,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def submits_over_rest(self) -> bool:
-        """Whether jobs are submitted over slurmrestd, whoever submits them."""
+        """Whether jobs are submitted over slurmrestd, by the site or by its users' accounts."""
         return self.submit == "rest" or (self.submit == "self" and self.access == "rest")
 
     def named(self, account: str = "") -> dict[str, str]:
-        """Return where a job is submitted and who pays, by the names of the options; without what Slurm chooses."""
+        """Return partition, account and QOS as options of ``sbatch``; without those that are left to Slurm."""
         found = {"partition": self.partition, "account": account or self.account, "qos": self.qos}
         return {name: value for name, value in found.items() if value}
 

@@ -1,4 +1,4 @@
-"""Asks slurmrestd: where it listens, which version of its interface it has, and by whose token."""
+"""A client for slurmrestd that finds the version of its interface, and the token of each account."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 VERSIONS = (
     "v0.0.38", "v0.0.37", "v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39",
 )  # fmt: skip
-"""Versions of the interface that can be asked; the first of them that slurmrestd offers is."""
+"""The supported versions of the interface; the first one that slurmrestd offers is used."""
 
 PRINTED_S = 300.0
-"""So long a token that a command has printed is used again, if it does not say itself when it ends."""
+"""How long a token printed by ``token_command`` is reused if it has no expiry time [s]."""
 
 _UNKNOWN_ISSUER = (18, 19, 20, 21)
-"""OpenSSL's numbers of a certificate that nobody known has signed."""
+"""OpenSSL's error numbers for a certificate from an unknown authority."""
 
 _JWT = re.compile(r"[\w-]+\.([\w-]+)\.[\w-]+")
 
@@ -43,14 +43,14 @@ class _Claims(msgspec.Struct):
 
 
 class Slurmrestd:
-    """A slurmrestd, as a site asks it; every question is asked as an account of the cluster, by its token.
+    """A client for slurmrestd; it makes every request as an account of the cluster, with that account's token.
 
     Parameters
     ----------
     settings : SlurmSettings
-        With ``rest``, and where tokens come from.
+        Must have ``rest``, and ``tokens`` or ``token_command``.
     commands : Commands
-        Run ``token_command``.
+        Runs ``token_command``.
     """
 
     def __init__(self, settings: SlurmSettings, commands: Commands) -> None:
@@ -60,16 +60,19 @@ class Slurmrestd:
         self._tls: ssl.SSLContext | None = None
 
     async def ask(self, method: str, what: str, runs_as: str, kind: type[A], body: Any = None) -> A:
-        """Return what is answered, errors and all; UnavailableError if nothing is, InputError without a good token."""
+        """Return the answer to a request, with any errors that it reports.
+
+        UnavailableError: there is no answer. InputError: the account has no valid token.
+        """
         version = await self.version(runs_as)
         said = await self._call(method, f"/slurm/{version}{what}", runs_as, kind, body)
         if said.errors:
-            # If it is the token that is not taken another is made for the next question.
+            # The cause may be a rejected token: the next request gets a new one.
             self._printed.pop(runs_as, None)
         return said
 
     async def get(self, what: str, runs_as: str, kind: type[A], passed_over: tuple[int, ...] = ()) -> A:
-        """Return an answer without errors, but for those that are passed over; UnavailableError if there is none."""
+        """Return an answer without errors other than `passed_over`; UnavailableError if there is none."""
         said = await self.ask("GET", what, runs_as, kind)
         numbers = {each.number for each in said.errors} - set(passed_over)
         if not numbers:
@@ -82,11 +85,11 @@ class Slurmrestd:
         raise UnavailableError(f"{where} {refused}: {said.said}; {right}")
 
     async def partition(self, name: str, runs_as: str) -> PartitionsAnswer:
-        """Return what there is of a partition, which may be nothing; it takes a token that slurmctld takes."""
+        """Return the partitions of this name, if any; UnavailableError if slurmctld rejects the token."""
         return await self.get(f"/partition/{name}", runs_as, PartitionsAnswer, NO_PARTITION)
 
     async def version(self, runs_as: str) -> str:
-        """Return which version of the interface is asked; found out once, and again if it is no longer there."""
+        """Return the version of the interface in use; it is looked up once, and again if it is no longer offered."""
         if not self._version:
             said = await self._call("GET", "/openapi/v3", runs_as, InterfaceAnswer)
             offered = {path.split("/")[2] for path in said.paths if path.startswith("/slurm/")}
@@ -99,7 +102,7 @@ class Slurmrestd:
         return self._version
 
     def check(self) -> None:
-        """Raise InputError if the file of an authority cannot be read, or what makes tokens is not there."""
+        """Raise InputError if the file ``ca`` cannot be read, or ``token_command`` cannot be run."""
         command = self._settings.token_command
         if command and self._commands.find_other(command[0]) is None:
             raise InputError(f"token_command: there is no {command[0]}, or it cannot be run; write its whole path")
@@ -107,7 +110,7 @@ class Slurmrestd:
             self._context()
 
     async def _call(self, method: str, path: str, runs_as: str, kind: type[A], body: Any = None) -> A:
-        """Ask one thing; UnavailableError if it does not answer, so that nothing is known."""
+        """Make a request; UnavailableError if slurmrestd does not answer, or with anything but the expected JSON."""
         import aiohttp
 
         token = await self._token(runs_as)
@@ -145,7 +148,7 @@ class Slurmrestd:
         return aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
     def _context(self) -> ssl.SSLContext:
-        """Return whose certificates are good: those that the system trusts, or those of the one authority."""
+        """Return the TLS settings: they trust the authority in ``ca``, or else those that the system trusts."""
         if self._tls is None:
             ca = self._settings.ca
             try:
@@ -156,7 +159,7 @@ class Slurmrestd:
         return self._tls
 
     async def _token(self, runs_as: str) -> str:
-        """Return the token of an account, as good as can be seen here."""
+        """Return the token of an account; InputError if there is none, or it is invalid as far as it shows."""
         now_s = time.time()
         token, until_s = self._printed.get(runs_as, ("", 0.0))
         if now_s < until_s:
@@ -194,7 +197,7 @@ class Slurmrestd:
 
 
 def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
-    """Return what is wrong with the token of an account, as far as it says itself; None if nothing is.
+    """Return what is wrong with the token of an account, as far as its claims show; None if nothing is.
 
     Examples
     --------
@@ -217,14 +220,14 @@ def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
 
 
 def _claims(token: str) -> _Claims:
-    """Return what a token says of itself; ValueError or MsgspecError if it is none."""
+    """Return the claims of a token; ValueError or MsgspecError if it is not a JWT."""
     found = _JWT.fullmatch(token)
     part = found[1] if found else ""
     return msgspec.json.decode(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=_Claims)
 
 
 def _why(error: BaseException) -> str:
-    """Return why there is no answer, in one line."""
+    """Return why slurmrestd does not answer, in one line."""
     cause: BaseException = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         right = "; name the file of the authority that has signed it (ca)"

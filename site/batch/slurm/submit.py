@@ -1,8 +1,7 @@
-"""Who submits jobs to a Slurm cluster, and cancels them: the site for all, or each user's own account.
+"""Submits jobs to a Slurm cluster and cancels them, as the site's account or as each user's own.
 
-By Slurm's commands, or over slurmrestd by each account's own token. A variant is an option of `SlurmSettings`; each of
-them is asked the same three things. The shape of a job at slurmrestd, which takes JSON, differs between the versions of
-the interface; it is made here alone.
+`ByCommands` uses Slurm's commands, `ByRest` slurmrestd with each account's own token; `SlurmSettings` selects one. The
+JSON of a job at slurmrestd differs between the versions of the interface; it is built here alone.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from gridweave.site.batch.system import AllocationRequest, BatchUser
 
 
 class Submitter(Protocol):
-    """Submits jobs as somebody, and cancels what was submitted as the same."""
+    """Submits jobs as an account, and cancels them as the same account."""
 
     async def check(self, user: BatchUser) -> None:
-        """Raise InputError, in one line, if nothing can ever be submitted as this user."""
+        """Raise InputError, in one line, if no job can ever be submitted as this user."""
 
     async def submit(self, request: AllocationRequest) -> str:
         """Submit a job; return its number."""
@@ -34,13 +33,13 @@ class Submitter(Protocol):
 
 
 class ByCommands:
-    """``sbatch`` and ``scancel``: of the site itself, by ``sudo`` of an account, or of root with ``--uid``."""
+    """Runs ``sbatch`` and ``scancel`` as the site, as another account by ``sudo``, or as root with ``--uid``."""
 
     def __init__(self, settings: SlurmSettings, commands: Commands) -> None:
         self._settings, self._commands = settings, commands
 
     async def check(self, user: BatchUser) -> None:
-        """See `Submitter`: whether Slurm would take a job, which it is not given."""
+        """Raise InputError if Slurm would not accept a job of this user; none is submitted."""
         settings = self._settings
         whose = f"account {user.account}: " if user.account else ""
         if settings.submit == "uid" and os.geteuid() != 0:
@@ -59,7 +58,7 @@ class ByCommands:
             raise InputError(f"{whose}{error}{right}") from None
 
     async def submit(self, request: AllocationRequest) -> str:
-        """See `Submitter`."""
+        """Submit a job; return its number."""
         said = await self._submit(
             (
                 "--parsable",
@@ -80,7 +79,7 @@ class ByCommands:
         return read_number(said)
 
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
-        """See `Submitter`."""
+        """Cancel jobs of one account; UnavailableError if that fails."""
         status, _, err = await self._as("scancel", ("--quiet", *numbers), runs_as)
         if status != 0:
             raise UnavailableError(f"scancel fails: {what_was_said(err)}")
@@ -91,7 +90,7 @@ class ByCommands:
 
     async def _submit(self, options: tuple[str, ...], script: str, runs_as: str) -> str:
         status, out, err = await self._as("sbatch", options, runs_as, script)
-        # Of a host whose name it cannot resolve sudo says so, and goes on.
+        # If only some lines are from sudo, it has run sbatch: it warns of a host name that it cannot resolve.
         if status != 0 and err and all(line.startswith("sudo: ") for line in err.splitlines()):
             right = "the line of docs/slurm.md in /etc/sudoers.d allows it"
             raise InputError(f"sudo does not let the site run sbatch as {runs_as}: {what_was_said(err)}; {right}")
@@ -102,7 +101,7 @@ class ByCommands:
     async def _as(
         self, command: str, arguments: tuple[str, ...], runs_as: str, given: str = ""
     ) -> tuple[int, str, str]:
-        """Run a command as an account; return its exit code and what it has printed."""
+        """Run a command as an account; return its exit code, its output and its errors."""
         program = self._commands.find(command)
         if program is None:
             raise UnavailableError(f"there is no {command} on the path")
@@ -113,7 +112,7 @@ class ByCommands:
             return await self._commands.ask((*as_account, program, *arguments), given, runs_as=runs_as)
         account = account_named(runs_as)
         if command == "sbatch":
-            # Without its group a job would have root's.
+            # Without --gid a job would run with root's group.
             arguments = (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}", *arguments)
         return await self._commands.ask(
             (program, *arguments), given, environment_of(account, self._commands.environment)
@@ -121,14 +120,14 @@ class ByCommands:
 
 
 _FLAT = ("v0.0.37", "v0.0.38")
-"""Versions whose jobs have the options of ``sbatch`` as plain values; those of the others are as Slurm keeps them."""
+"""Versions whose jobs have plain values like the options of ``sbatch``; others have the fields of slurmctld."""
 
 _OVER = (2017, 2021)
-"""The numbers of errors of a job that is not known any more, or has ended."""
+"""Error numbers of a job that Slurm has forgotten, or that has ended."""
 
 
 class ByRest:
-    """An account's own token at slurmrestd, which hands it to slurmctld: that knows by it whose the job is.
+    """Uses slurmrestd with each account's own token, by which slurmctld knows the owner of a job.
 
     Parameters
     ----------
@@ -136,24 +135,27 @@ class ByRest:
     commands : Commands
     restd : Slurmrestd
     own : str
-        The account of the site.
+        The Unix account of the site.
     """
 
     def __init__(self, settings: SlurmSettings, commands: Commands, restd: Slurmrestd, own: str) -> None:
         self._settings, self._commands, self._restd, self._own = settings, commands, restd, own
 
     async def check(self, user: BatchUser) -> None:
-        """Raise InputError if there is no good token for a user, or slurmrestd does not answer or take it."""
+        """Raise InputError if a user has no valid token, or slurmctld rejects it, or slurmrestd does not answer."""
         whose = user.runs_as or self._own
         self._restd.check()
         try:
-            # Slurm does not look at the token of whoever just asks whether it is there (ping).
+            # A ping would not do: Slurm does not check the token of one.
             await self._restd.partition(self._settings.partition, whose)
         except UnavailableError as error:
             raise InputError(f"rest: {error}") from None
 
     async def submit(self, request: AllocationRequest) -> str:
-        """Submit a job as its account; return its number."""
+        """Submit a job as its account; return its number.
+
+        UnavailableError: there is no valid token, or no answer. Others: see `refusal`.
+        """
         whose = request.runs_as or self._own
         try:
             version = await self._restd.version(whose)
@@ -161,15 +163,15 @@ class ByRest:
             body = job_of(request, self._settings, version, environment)
             said = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
         except InputError as error:
-            # A token may be made anew, or be written just now: what is asked for as that account waits for it.
+            # The token may be about to be renewed: requests as that account wait for it.
             raise UnavailableError(str(error)) from None
-        # Slurm takes some jobs that cannot start as things are, and says with the number why they have to wait.
+        # Slurm accepts some jobs that cannot start now, and reports an error along with the number.
         if not said.job_id:
             raise refusal(said.said, said.said)
         return str(said.job_id)
 
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
-        """Cancel jobs of one account; where the site looks by commands, those of its own by ``scancel``."""
+        """Cancel jobs of one account; the site's own by ``scancel`` if it queries Slurm by commands."""
         if not runs_as and self._settings.access == "commands":
             await self._commands.run("scancel", "--quiet", *numbers)
             return
@@ -186,7 +188,7 @@ class ByRest:
 def job_of(
     request: AllocationRequest, settings: SlurmSettings, version: str, environment: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the body by which a job is submitted, in the shape of a version of the interface."""
+    """Return the body of a submission, in the form of a version of the interface."""
     minutes = whole_minutes(request.length_ms)
     job: dict[str, Any] = {
         "name": request.name,
