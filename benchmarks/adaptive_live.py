@@ -1,10 +1,10 @@
-"""What adaptive splitting is worth live: 200 jobs of mixed communication on the grid that ships, at high load.
+"""Measure what adaptive splitting is worth live: 200 jobs of mixed communication on the shipped grid, at high load.
 
     python benchmarks/adaptive_live.py [--speed 2000]
 
-plays the same jobs on a Ray of its own under mode adaptive and under mode sharing, each compared with its simulation.
-The grid has the sites, the links and the hyperthreaded nodes of `gridweave up`; a split job works as much longer as the
-links make it. Prints what was split, and how long jobs waited and took, by what they send.
+runs the same jobs on a Ray of its own in mode adaptive and in mode sharing, and compares each with its simulation. The
+grid has the sites, the links and the hyperthreaded nodes of `gridweave up`; a split job works longer by the factor that
+the links cause. Prints how many jobs were split, and how long they waited and took, by communication pattern.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODES = "adaptive", "sharing"
 
 
 def scenario(mode: str) -> Scenario:
-    """Return the grid that ships, in a mode, with jobs of mixed communication."""
+    """Return the shipped grid in a mode, with jobs of mixed communication."""
     sent = {
         "pattern": {"none": 1.0, "ring": 1.0, "3d-neighbours": 1.0, "all-to-all": 1.0},
         "fraction": [0.01, 0.15],
@@ -45,7 +45,7 @@ def scenario(mode: str) -> Scenario:
 
 
 def outcome(run: SimulationResult, rows: np.ndarray[Any, Any]) -> dict[str, float]:
-    """Return how many of some jobs were split, and how long they waited and took on average, in seconds."""
+    """Return how many of the jobs in `rows` were split, and their mean wait and response time [s]."""
     submit_ms = run.workload.submit_ms[rows]
     return {
         "split": int((run.n_fragments[rows] > 1).sum()),
@@ -62,7 +62,7 @@ def groups(run: SimulationResult) -> Mapping[str, np.ndarray[Any, Any]]:
 
 
 def played(mode: str, speed: float) -> list[dict[str, Any]]:
-    """Play the jobs under a mode; return a row for each group of them, live and simulated."""
+    """Run the jobs in a mode; return a row for each group of them, live and simulated."""
     done = run_on_ray(scenario(mode), speed=speed)
     print(mode, done.verdict(), *done.warnings(), sep="\n", file=sys.stderr)
     found = []
@@ -73,14 +73,14 @@ def played(mode: str, speed: float) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Play the jobs under both modes."""
+    """Run the jobs in both modes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--speed", type=float, default=SPEED)
     speed = parser.parse_args().speed
     table = Table("mode", "jobs", "", "split", "wait, s", "response, s", title=f"at {speed:,.0f} times real time")
     found = []
     for mode in MODES:
-        # A process can be a client of one Ray with a token, and each run has a Ray of its own.
+        # A process per run: it can be a client of only one Ray with a token, and each run has its own Ray.
         with ProcessPoolExecutor(1, get_context("spawn")) as apart:
             found += apart.submit(played, mode, speed).result()
     for row in found:

@@ -1,8 +1,8 @@
-"""Speed of fractional scheduling, with growth: printed, and written to benchmarks/results/dfrs.json.
+"""Measure the speed of fractional scheduling and its growth; print it and write benchmarks/results/dfrs.json.
 
     python benchmarks/dfrs.py
 
-Times are of whole calls, in seconds of their own thread, the best of three; the first, which compiles, takes no part.
+Times are thread times of whole calls, the best of three; the first call, which compiles, is not measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NODES = 128
 
 
 def mcb8_s(jobs: int) -> float:
-    """Return how long one MCB8 takes with so many jobs on 128 nodes, in seconds."""
+    """Return the time of one MCB8 with this many jobs on 128 nodes [s]."""
     rng = np.random.default_rng(1)
     site = Fractional(NODES, FractionalPolicy())
     for job_id in range(jobs):
@@ -38,14 +38,14 @@ def mcb8_s(jobs: int) -> float:
 
 
 def workload(jobs: int, load: float) -> Workload:
-    """Return jobs of the mode of the Lublin model that `gridweave reproduce dfrs` has, with needs."""
+    """Return jobs with needs, from the mode of the Lublin model that `gridweave reproduce dfrs` uses."""
     rng = np.random.default_rng(1)
     drawn = generate_lublin(lublin_model("types", nodes=NODES), jobs, rng)
     return with_load(with_needs(drawn, "lublin", rng), NODES, load)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run all measurements, and print them."""
     found = {f"MCB8, {jobs} jobs on {NODES} nodes": mcb8_s(jobs) for jobs in (25, 50, 100, 200, 400)}
     for count, load in ((1_000, 0.1), (1_000, 0.5), (1_000, 0.9), (250, 0.7), (500, 0.7), (2_000, 0.7)):
         jobs = workload(count, load)

@@ -1,15 +1,15 @@
-"""Which sites jobs get, and what a real program costs, when the sites of docker-compose.yml are really far apart.
+"""Measure which sites jobs get, and what a real program costs, if the sites of docker-compose.yml are really far apart.
 
     docker build -t gridweave:0.1.0 . && docker build -t gridweave-postgres:15 --target postgres .
     python benchmarks/far_sites.py [placement] [ring]
 
-brings up a project of its own (as root), puts links between its sites (`slow_links.py`, with netem or without), and has
-the grid measure them every two seconds:
+brings up a Compose project of its own (as root), puts links between its sites (`slow_links.py`, with netem or without),
+and has the grid measure them every two seconds:
 
 - placement: alpha and gamma are 0.1 ms apart, beta is 0.1, 10 or 50 ms away from both. A job of 4 nodes finds two free
-  on each site, and again two on alpha and beta alone: is it split, over which sites, or does it wait for a site?
+  nodes on each site, and then two on alpha and beta alone: is it split, over which sites, or does it wait for a site?
 - ring: examples/ring_allreduce.py on four nodes of alpha, and on two each of alpha and beta, for three latencies and
-  three sizes of messages. The measured factor of the split is compared with that of the model.
+  three message sizes. The measured factor of the split is compared with that of the model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEAR_MS, LATENCIES_MS = 0.1, (0.1, 10.0, 50.0)
 BANDWIDTH_BPS = 1e9
 COMMUNICATION = ("none", "light", "nearest-neighbour")
 LIMIT_MS = 1_200_000
-"""Of a job to be placed; the jobs that it could wait for end within half of that."""
+"""Limit of a job to be placed; the jobs that it could wait for end within half of it."""
 
 RANKS, ITERATIONS, ELEMENTS = 4, 20, (1_000, 100_000, 500_000)
 
@@ -61,7 +61,7 @@ class FarGrid:
             yield client
 
     def set_links(self, latency_ms: dict[tuple[str, str], float]) -> None:
-        """Change the links, and wait until the grid has measured that."""
+        """Change the latencies, and wait until the grid has measured them."""
         self._links.lines.update(both_ways(latency_ms, BANDWIDTH_BPS))
 
         def is_known() -> bool:
@@ -77,9 +77,9 @@ class FarGrid:
 
 @contextmanager
 def far_grid(folder: Path, exchange: str, most: float) -> Iterator[FarGrid]:
-    """Have a grid whose jobs exchange messages so, and which measures its links every other second.
+    """Yield a grid whose jobs use this message exchange, and which measures its links every two seconds.
 
-    It makes no split that makes a job longer by a factor above `most`.
+    It makes no split that lengthens a job by a factor above `most`.
     """
     command = compose_command()
     if command is None:
@@ -95,7 +95,7 @@ def far_grid(folder: Path, exchange: str, most: float) -> Iterator[FarGrid]:
     grid = ComposeGrid(folder, command, "0.1.0", PROJECT, FIRST_PORT, files=[folder / "far.yml"])
     try:
         grid.prepare()
-        # The grid begins to measure when it starts: the links are there before.
+        # The grid measures from its start, so the links must be there before.
         grid.compose("up", "-d", "--no-build", *SITES)
         for site in SITES:
             grid.wait_healthy(site)
@@ -139,7 +139,7 @@ def _rows(client: SyncClient, latency_ms: float, free: str) -> list[dict[str, An
 
 @contextmanager
 def taken(client: SyncClient, site: str, nodes: int) -> Iterator[None]:
-    """Have a job of the grid on all nodes of a site, meanwhile: the grid knows when it ends at the latest."""
+    """In this context, run a job on all nodes of a site; the grid knows the latest end of that job."""
     request = JobRequest(program=Program(argv=("sleep", "600")), nodes=nodes, limit_ms=LIMIT_MS // 2)
     with filled(client, {site: nodes}):
         (job,) = client.submit_many([request])
@@ -152,7 +152,7 @@ def taken(client: SyncClient, site: str, nodes: int) -> Iterator[None]:
 
 
 def placed(client: SyncClient, communication: str) -> dict[str, Any]:
-    """Return what becomes of a job, which is cancelled if it waits for a site."""
+    """Return where a job runs or waits; a waiting job is cancelled."""
     request = JobRequest(
         program=Program(argv=("true",)), nodes=4, limit_ms=LIMIT_MS, traffic=Traffic(communication=communication)
     )
@@ -169,7 +169,7 @@ def placed(client: SyncClient, communication: str) -> dict[str, Any]:
 
 
 def rings(far: FarGrid) -> list[dict[str, Any]]:
-    """Return the factor of the ring, as measured and as the model has it, for each latency and size."""
+    """Return the factor of the split ring, measured and by the model, for each latency and message size."""
     rows = []
     for latency_ms in LATENCIES_MS:
         far.set_links({("alpha", "beta"): latency_ms})
@@ -201,10 +201,10 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measure what is named, or both."""
+    """Run the selected measurements, by default both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", default=["placement", "ring"], help="placement, ring")
-    # A ring is split whatever that costs, to be measured; no rank of it waits for more than its neighbour.
+    # The ring is split at any cost, since that is what is measured; each of its ranks waits for its neighbour only.
     ways = {"placement": ("synchronous", 2.0, placements), "ring": ("overlapped", 10_000.0, rings)}
     for name in parser.parse_args().what:
         exchange, most, measure = ways[name]

@@ -1,9 +1,9 @@
-"""What a forecast takes: copying the meta-scheduler, and playing the copy forward until a job is placed.
+"""Measure the time of a forecast: to copy the meta-scheduler, and to simulate the copy until a job is placed.
 
     python benchmarks/forecast.py
 
-20 sites of 64 nodes, all full, and jobs of 1 to 64 nodes and up to a day behind that; forecasts of the first job of the
-queue, of one at a tenth of it, in its middle and at its end. Times are milliseconds, the best of three.
+20 sites of 64 nodes, all full, with a queue of jobs of 1 to 64 nodes and up to a day; forecasts of the first job of the
+queue, and of jobs at a tenth, in the middle and at the end of it. Times are in milliseconds, the best of three.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PLACES = (0.0, 0.1, 0.5, 1.0)
 
 
 def _granted(commands: list[GridCommand]) -> list[GridEvent]:
-    """Return that sites hold what they were asked to hold for a split."""
+    """Return the sites' answers that they hold the nodes requested for a split."""
     requests = [(c.site, c.request) for c in commands if isinstance(c, ToSite) and isinstance(c.request, ReserveNodes)]
     return [FromSite(site, Reserved(hold.job_id, hold.attempt)) for site, hold in requests if hold.start_ms is not None]
 
 
 def full_grid(policy: GridPolicy, waiting: int, margin_ms: int) -> tuple[MetaCore, int]:
-    """Return a grid whose nodes are taken, in which about so many jobs wait; and the last instant."""
+    """Return a grid without free nodes, in which about this many jobs wait, and the last instant."""
     rng = np.random.default_rng(3)
     core = MetaCore([NODES] * SITES, policy, margin_ms=margin_ms)
     job_id = 0
@@ -56,7 +56,7 @@ def full_grid(policy: GridPolicy, waiting: int, margin_ms: int) -> tuple[MetaCor
 
 
 def forecast_ms(core: MetaCore, now_ms: int, job_id: int) -> tuple[float, float, Forecast]:
-    """Return how long the copy takes, how long the play, and the forecast."""
+    """Return the time of the copy and of the simulation [ms], and the forecast."""
     began_s = time.perf_counter()
     forecaster = core.forecaster(now_ms, job_id)
     copied_s = time.perf_counter()
@@ -66,7 +66,7 @@ def forecast_ms(core: MetaCore, now_ms: int, job_id: int) -> tuple[float, float,
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Run all measurements, and print a table."""
     table = Table("policy", "margin [ms]", "jobs wait", "copy", *(f"play at {place:.0%}" for place in PLACES))
     for policy in POLICIES:
         for margin_ms in (0, 500):

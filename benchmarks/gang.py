@@ -1,9 +1,9 @@
-"""Speed of gang scheduling, with growth: printed, and written to benchmarks/results/gang.json.
+"""Measure the speed of gang scheduling and its growth; print it and write benchmarks/results/gang.json.
 
     python benchmarks/gang.py
 
-The workload is of the Lublin model on 320 nodes. Times are of whole calls, in seconds of their own thread, the best of
-three; the first, which compiles, takes no part.
+The workload is of the Lublin model on 320 nodes. Times are thread times of whole calls, the best of three; the first
+call, which compiles, is not measured.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ POLICIES = (
 
 
 def drawn(jobs: int) -> Workload:
-    """Return jobs that come as fast as the load says."""
+    """Return jobs of the Lublin model that arrive at load `LOAD`."""
     return generate_lublin(lublin_model(), jobs, np.random.default_rng(1), nodes=NODES, load=LOAD)
 
 
 def at_once(jobs: int) -> Workload:
-    """Return jobs that are all there at the beginning, so that the queue is as long as there are jobs."""
+    """Return jobs that are all submitted at the start, so that the queue is as long as there are jobs."""
     workload = drawn(jobs)
     return workload.replace(submit_ms=np.zeros(jobs, np.int64))
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run all measurements, and print them."""
     found: dict[str, float] = {}
 
     def measure(name: str, workload: Workload, policy: GangPolicy) -> None:

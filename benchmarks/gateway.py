@@ -1,10 +1,10 @@
-"""The gateway: durable acknowledgement, single submissions, watchers.
+"""Measure the gateway: durable acknowledgement, single submissions, and watchers.
 
-    python benchmarks/gateway.py            # before a grid on Ray, with machines that end jobs at once
-    python benchmarks/gateway.py --fake     # the gateway alone, before a grid in memory
-    python benchmarks/gateway.py --flood    # only the client with 100 submissions in flight, before the grid of `up`
+    python benchmarks/gateway.py            # with a grid on Ray, whose machines end jobs at once
+    python benchmarks/gateway.py --fake     # the gateway alone, with a grid in memory
+    python benchmarks/gateway.py --flood    # only the client with 100 submissions in flight, on the grid of `up`
 
-The gateway runs in a process of its own, as `gridweave gateway` does; the clients are in this one.
+The gateway runs in a process of its own, as with `gridweave gateway`; the clients are in this one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEADERS = {"Content-Type": "application/msgpack", "Accept": "application/msgpack
 
 
 def serve_gateway(address: str, namespace: str, told: Connection) -> None:
-    """Serve until told to end; say at which URL."""
+    """Send the URL of a gateway, and serve until the other end sends anything."""
     from gridweave.grid.config.gateway import GatewaySettings
     from gridweave.grid.gateway.server import Gateway
 
@@ -72,7 +72,7 @@ def serve_gateway(address: str, namespace: str, told: Connection) -> None:
 
 @contextlib.contextmanager
 def gateway_process(address: str, namespace: str = NAMESPACE) -> Iterator[str]:
-    """Yield the URL of a gateway before the grid at an address; none: before one in memory."""
+    """Yield the URL of a gateway for the grid at an address; with no address, for a grid in memory."""
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=serve_gateway, args=(address, namespace, theirs))
@@ -87,7 +87,7 @@ def gateway_process(address: str, namespace: str = NAMESPACE) -> Iterator[str]:
 
 @contextlib.contextmanager
 def served(is_fake: bool) -> Iterator[str]:
-    """Yield the URL of a gateway, and of a grid behind it, started for this."""
+    """Yield the URL of a gateway with a grid behind it, both started for this context."""
     if is_fake:
         with gateway_process("") as url:
             yield url
@@ -104,13 +104,13 @@ def served(is_fake: bool) -> Iterator[str]:
 
 
 def batch_of(count: int) -> bytes:
-    """Return the body that hands in so many jobs."""
+    """Return the body of a request that submits `count` jobs."""
     request = JobRequest(program=Program(argv=("true",)), limit_ms=60_000, user="benchmark")
     return msgspec.msgpack.encode(SubmitJobs(jobs=[NewJob(request=request)] * count))
 
 
 async def hand_in(session: aiohttp.ClientSession, url: str, body: bytes) -> Submitted:
-    """Hand in jobs; all must be taken in."""
+    """Submit jobs; all must be accepted."""
     async with session.post(f"{url}/v1/jobs", data=body, headers=HEADERS) as response:
         data = await response.read()
         assert response.status == 200, data
@@ -120,7 +120,7 @@ async def hand_in(session: aiohttp.ClientSession, url: str, body: bytes) -> Subm
 
 
 async def batches(session: aiohttp.ClientSession, url: str) -> float:
-    """Return how many jobs a second are acknowledged in batches."""
+    """Return the rate at which jobs are acknowledged in batches [jobs/s]."""
     body = batch_of(BATCH)
     await hand_in(session, url, body)
     left = iter(range(BATCHES))
@@ -135,7 +135,7 @@ async def batches(session: aiohttp.ClientSession, url: str) -> float:
 
 
 async def singles(session: aiohttp.ClientSession, url: str) -> np.ndarray:
-    """Return how long single submissions take [s], at a steady rate, from when each was due."""
+    """Return the times of single submissions at a steady rate [s], each counted from when it was due."""
     body = batch_of(1)
     begin_s = time.perf_counter() + 0.1
 
@@ -149,7 +149,7 @@ async def singles(session: aiohttp.ClientSession, url: str) -> np.ndarray:
 
 
 async def flood(grid: Client) -> tuple[float, np.ndarray]:
-    """Return how many jobs a second a client with so many submissions in flight hands in, and how long each takes."""
+    """Return the rate of a client with `IN_FLIGHT` open submissions [jobs/s], and the time of each."""
     request = JobRequest(program=Program(argv=("true",)), limit_ms=60_000)
     left = iter(range(FLOOD))
     taken_s: list[float] = []
@@ -166,14 +166,14 @@ async def flood(grid: Client) -> tuple[float, np.ndarray]:
 
 
 def add_flood(table: Table, rate: float, taken_s: np.ndarray) -> None:
-    """Add what came of many submissions in flight."""
+    """Add the results with many submissions in flight."""
     table.add_row(f"single submissions, {IN_FLIGHT} in flight", f"{rate:,.0f} jobs/s", "")
     for quantile in (50, 99, 100):
         table.add_row(f"... each, {quantile}%", f"{1000 * np.percentile(taken_s, quantile):.0f} ms", "")
 
 
 async def flood_drained() -> tuple[float, np.ndarray]:
-    """Return what comes of them before the grid of `gridweave up`; none of the jobs is left there."""
+    """Return the results of `flood` on the grid of `gridweave up`; the sites are drained, and no job remains."""
     async with Client() as grid:
         names = [site.name for site in await grid.sites()]
         for name in names:
@@ -187,8 +187,8 @@ async def flood_drained() -> tuple[float, np.ndarray]:
 
 
 async def add_singles(session: aiohttp.ClientSession, url: str, table: Table, what: str, *, asked: str = "") -> None:
-    """Add how long single submissions take: the median of several windows, and the shortest and the longest of them."""
-    await singles(session, url)  # what is loaded at the first time is no matter
+    """Add the times of single submissions: the median over several windows, and the smallest and the largest."""
+    await singles(session, url)  # not measured: the first run loads modules
     windows_ms = [1000 * await singles(session, url) for _ in range(WINDOWS)]
     for quantile in (50, 99):
         values_ms = np.percentile(windows_ms, quantile, axis=1)
@@ -200,7 +200,7 @@ async def add_singles(session: aiohttp.ClientSession, url: str, table: Table, wh
 
 @contextlib.asynccontextmanager
 async def drained(url: str) -> AsyncIterator[None]:
-    """Have no site take anything meanwhile, so that jobs wait as they do before a grid that is full."""
+    """In this context, keep all sites drained, so that jobs wait as on a full grid."""
     async with Client(url) as grid:
         names = [site.name for site in await grid.sites()]
         for name in names:
@@ -212,7 +212,7 @@ async def drained(url: str) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def watching(url: str, seen: list[float], watchers: int, what: str = "kind=submitted") -> AsyncIterator[None]:
-    """Have so many watch; each notes how old the submission of a job is when it hears of it."""
+    """In this context, run watchers; each records the time from the submission of a job to its event."""
     async with contextlib.AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         tasks = []
@@ -237,7 +237,7 @@ async def _hear(response: aiohttp.ClientResponse, seen: list[float]) -> None:
 
 
 async def watched(session: aiohttp.ClientSession, url: str) -> np.ndarray:
-    """Return how long after a job was handed in (not: acknowledged) each of the watchers hears of it [s]."""
+    """Return the time from each submission (not its acknowledgement) until each watcher sees the job [s]."""
     seen: list[float] = []
     async with watching(url, seen, WATCHERS):
         for number in range(WATCHED):
@@ -251,7 +251,7 @@ async def watched(session: aiohttp.ClientSession, url: str) -> np.ndarray:
 
 
 async def settle(session: aiohttp.ClientSession, url: str) -> None:
-    """Wait until the grid has nothing to do, or does nothing (the one in memory)."""
+    """Wait until the grid has nothing to do, or makes no more progress (the one in memory)."""
     before = None
     while True:
         async with session.get(f"{url}/v1/queue?limit=0", headers=HEADERS) as response:
@@ -263,7 +263,7 @@ async def settle(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def measure(url: str, table: Table) -> None:
-    """Add what was measured to a table."""
+    """Run all measurements, and add them to a table."""
     async with aiohttp.ClientSession() as session:
         rate = await batches(session, url)
         table.add_row(f"acknowledged, in batches of {BATCH} over MessagePack", f"{rate:,.0f} jobs/s", "5,000")
@@ -285,7 +285,7 @@ async def measure(url: str, table: Table) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print what was measured."""
+    """Run the measurements, and print the table."""
     is_fake = "--fake" in arguments
     what = "before a grid in memory" if is_fake else "before a grid on Ray, 3 sites of 64 nodes"
     table = Table("what", "figure", "asked", title=f"The gateway {what}, {os.cpu_count()} cores")

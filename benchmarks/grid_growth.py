@@ -1,14 +1,14 @@
-"""Speed of the grid queue, and how its cost grows: printed, and written to benchmarks/results/grid.json.
+"""Measure the speed of the grid queue, and how its cost grows; print it and write benchmarks/results/grid.json.
 
     python benchmarks/grid_growth.py
 
-Times are those of the compiled loop on one core, in seconds of its own thread, the best of several runs: first m128
-with the CTC extracts of Streit's chapter 7, where the trace is at hand; then growth. There the sites have five sizes in
-turn, so that ten of them or a thousand are alike, and jobs of the shipped model arrive at the same load: the more
-sites, the faster. Under sharing jobs wider than the largest site come in parts.
+Times are thread times of the compiled loop on one core, the best of several runs: first m128 with the CTC extracts of
+Streit's chapter 7, if the trace is available; then growth. For growth, the sites have five sizes in turn, so that grids
+of ten and of a thousand sites are alike, and jobs of the shipped model arrive at the same load: more sites get jobs at
+a higher rate. Under sharing, jobs wider than the largest site are split.
 
-A pass of EASY backfilling looks at every waiting job, so the table says how many wait: a long queue costs, many sites
-do not.
+A pass of EASY backfilling looks at every waiting job, so the table has the number of waiting jobs: a long queue is
+expensive, many sites are not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POLICIES = (GridPolicy(mode="sharing"), GridPolicy(mode="adaptive", overhead=0.3
 
 
 def best_us(watch: Stopwatch, times: int, *arguments: Any) -> tuple[float, SimulationResult]:
-    """Return the shortest of several simulations, in microseconds a job, and what they come to."""
+    """Return the shortest of several simulations [us per job], and the result."""
     best_s = math.inf
     for _ in range(times):
         watch.seconds = 0.0
@@ -61,7 +61,7 @@ def m128(watch: Stopwatch) -> Iterator[tuple[str, float]]:
 
 
 def growth(watch: Stopwatch) -> Iterator[dict[str, Any]]:
-    """Yield a row for each number of jobs, policy and number of sites: the time a job, and what it is to ten sites."""
+    """Yield a row for each number of jobs, policy and number of sites: the time per job, and its ratio to ten sites."""
     model = load_model("ctc-sp2")
     for policy in POLICIES:
         for jobs in JOBS:
@@ -86,10 +86,10 @@ def growth(watch: Stopwatch) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     watch = Stopwatch()
     grid_network.prepared = watch  # type: ignore[assignment]
-    # The first call compiles, and takes no part.
+    # The first call compiles, and is not measured.
     small = generate(load_model("ctc-sp2"), 2, np.random.default_rng(1), nodes=512)
     for policy in POLICIES:
         simulate(small, [512], policy)

@@ -24,11 +24,11 @@ class InstantMachine(LiveActor):
         self._tasks = endure(self._name, self._tell())
 
     async def ready(self) -> str:
-        """Return its name."""
+        """Return the name of the machine."""
         return self._name
 
     async def order(self, data: bytes) -> None:
-        """Have what is ordered start and end."""
+        """Report the start and the end of every job that is ordered."""
         for order in ORDERS.decode(data):
             if isinstance(order, StartRun) and (order.launch.job_id, order.launch.attempt) not in self._seen:
                 key = order.launch.job_id, order.launch.attempt
@@ -50,6 +50,6 @@ class InstantMachine(LiveActor):
                 del self._reports[: len(part)]
 
     async def stop(self, end_jobs: bool) -> None:
-        """Stop."""
+        """Do nothing."""
         for task in self._tasks:
             task.cancel()

@@ -1,12 +1,12 @@
-"""Speed of the journal: printed, and written to benchmarks/results/journal.json.
+"""Measure the speed of the journal; print the figures and write benchmarks/results/journal.json.
 
     python benchmarks/journal.py [POSTGRESQL_URL]
 
-A job is made durable as a site does it: its idempotency key is looked up, and one step holds the input of the core, the
-answer, a message to the grid and the first line of its story. Steps are written in batches of 500. PostgreSQL runs
-beside SQLite if a URL of an empty database is given, or if its programs are installed: then on a socket in a temporary
-folder. Every batch waits for the disk once at least, so that is measured as well: where it takes microseconds the disk
-says that something is durable before it is, and a real one adds its time to every batch.
+A job is made durable as in a site: its idempotency key is looked up, and one step has the input of the core, the
+answer, a message to the grid and the first entry of its history. Steps are written in batches of 500. PostgreSQL is
+measured too if the URL of an empty database is given, or if its programs are installed: then with a socket in a
+temporary folder. Every batch waits for the disk at least once, so a durable write is measured as well: if it takes
+microseconds, the disk reports data as durable before they are, and a real disk would add its own time to every batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ASKED = 5000
 BATCH = 500
 JOBS = 20_000
 GROWTH = 8_000
-"""Jobs that a site takes in, starts and ends to see how its journal grows."""
+"""Number of jobs that a site accepts, starts and ends while the growth of its journal is measured."""
 
 REQUEST = JobRequest(
     program=Program(argv=("./solve", "input"), environment={"HOME": "/home/user-7"}), limit_ms=3_600_000, user="user-7"
@@ -50,7 +50,7 @@ REQUEST = JobRequest(
 
 
 def submit(journal: Journal, first: int, count: int) -> None:
-    """Make so many jobs durable, batch by batch."""
+    """Make `count` jobs durable, batch by batch."""
     for start in range(first, first + count, BATCH):
         numbers = range(start, start + BATCH)
         assert not journal.submissions(f"user-7/{number:032x}" for number in numbers)
@@ -67,7 +67,7 @@ def submit(journal: Journal, first: int, count: int) -> None:
 
 
 def rates(place: str | Path, name: str) -> dict[str, float]:
-    """Return jobs per second, of all of them and of the slowest tenth in one piece; and what this process computed."""
+    """Return the rate over all jobs and in the slowest tenth [jobs/s], and the processor time of this process."""
     with Journal(place, event_type=ContractEvent, message_type=Answer, batch=0) as journal:
         seconds = []
         began_cpu = time.process_time()
@@ -84,7 +84,7 @@ def rates(place: str | Path, name: str) -> dict[str, float]:
 
 
 def ended_us(place: Path) -> float:
-    """Return what it takes to keep a job that is over, in batches, with a record as large as a usual one."""
+    """Return the time to record the end of a job [us], in batches, with a record of usual size."""
     with Journal(place, event_type=ContractEvent, batch=0) as journal:
         began = time.perf_counter()
         for number in range(JOBS):
@@ -103,7 +103,7 @@ class Machine:
         self.driver: SiteDriver | None = None
 
     async def order(self, machine: str, data: bytes) -> None:
-        """Tell that what was ordered has started and ended."""
+        """Report the start and the end of every job that is ordered."""
         assert self.driver is not None
         keys = [(one.launch.job_id, one.launch.attempt) for one in ORDERS.decode(data) if isinstance(one, StartRun)]
         reports = [kind for key in keys for kind in (RunStarted(machine, *key), RunEnded(machine, *key, "finished"))]
@@ -112,9 +112,9 @@ class Machine:
 
 
 async def growth(place: Path, *, compacts: bool, jobs: int = GROWTH) -> dict[str, float]:
-    """Return how a site's journal grows with jobs of its own users, handed in one by one, and how long an answer takes.
+    """Return how a site's journal grows with single jobs of its own users, and how long an answer takes.
 
-    After each tenth of the jobs its size is looked at; without ``compacts`` it is as if it never removed anything.
+    The size is measured after each tenth of the jobs. Without `compacts` the journal removes nothing.
     """
 
     async def nowhere(peer: str, data: bytes) -> None:
@@ -147,7 +147,7 @@ async def growth(place: Path, *, compacts: bool, jobs: int = GROWTH) -> dict[str
 
 
 def sync_us(folder: Path) -> float:
-    """Return how long a write of one page to the disk takes until it is durable, the median of 50."""
+    """Return the time until a write of one page to the disk is durable [us], the median of 50."""
     seconds = []
     file = os.open(folder / "sync", os.O_RDWR | os.O_CREAT)
     for _ in range(50):
@@ -160,7 +160,7 @@ def sync_us(folder: Path) -> float:
 
 
 def replay_figures(place: Path) -> dict[str, float]:
-    """Return how fast a site comes back with 5,000 jobs in its queue: from its inputs, and from a snapshot."""
+    """Return how fast a site recovers with 5,000 jobs in its queue: from its inputs, and from a snapshot."""
     figures: dict[str, float] = {}
     count = 5000
     core = ContractCore(128, SitePolicy())
@@ -168,7 +168,7 @@ def replay_figures(place: Path) -> dict[str, float]:
         for number in range(count):
             with journal.step() as step:
                 step.handle(core, number, JobSubmitted(Job(job_id=number, width=4, estimate_ms=3_600_000)))
-        replay(journal, ContractCore(128, SitePolicy()))  # compiled, or loaded
+        replay(journal, ContractCore(128, SitePolicy()))  # not measured: the first call compiles kernels, or loads them
         began = time.perf_counter()
         assert replay(journal, ContractCore(128, SitePolicy())).inputs == count
         figures["replay of inputs [inputs/s]"] = count / (time.perf_counter() - began)
@@ -186,7 +186,7 @@ def replay_figures(place: Path) -> dict[str, float]:
 
 @contextlib.contextmanager
 def postgresql() -> Iterator[str | None]:
-    """Yield the URL of a database on a server of our own; None if there is no PostgreSQL."""
+    """Yield the URL of a database on a temporary server; None if PostgreSQL is not installed."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
     if not programs or user not in {entry.pw_name for entry in pwd.getpwall()}:
@@ -214,7 +214,7 @@ def postgresql() -> Iterator[str | None]:
 
 
 def main() -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

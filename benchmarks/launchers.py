@@ -1,11 +1,11 @@
-"""What it costs to run jobs as other Unix users: printed, and written to benchmarks/results/launchers.json.
+"""Measure the cost of running jobs as other Unix users; print it and write benchmarks/results/launchers.json.
 
     python benchmarks/launchers.py [ROUNDS]
 
-Must be run as root. Pieces of one rank that runs `true`, from the call of `Runner.start` to the event of their end: in
-each round some as the service itself, then as many as the user `nobody` by a launcher, each way with a runner of its
-own that is there all the time. Asked for: less than 20% fewer a second. Then the same with pieces being forgotten while
-others run, as they are where a machine keeps no more of them.
+Must be run as root. Node tasks of one rank that runs `true`, from the call of `Runner.start` to the event of their end:
+in each round some as the service itself, then as many as the user `nobody` by a launcher. Each way has its own runner,
+which exists all the time. Target: a rate less than 20% lower. Then the same while ended tasks are being forgotten, as
+on a machine that keeps no more of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATIENCE_S = 60.0
 
 @contextlib.asynccontextmanager
 async def launcher_socket(folder: Path) -> AsyncIterator[str]:
-    """Start a launcher for this process's user; yield where it listens."""
+    """Start a launcher for this process's user; yield the path of its socket."""
     file, place = folder / "launcher.toml", folder / "socket"
     file.write_text(f'service = "root"\nsocket = "{place}"\n[users]\nanna = "nobody"\n')
     with subprocess.Popen([sys.executable, "-P", "-m", "gridweave.site.machine.launcher", str(file)]) as launcher:
@@ -49,7 +49,7 @@ async def launcher_socket(folder: Path) -> AsyncIterator[str]:
 
 
 def worked_s() -> float:
-    """Return the time on the processors of this process and all that stems from it, also of what has ended."""
+    """Return the processor time of this process and all its descendants, including those that have ended [s]."""
     total_s, own = 0.0, psutil.Process()
     for each in (own, *own.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -58,7 +58,7 @@ def worked_s() -> float:
 
 
 async def pieces(runner: Runner, numbers: Callable[[], int], launcher: str, *, forget: bool) -> tuple[float, float]:
-    """Run pieces to their end; return how many a second, and what each costs of a processor [ms]."""
+    """Run node tasks to their end; return their rate [1/s], and the processor time of each [ms]."""
     began, before_s = time.perf_counter(), worked_s()
     for _ in range(PIECES // AT_ONCE):
         for _ in range(AT_ONCE):
@@ -78,7 +78,7 @@ async def pieces(runner: Runner, numbers: Callable[[], int], launcher: str, *, f
 
 
 async def side_by_side(rounds: int, *, forget: bool) -> dict[str, float]:
-    """Return the medians over the rounds, and by how much the launcher is slower, the median of each round's."""
+    """Return the medians over all rounds, and the median of how much slower the launcher is in a round."""
     rates: dict[str, list[float]] = {"self": [], "user": []}
     cpu: dict[str, list[float]] = {"self": [], "user": []}
     with tempfile.TemporaryDirectory(dir="/run") as root:
@@ -108,10 +108,10 @@ async def side_by_side(rounds: int, *, forget: bool) -> dict[str, float]:
 
 
 def main(rounds: int) -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     if os.getuid() != 0:
         sys.exit("benchmarks/launchers.py must be run as root: only root can start processes as others")
-    become_subreaper()  # so that fork servers, too, are found below this process
+    become_subreaper()  # so that fork servers are found among the descendants too
     figures = {"load of the machine before": os.getloadavg()[0]}
     for forget in (False, True):
         figures |= asyncio.run(side_by_side(rounds, forget=forget))

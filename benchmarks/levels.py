@@ -1,4 +1,4 @@
-"""How long a simulation with levels of priority and evictions takes: python benchmarks/levels.py."""
+"""Measure the time of simulations with priority levels and evictions: python benchmarks/levels.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEVELS = (
 
 
 def workload(jobs: int, load: float = 0.8, seed: int = 1) -> Workload:
-    """Return jobs of powers of two of nodes, 10, 10 and 80% of them high, medium and low (Collins, Table 1)."""
+    """Return jobs with powers of two of nodes; 10, 10 and 80% have high, medium and low priority (Collins, Table 1)."""
     rng = np.random.default_rng(seed)
     width = 2 ** rng.integers(0, 7, jobs)
     run_ms = (rng.lognormal(7.0, 1.2, jobs) * 1000).astype(np.int64) + 1000
@@ -39,7 +39,7 @@ def workload(jobs: int, load: float = 0.8, seed: int = 1) -> Workload:
 
 
 def programs(jobs: int, every_ms: float, seed: int = 1) -> Workload:
-    """Return jobs of the five classes of `gridweave reproduce collins`, in shares of levels as those above."""
+    """Return jobs of the five classes of `gridweave reproduce collins`, with shares of priorities as in `workload`."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(0, len(REFERENCE_S), jobs)
     most_ms = np.array(REFERENCE_S)[kind] * 1000
@@ -54,7 +54,7 @@ def programs(jobs: int, every_ms: float, seed: int = 1) -> Workload:
 
 
 def main() -> None:
-    """Print a line for each way: processor time, as the machine may have other things to do."""
+    """Print a line for each policy, in processor time, since the machine may be busy."""
     alike, apart = workload(100_000), msgspec.structs.replace(site_policy(with_levels=True), predict="experience")
     ways = {
         "EASY without levels": (alike, SitePolicy()),

@@ -1,10 +1,10 @@
-"""The live grid on one machine: placement, real processes, memory; beside plain Ray, `ray job submit` and HyperQueue.
+"""Measure the live grid on one machine: placement, real processes, and the rates of Ray and HyperQueue for comparison.
 
     python benchmarks/live.py [placement] [processes] [baselines]
 
-Placement is measured from the instant at which the sites, which were drained until then, take jobs again, and with
-machines that report every part of a job as ended as soon as it was ordered: so what is measured is the grid, its
-journals (SQLite, durable) and the messages between the actors, and no process of a job.
+Placement is measured from the instant at which the drained sites accept jobs again. The machines report every node task
+as ended as soon as it is ordered. So the measured time is that of the grid, its journals (SQLite, durable) and the
+messages between the actors, without any process of a job.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MEASURED = 10_000
 
 @contextlib.contextmanager
 def grid_of(sites: int, nodes: int, machine: type = AgentActor) -> Iterator[RunningGrid]:
-    """Yield a grid on a Ray of this machine, whose workers are as nice as with ``gridweave up``."""
+    """Yield a grid on a Ray of this machine, whose workers have the same niceness as with ``gridweave up``."""
     own: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
     own |= {"_system_config": {"worker_niceness": 0}}
-    # Workers find the machine of these measurements where this process finds it.
+    # Workers import the machine of these measurements from the same folder as this process.
     own |= {"runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}}
     with tempfile.TemporaryDirectory() as folder:
         ray.init(address="local", num_cpus=2, namespace="benchmark", **own)
@@ -65,7 +65,7 @@ def ended(grid: RunningGrid) -> int:
 
 
 def submit_all(grid: RunningGrid, requests: list[JobRequest], name: str) -> float:
-    """Hand in jobs in batches; return how many a second were acknowledged."""
+    """Submit jobs in batches; return the rate at which they are acknowledged [jobs/s]."""
     begin_s = time.perf_counter()
     for start in range(0, len(requests), BATCH):
         part = requests[start : start + BATCH]
@@ -74,7 +74,7 @@ def submit_all(grid: RunningGrid, requests: list[JobRequest], name: str) -> floa
 
 
 def wait_for(grid: RunningGrid, count: int) -> None:
-    """Wait until so many jobs have ended."""
+    """Wait until this many jobs have ended."""
     while ended(grid) < count:
         time.sleep(0.2)
 
@@ -86,7 +86,7 @@ def memory_of(grid: RunningGrid, name: str) -> float:
 
 
 def placement(table: Table) -> None:
-    """Measure how fast jobs are placed with few and with many waiting."""
+    """Measure the rate of placement with few and with many waiting jobs."""
     rng = np.random.default_rng(1)
     with grid_of(SITES, NODES, InstantMachine) as grid:
         submit_all(grid, requests(rng, 500), "warm")
@@ -108,7 +108,7 @@ def placement(table: Table) -> None:
 
 
 def drain(grid: RunningGrid, draining: bool) -> None:
-    """Have no site take anything, so that jobs gather; or have all take them again."""
+    """Drain all sites, so that jobs queue up, or resume all of them."""
     for site in grid.plan.sites:
         grid.call(site_actor(site.name), "ask", "drain", question(draining))
 
@@ -123,7 +123,7 @@ def requests(rng: np.random.Generator, count: int) -> list[JobRequest]:
 
 
 def processes(table: Table) -> None:
-    """Measure real processes, end to end."""
+    """Measure jobs with real processes, end to end."""
     with grid_of(3, 64) as grid:
         one = [JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=60_000)]
         submit_all(grid, one * 50, "warm")
@@ -136,7 +136,7 @@ def processes(table: Table) -> None:
 
 
 def main(wanted: list[str]) -> None:
-    """Print what was measured."""
+    """Run the selected measurements, and print them."""
     table = Table("what", "figure", "asked", title=f"The live grid, {os.cpu_count()} cores")
     parts = {"placement": placement, "processes": processes}
     for name in wanted or list(parts):

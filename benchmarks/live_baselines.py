@@ -1,20 +1,20 @@
-"""What runs `true` on this machine, and how fast: printed, and written to benchmarks/results/live_baselines.json.
+"""Measure how fast other tools run `true` on this machine; print the rates and write results/live_baselines.json.
 
     python benchmarks/live_baselines.py [--jobs N] [--repeat N] [--only NAME]
 
-Jobs a second end to end, from the first submission to the last end, with two CPUs each:
+Rates are jobs per second end to end, from the first submission to the last end, with two CPUs each:
 
 - `subprocess`: `subprocess.run` alone, one after the other;
-- `ray-noop`: tasks of Ray that do nothing, all submitted at once; `ray-true`: those that run `true`;
+- `ray-noop`: tasks of Ray that do nothing, all submitted at once; `ray-true`: tasks that run `true`;
 - `ray-jobs`: `ray job submit` by its Python client, a few at once; needs `pip install 'ray[default]'`;
-- `hyperqueue`: a job array of HyperQueue, without files for output; needs `pip install hyperqueue`, a package that has
-  its server and worker within (and not the program `hq`);
-- `packed`: `gridweave submit --array 1-N --pack --wait -- true` on a grid of as many slots, from the command's start to
-  its end.
+- `hyperqueue`: a job array of HyperQueue, without output files; needs `pip install hyperqueue`, a package that contains
+  its server and worker (but not the program `hq`);
+- `packed`: `gridweave submit --array 1-N --pack --wait -- true` on a grid with that many slots, from the start of the
+  command to its end.
 
-Each runs in a process of its own that ends with all that it started. Ray keeps to the loopback address and a temporary
-folder. HyperQueue's local cluster listens on all addresses, without a key; so it has a network of its own with nothing
-in it but loopback (`unshare`). What is not installed is said in its row.
+Each runs in a process of its own that ends with all its children. Ray uses the loopback address and a temporary folder.
+HyperQueue's local cluster listens on all addresses without a key, so it gets its own network namespace with nothing but
+loopback (`unshare`). The row of a tool that is not installed says so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ JOBS = 500
 RAY_JOBS = 5
 LONGEST_S = 600
 _HYPERQUEUE_POLL_S = 1.0
-# No report to its makers, no remark about later releases, and patience where the machine is busy.
+# No usage statistics, no warning about later releases, and patience on a busy machine.
 _RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -66,16 +66,16 @@ BASELINES = {
     "hyperqueue": "HyperQueue",
     "packed": "gridweave, a packed array",
 }
-"""What each is called."""
+"""The label of each baseline."""
 
 
 def jobs_of(name: str, jobs: int) -> int:
-    """Return how many jobs a baseline is measured with: a few of those that take seconds each."""
+    """Return the number of jobs for a baseline: only a few if each takes seconds."""
     return min(jobs, RAY_JOBS) if name == "ray-jobs" else jobs
 
 
 def measure(jobs: int = JOBS, repeat: int = 1, names: Sequence[str] = tuple(BASELINES)) -> dict[str, float | str]:
-    """Return the median rate of each baseline [jobs/s], or why there is none."""
+    """Return the median rate of each baseline [jobs/s], or why it could not be measured."""
     found: dict[str, float | str] = {}
     for name in names:
         try:
@@ -86,9 +86,9 @@ def measure(jobs: int = JOBS, repeat: int = 1, names: Sequence[str] = tuple(BASE
 
 
 def rate_of(name: str, jobs: int) -> float:
-    """Return the jobs a second of a baseline, measured in a process that ends with all that it started.
+    """Return the rate of a baseline [jobs/s], measured in a process that ends with all its children.
 
-    UnavailableError if what it needs is not installed.
+    UnavailableError: a package that it needs is not installed, or it failed.
     """
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", name, "--jobs", str(jobs)]
     if name == "hyperqueue":
@@ -120,7 +120,7 @@ def rate_of(name: str, jobs: int) -> float:
 
 
 def _own_network() -> list[str]:
-    """Return what runs a command in a network that has nothing but loopback."""
+    """Return a command prefix that runs a command in a network with nothing but loopback."""
     command = ["unshare", "--user", "--map-root-user", "--net"]
     if (
         shutil.which("unshare") is None
@@ -130,7 +130,7 @@ def _own_network() -> list[str]:
     return command
 
 
-# -- what runs in the process of its own
+# -- run in the child process
 
 
 def _measure_subprocess(jobs: int) -> float:
@@ -206,7 +206,7 @@ def _free_port() -> int:
 
 
 def _measure_hyperqueue(jobs: int) -> float:
-    """Return the rate until the last look at which not all was done: HyperQueue's client looks once a second."""
+    """Return the rate until the last poll before the end; HyperQueue's client polls once a second."""
     _need("hyperqueue", "hyperqueue")
     _raise_loopback()
     from hyperqueue import Job, LocalCluster
@@ -221,12 +221,12 @@ def _measure_hyperqueue(jobs: int) -> float:
             began = time.perf_counter()
             _run_array(client, Job(max_fails=0), jobs, looks)
             looks[:] = [(at - began, done) for at, done in looks if 0 < done < jobs and at - began > _HYPERQUEUE_POLL_S]
-            jobs *= 2  # if all was over before there was anything to see
+            jobs *= 2  # all had ended before the first usable poll
     return looks[-1][1] / looks[-1][0]
 
 
 def _measure_packed(jobs: int) -> float:
-    """Return the rate with the command, the placement of its jobs, and the journals (SQLite, durable)."""
+    """Return the rate, including the command, the placement of its jobs, and the journals (SQLite, durable)."""
     _need("ray", "gridweave[live]")
     from weight import SITES, a_grid
 
@@ -251,7 +251,7 @@ def _run_array(client: Any, job: Any, tasks: int, looks: list[tuple[float, int]]
 
 
 def _raise_loopback() -> None:
-    """Switch the loopback interface of our network on (netdevice(7))."""
+    """Bring up the loopback interface of this network namespace (netdevice(7))."""
     get_flags, set_flags, up = 0x8913, 0x8914, 1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         flags = struct.unpack("16sh14x", fcntl.ioctl(handle, get_flags, struct.pack("16sh14x", b"lo", 0)))[1]
@@ -274,7 +274,7 @@ _INSIDE: dict[str, Callable[[int], float]] = {
 
 
 def _answer(name: str, jobs: int) -> None:
-    """Measure here, and print the answer for whoever started this process."""
+    """Measure in this process, and print the answer for the parent."""
     try:
         answer: dict[str, object] = {"rate": _INSIDE[name](jobs)}
     except GridweaveError as error:
@@ -283,7 +283,7 @@ def _answer(name: str, jobs: int) -> None:
 
 
 def main() -> None:
-    """Run what is asked for, print it, and write it down."""
+    """Run the selected baselines, print the rates, and write them down."""
     parser = argparse.ArgumentParser(description="What else runs `true` on this machine, and how fast.")
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--repeat", type=int, default=1, help="the median of so many counts")

@@ -1,12 +1,13 @@
-"""All figures of a live grid, one after the other on one machine: printed, and written to results/live_figures.json.
+"""Measure all figures of a live grid on this machine; print them and write them to results/live_figures.json.
 
     python benchmarks/live_figures.py [--first] [--without NAME ...] [--minutes 6]
 
-It brings up a grid of three sites with 18 nodes, of its own, measures it, and takes it down. Beside each figure stands
-what it was before the drills of the live grid, and what was asked for. With ``--first`` all is compiled, as by the
-first `up` on a machine; that takes a minute or two longer. What fails, or finds no time left, says so in its line, and
-the rest goes on. `HyperQueue` is measured with as many slots when the grid is down. How long a part of a job runs alone
-when a site stops is measured by `tests/grid/service/test_gate_drills.py`, step by step, in virtual time.
+It brings up a grid of its own with three sites and 18 nodes, measures it, and takes it down. Each line also has an
+earlier value of the figure, and the target. With ``--first`` everything is compiled, as by the first `up` on a
+machine, which takes a minute or two longer. A measurement that fails, or has no time left, reports that in its line,
+and the others continue. `HyperQueue` is measured with the same number of slots when the grid is down. How long a node
+task runs on when its site stops is measured step by step in virtual time, by
+`tests/grid/service/test_gate_drills.py`.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from gridweave.site.job import JobRequest, Program
 COMMAND = (sys.executable, "-m", "gridweave.cli")
 PATIENCE_S = 120.0
 QUESTIONS = ("sites", "jobs", "queue", "status", "show 1", "explain 1", "usage", "whoami", "submit -- true")
-"""Commands that ask the grid one thing."""
+"""Commands with a single request to the grid."""
 BESIDE = ("sites", "status", "queue", "submit --site beta -- true", "submit --site alpha -- true")
-"""What is asked while the site beta stands still."""
+"""Commands that are measured while the site beta is stopped."""
 STOPPED = "site beta"
 KILLED = {"meta-scheduler": "5 s", "site alpha": "4 s", "gateway": "4 s", "gcs_server": "20 s"}
-"""What is killed, and after how long the grid is to be well again."""
+"""The processes to kill, each with the target for the time until the grid is well again."""
 ROUNDS = 7
 SINGLES, ELEMENTS, GROWTH, WIDE_JOBS, WAITING = 3_000, (3_000, 10_000), 4_000, 5, 30_000
 _LOOK_AGAIN_S = 0.05
@@ -56,7 +57,7 @@ _QUIET_PERCENT, _QUIET_S = 15.0, 20.0
 
 
 class Figures:
-    """What was measured, with the grid that it is measured on; each figure is printed at once."""
+    """The results so far, and the grid that is measured; each figure is printed at once."""
 
     def __init__(self, until_s: float) -> None:
         self.until_s = until_s
@@ -69,7 +70,7 @@ class Figures:
         print(f"{what:<62}{before:>18}{now:>42}   {asked}", flush=True)
 
     def measure(self, name: str, work: Callable[[Figures], None]) -> None:
-        """Do one measurement; say so if there is no time left for it, or it fails."""
+        """Run one measurement; report in its line if it fails or has no time left."""
         if time.monotonic() > self.until_s:
             self.add(name, "no time left")
             return
@@ -80,13 +81,13 @@ class Figures:
 
     @property
     def folder(self) -> Path:
-        """Where the grid keeps its journals."""
+        """The folder of the grid's journals."""
         assert self.grid is not None, "the grid is up"
         return Path(self.grid.folder)
 
 
 def asked(words: str, *, is_well: bool = True) -> tuple[float, float]:
-    """Give a command; return how long it took by the clock, and its processor time [s]."""
+    """Run a command; return its elapsed time and its processor time [s]."""
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
         [*COMMAND, *words.split()],
@@ -101,7 +102,7 @@ def asked(words: str, *, is_well: bool = True) -> tuple[float, float]:
 
 
 def until(happened: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
-    """Wait until something has happened, but not longer than that; return whether it has."""
+    """Wait until a condition holds, at most `patience_s`; return whether it holds."""
     until_s = time.monotonic() + patience_s
     while not happened():
         if time.monotonic() > until_s:
@@ -114,7 +115,7 @@ def until(happened: Callable[[], object], patience_s: float = PATIENCE_S) -> boo
 
 
 def first_up(figures: Figures) -> None:
-    """Bring up the grid; measure how long it is silent."""
+    """Bring up the grid; measure the longest time without output."""
     began_s = last_s = time.perf_counter()
     silent_s, lines = 0.0, 0
     with subprocess.Popen(
@@ -136,7 +137,7 @@ def first_up(figures: Figures) -> None:
 
 
 def idle(figures: Figures) -> None:
-    """Measure what the idle grid weighs, once it is quiet."""
+    """Measure the memory and the processor time of the idle grid, once it is quiet."""
     assert figures.grid is not None
     state = figures.grid
     until(lambda: sum(row[3] for row in weigh(state, 1.0)) < _QUIET_PERCENT, _QUIET_S)
@@ -146,10 +147,10 @@ def idle(figures: Figures) -> None:
 
 
 def commands(figures: Figures) -> None:
-    """Measure commands that ask one thing: the median of some rounds, by the clock and of processor time."""
-    asked("submit --wait -- true")  # the job 1
+    """Measure commands with a single request: medians of elapsed time and of processor time over several rounds."""
+    asked("submit --wait -- true")  # becomes job 1
     for words in ("--version", *QUESTIONS):
-        asked(words)  # what is read from the disk at the first time is no matter
+        asked(words)  # not measured: the first call reads files from the disk
         took = [asked(words) for _ in range(ROUNDS)]
         wall_s, cpu_s = (statistics.median(each) for each in zip(*took, strict=True))
         told = f"{wall_s:.2f} s, processor {cpu_s:.2f} s"
@@ -157,7 +158,7 @@ def commands(figures: Figures) -> None:
 
 
 def in_flight(figures: Figures) -> None:
-    """Measure single submissions with many in flight; the sites are drained, and none of the jobs is left."""
+    """Measure single submissions with many in flight; the sites are drained, and no job remains."""
     rate, taken_s = asyncio.run(flood_drained())
     told = f"{FLOOD:,} single submissions, {IN_FLIGHT} in flight"
     figures.add(told, f"{rate:,.0f} jobs/s")
@@ -166,7 +167,7 @@ def in_flight(figures: Figures) -> None:
 
 
 def singly(figures: Figures) -> None:
-    """Measure many times `true` as single jobs, end to end with the command, and what they leave in the journals."""
+    """Measure single jobs that run `true`, end to end with the command, and how the journals grow."""
     before = _journal_bytes(figures.folder)
     took_s, _ = asked(f"submit --array 1-{SINGLES} --wait -- true")
     figures.add(f"{SINGLES:,} times true as single jobs", f"{SINGLES / took_s:,.0f}/s", "79 to 107/s")
@@ -184,7 +185,7 @@ def packed(figures: Figures) -> None:
 
 
 def wide(figures: Figures) -> None:
-    """Measure jobs on two sites: how often their start was agreed on, and how long until they run."""
+    """Measure jobs on two sites: the number of tries until their start is agreed, and the time until they run."""
     with SyncClient() as grid:
         records = [grid.submit(["true"], nodes=14, limit="1m").done(PATIENCE_S) for _ in range(WIDE_JOBS)]
     waits = sorted((record.start_ms or 0) - record.submit_ms for record in records)
@@ -194,7 +195,7 @@ def wide(figures: Figures) -> None:
 
 
 def deaf(figures: Figures) -> None:
-    """Measure how long a job goes on that ignores TERM: at its limit, and when it is cancelled at once."""
+    """Measure how long a job runs on that ignores TERM: at its limit, and when it is cancelled at once."""
     program = Program(argv=("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"), grace_ms=2_000)
     patient = Program(argv=program.argv, grace_ms=300_000)
     with SyncClient() as grid:
@@ -212,7 +213,7 @@ def deaf(figures: Figures) -> None:
 
 
 def stopped(figures: Figures) -> None:
-    """Measure what commands take beside a site that hangs."""
+    """Measure commands while a site hangs."""
     pid = next((part.pid for part in look(DEFAULT_NAME).parts if part.name == STOPPED), None)
     assert pid is not None, f"{STOPPED} has no process"
     os.kill(pid, signal.SIGSTOP)
@@ -228,7 +229,7 @@ def stopped(figures: Figures) -> None:
 
 
 def recovery(figures: Figures) -> None:
-    """Measure how long the grid takes to be well again after kills, with many jobs waiting."""
+    """Measure the time until the grid is well again after kills, with many jobs waiting."""
     assert figures.grid is not None
     with SyncClient() as grid:
         for site in SITES:
@@ -244,7 +245,7 @@ def recovery(figures: Figures) -> None:
 
 
 def _recovered_s(state: LocalGridState, name: str) -> float:
-    """Kill a process of the grid; return after how long another runs in its place, and `status` finds no fault."""
+    """Kill a process of the grid; return the time until its successor runs and `status` finds no fault."""
 
     def pid_now() -> int | None:
         named = {part.name: part.pid for part in look(state.name).parts}
@@ -271,13 +272,13 @@ def _journals(folder: Path) -> Iterator[Path]:
 
 
 def _asked_of(path: Path, question: str) -> tuple[int, ...]:
-    """Return the first row of the answer of a journal to a question in SQL."""
+    """Return the first row of an SQL query to a journal."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return tuple(value or 0 for value in database.execute(question).fetchone())
 
 
 def _journal_bytes(folder: Path) -> np.ndarray:
-    """Return the size of all journals of a grid, but for free pages, and what of it goes when they are compacted."""
+    """Return the size of a grid's journals without free pages, and the part of it that compaction removes."""
     whole = "select (page_count - freelist_count) * page_size"
     whole += " from pragma_page_count, pragma_freelist_count, pragma_page_size"
     goes = "select sum(length(events) + coalesce(length(decided), 0)) from gridweave_inputs"
@@ -285,7 +286,7 @@ def _journal_bytes(folder: Path) -> np.ndarray:
 
 
 def kept(figures: Figures) -> None:
-    """Count what the journals of the grid still have of what they were given: the rest was compacted."""
+    """Count the inputs that the journals still have; compaction removed the others."""
     for path in _journals(figures.folder):
         rows, written = _asked_of(path, "select count(*), max(sequence) from gridweave_inputs")
         what = f"journal {path.relative_to(figures.folder)} keeps, of all its inputs"
@@ -296,7 +297,7 @@ def kept(figures: Figures) -> None:
 
 
 def growth(figures: Figures) -> None:
-    """Measure how a journal grows that compacts itself, and one that does not."""
+    """Measure the growth of a journal with compaction, and of one without."""
     with tempfile.TemporaryDirectory() as folder:
         for compacts in (False, True):
             place = Path(folder) / f"{compacts}.journal"
@@ -318,12 +319,12 @@ def hyperqueue(figures: Figures) -> None:
 _ON_GRID = (idle, commands, wide, deaf, in_flight, singly, packed, kept, stopped, recovery)
 ON_GRID = {work.__name__: work for work in _ON_GRID}
 ALONE = {work.__name__: work for work in (growth, hyperqueue)}
-"""What is measured on the grid, in this order, and what when it is down."""
+"""The measurements while the grid is up (`ON_GRID`, in this order), and those after it is down."""
 
 
 @contextlib.contextmanager
 def own_folder(is_first: bool) -> Iterator[None]:
-    """Work in a folder of its own, where no grid is known; nothing is compiled there if this is to be the first."""
+    """Work in a temporary folder where no grid is known; with `is_first`, everything is compiled again."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="gw-figures-", ignore_cleanup_errors=True) as folder:
         os.environ["XDG_STATE_HOME"] = folder
@@ -343,7 +344,7 @@ def own_folder(is_first: bool) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure all, print it, and write it down."""
+    """Run all measurements, print them, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", action="store_true", help="compile all, as the first `up` does")
     parser.add_argument("--without", nargs="*", default=[], choices=[*ON_GRID, *ALONE], metavar="NAME")

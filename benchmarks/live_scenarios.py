@@ -1,11 +1,12 @@
-"""Play the scenarios of the catalogue on real Ray, and print what differs from their simulations, job by job.
+"""Run the scenarios of the catalogue on real Ray, and print how each job differs from the simulation.
 
     python benchmarks/live_scenarios.py [--only NAME ...] [--jobs 20] [--seconds 40] [--each]
 
-Each scenario is played with its first jobs, at a speed at which they take about so many seconds. What a live run cannot
-play is left out of it (`CHANGES`); a scenario whose trace or network is not at hand is skipped. One Ray on this machine
-serves all. With ``--each`` every job that was placed elsewhere, or started at another time, has a line of its own.
-The table goes to ``results/live_scenarios.json``, and `jobs.csv` of each scenario to ``results/live_scenarios/NAME/``.
+Each scenario runs with its first jobs, at a speed at which they take about the given number of seconds. Features that a
+live run does not support are removed from it (`CHANGES`); a scenario whose trace or network is missing is skipped. One
+Ray on this machine serves all runs. With ``--each``, every job that was placed elsewhere or started at another time has
+a line of its own. The table goes to ``results/live_scenarios.json``, and `jobs.csv` of each scenario to
+``results/live_scenarios/NAME/``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "data-grid": {"grid.data": "none"},
     "link-cut": {"net.changes": [], "grid.contention": "none"},
 }
-"""What makes a scenario playable: workers move no data and send nothing, and links stay as they are."""
+"""Changes that make a scenario runnable: workers move no data and send no messages, and links stay as they are."""
 
 HEADINGS = (
     "scenario",
@@ -52,7 +53,7 @@ HIGHEST_SPEED = 2_000.0
 
 
 def played(name: str, jobs: int, seconds: float) -> LiveRun:
-    """Play the first jobs of a scenario in about so many seconds."""
+    """Run the first jobs of a scenario in about `seconds`."""
     changes = CHANGES.get(name, {})
     simulated = run_built(first_jobs(build_scenario(name, changes), jobs))
     span_ms = int(simulated.end_ms.max()) - int(simulated.workload.submit_ms[0])
@@ -61,7 +62,7 @@ def played(name: str, jobs: int, seconds: float) -> LiveRun:
 
 
 def row_of(name: str, done: LiveRun) -> tuple[str, ...]:
-    """Return a line of the table; starts are in seconds of real time."""
+    """Return a row of the table; starts are in seconds of real time."""
     later_s = np.abs(done.start_differences_ms) / done.speed / 1000
     same, both = done.same_decisions or (0, 0)
     outcomes = ", ".join(f"{done.outcomes.count(each)} {each}" for each in sorted(set(done.outcomes)))
@@ -71,7 +72,7 @@ def row_of(name: str, done: LiveRun) -> tuple[str, ...]:
 
 
 def lines_of(done: LiveRun) -> Iterator[str]:
-    """Yield a line for each job that differs from the simulation: whether it ran, where, or when, by 1 s real time."""
+    """Yield a line for each job unlike its simulation: whether it ran, where, or when, by over 1 s of real time."""
     one, other = done.simulated, done.live
     sites, live_sites, moved = one.sites_of_jobs(), other.sites_of_jobs(), done.elsewhere
     for row, job_id in enumerate(one.workload.job_id.tolist()):
@@ -86,7 +87,7 @@ def lines_of(done: LiveRun) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Play what is asked for, print a table, and write the results."""
+    """Run the selected scenarios, print a table, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="play this scenario; may be repeated")
     parser.add_argument("--jobs", type=int, default=20, help="play so many jobs of each [20]")

@@ -1,10 +1,10 @@
-"""Speed of shared nodes, and how it grows with the queue: printed, and written to benchmarks/results/lomarc.json.
+"""Measure the speed of shared nodes, and its growth with the queue; print it and write benchmarks/results/lomarc.json.
 
     python benchmarks/lomarc.py
 
-Times are of the whole call of `simulate`, in seconds of its own thread, the best of three; the first call, which
-compiles, takes no part. First every variant on 8,000 jobs of LOMARC's workload 3 on 128 nodes; then growth: the jobs of
-the same model with their gaps shortened until up to 5,000 of them wait, and what a scheduling pass costs then.
+Times are thread times of whole calls of `simulate`, the best of three; the first call, which compiles, is not measured.
+First every variant on 8,000 jobs of LOMARC's workload 3 on 128 nodes; then growth: jobs of the same model with shorter
+gaps, until up to 5,000 of them wait, and the time of a scheduling pass.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ GROWTH_VARIANTS = ("PSS", "L-U1", "L-R")
 
 
 def workload_3(factor: float = 1.0) -> Workload:
-    """Return workload 3 with mix M1, its gaps multiplied by a factor."""
+    """Return workload 3 with mix M1 and its gaps multiplied by a factor."""
     model = with_alpha(lublin_model("whole", nodes=NODES), ALPHAS["W3"])
     jobs = generate_lublin(model, JOBS, np.random.default_rng(1), interarrival_factor=factor)
     return assign_resources(jobs, "M1", np.random.default_rng([1, 1]))
 
 
 def timed(workload: Workload, variant: str, formula: str) -> tuple[float, SimulationResult]:
-    """Return the shortest of three simulations, in seconds, and its result."""
+    """Return the time of the fastest of three simulations [s], and its result."""
     best_s, model = math.inf, SlowdownModel(formula=formula)
     for _ in range(3):
         began = time.thread_time()
@@ -48,7 +48,7 @@ def timed(workload: Workload, variant: str, formula: str) -> tuple[float, Simula
 
 
 def speeds() -> Iterator[dict[str, Any]]:
-    """Yield the time of every variant on workload 3, under each formula."""
+    """Yield the time of every variant on workload 3, with each formula."""
     workload = workload_3()
     for formula in dict.fromkeys(reading.formula for reading in READINGS.values()):
         for variant in VARIANTS:
@@ -72,7 +72,7 @@ def growth() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     simulate(workload_3().take(np.arange(10)), NODES, "L-U1")
     first, second = [], []
     print(f"{JOBS:,} jobs of workload 3 on {NODES} nodes")

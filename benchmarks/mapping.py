@@ -1,8 +1,8 @@
-"""How long jobs take to map to machines that differ, how that grows, and how far the mappings are from the best.
+"""Measure how long the mapping of jobs to unlike machines takes, how that grows, and how far it is from the optimum.
 
     python benchmarks/mapping.py
 
-Collins and George (2001) give less than 0.2 s for SJS with 100 jobs and 100 machines, and seconds for PJS with 1,000
+Collins and George (2001) report less than 0.2 s for SJS with 100 jobs and 100 machines, and seconds for PJS with 1,000
 jobs on 40 machines, on an UltraSPARC of 200 MHz (Figures 3 and 4).
 """
 
@@ -21,7 +21,7 @@ GROWTH = ((100, 100), (1_000, 100), (1_000, 1_000), (10_000, 1_000), (10_000, 10
 
 
 def seconds_of(n_jobs: int, n_machines: int, kinds: int, classes: int, algorithm: str, cluster: int = 8) -> float:
-    """Return the least processor time of some runs, with clusters of so many machines, the last of the rest."""
+    """Return the least processor time of several runs [s]; clusters have `cluster` machines, the last one the rest."""
     rng = np.random.default_rng(7)
     class_of = np.sort(np.arange(n_machines) % classes)
     clusters = [list(range(at, min(at + cluster, n_machines))) for at in range(0, n_machines, cluster)]
@@ -38,7 +38,7 @@ def seconds_of(n_jobs: int, n_machines: int, kinds: int, classes: int, algorithm
 
 
 def totals_of(seed: int) -> dict[str, float]:
-    """Return the sums of the ends of six jobs on four machines of two classes, by algorithm, and the least."""
+    """Return the sum of the ends of six jobs on four machines of two classes, by algorithm, and the optimum."""
     rng = np.random.default_rng(seed)
     machines, ready_ms, kind = machine_arrays([0, 0, 1, 1], [[0, 1], [2, 3]]), rng.integers(0, 200, 4), np.arange(6)
     alone_ms, team_ms = rng.integers(100, 1_000, (6, 2)), rng.integers(33, 700, (6, 2))
@@ -52,7 +52,7 @@ def totals_of(seed: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a line for each."""
+    """Print a line for each measurement."""
     for algorithm in ("pjs", "gsa"):
         seconds_of(5, 16, 2, 2, algorithm)  # compiles
     print(f"SJS, 100 different jobs, 100 different machines: {seconds_of(100, 100, 100, 100, 'sjs') * 1e3:.2f} ms")

@@ -1,4 +1,4 @@
-"""What benchmarks share: times of calls, the time within a compiled loop, lengths of queues, and files of results."""
+"""Shared parts of the benchmarks: times of calls, time in a compiled loop, queue lengths, and files of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def timed(call: Callable[[], object], times: int = 3) -> float:
-    """Return the shortest of some calls, in seconds of this thread, after a first one, which compiles."""
+    """Return the thread time of the fastest of several calls [s], after a first call, which compiles."""
     call()
     took_s = []
     for _ in range(times):
@@ -28,13 +28,13 @@ def timed(call: Callable[[], object], times: int = 3) -> float:
 
 
 class Stopwatch:
-    """Takes the place of `gridweave.jit.prepared` in a module, and adds up the time in what that returns."""
+    """Replaces `gridweave.jit.prepared` in a module, and adds up the time in the kernels that this returns."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self, kernel: Any, *arguments: Any) -> Callable[..., Any]:
-        """Return the compiled kernel behind the watch."""
+        """Return the compiled kernel, with its time measured."""
         loop: Any = prepared(kernel, *arguments)
 
         def watched(*arguments: Any) -> Any:
@@ -47,7 +47,7 @@ class Stopwatch:
 
 
 def waiting(result: SimulationResult) -> tuple[float, int]:
-    """Return the mean, over the instants of submission and start, and the largest number of waiting jobs."""
+    """Return the mean number of waiting jobs over the instants of submission and start, and the largest one."""
     import numpy as np
 
     instants = np.concatenate([result.workload.submit_ms, result.start_ms])
@@ -57,7 +57,7 @@ def waiting(result: SimulationResult) -> tuple[float, int]:
 
 
 def write_results(name: str, found: Any) -> None:
-    """Write what was found to ``results/NAME.json``."""
+    """Write the figures to ``results/NAME.json``."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Speed of the network model: printed, and written to benchmarks/results/netmodel.json.
+"""Measure the speed of the network model; print it and write benchmarks/results/netmodel.json.
 
     python benchmarks/netmodel.py
 
-Times are those of one core, in seconds of its own thread, the best of several runs. Compilation is not among them.
+Times are thread times on one core, the best of several runs, without compilation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WIDTH = 336
 
 @kernel
 def repeat_split_factor(net, communication, placements):
-    """Return the sum of the factors of many placements, (placements, parts) of PART."""
+    """Return the sum of the factors of many placements, an array (placements, parts) of PART."""
     total = 0.0
     for number in range(len(placements)):
         total += split_factor(net, communication[0], placements[number], placements.shape[1])
@@ -44,13 +44,13 @@ def repeat_split_factor(net, communication, placements):
 
 @kernel
 def repeat_sharing(net, flows, filling, times):
-    """Share the links anew so many times."""
+    """Recompute the shares of the links `times` times."""
     for _ in range(times):
         share_links(net, flows, filling)
 
 
 def backbone(sites: int, seed: int = 1) -> Topology:
-    """Return sites on a plane, each joined to those near it, with links of five speeds."""
+    """Return sites on a plane, each linked to those near it, with links of five speeds."""
     rng = np.random.default_rng(seed)
     places = rng.uniform(0, 3000, (sites, 2))
     graph: nx.Graph[int] = nx.Graph()
@@ -68,7 +68,7 @@ def backbone(sites: int, seed: int = 1) -> Topology:
 
 
 def networks() -> Iterator[tuple[str, Topology]]:
-    """Yield drawn networks, and that of GEANT where its file is there."""
+    """Yield random networks, and GEANT if its file is available."""
     for sites in (10, 100, 200, 1000):
         yield f"{sites} sites", backbone(sites)
     drawn, rng = backbone(200), np.random.default_rng(6)
@@ -81,7 +81,7 @@ def networks() -> Iterator[tuple[str, Topology]]:
 
 
 def failure_s(topology: Topology, routes: str, times: int = 10) -> float:
-    """Return what it takes to have the network after one cable has failed, on average over some cables."""
+    """Return the time to update the network after one cable has failed [s], the mean over some cables."""
     model = NetworkModel(topology, find_paths(topology, routes))
     cables = np.linspace(0, topology.n_cables - 1, min(times, topology.n_cables)).astype(np.int64)
     states = [np.where(np.arange(topology.n_cables) == cable, 0.0, 1.0) for cable in cables]
@@ -90,7 +90,7 @@ def failure_s(topology: Topology, routes: str, times: int = 10) -> float:
 
 
 def placements(rng: np.random.Generator, sites: int, n_parts: int, count: int) -> npt.NDArray[np.void]:
-    """Return so many placements of a job, of so many parts each."""
+    """Return `count` random placements of a job, each with `n_parts` parts."""
     parts = np.zeros((count, n_parts), PART)
     for row in parts:
         row["site"] = rng.permutation(sites)[:n_parts]
@@ -100,7 +100,7 @@ def placements(rng: np.random.Generator, sites: int, n_parts: int, count: int) -
 
 
 def factor_us(model: NetworkModel, pattern: str, n_parts: int) -> float:
-    """Return what the overhead of one placement takes."""
+    """Return the time to compute the overhead of one placement [us]."""
     sites = len(model.topology.sites)
     parts = placements(np.random.default_rng(2), sites, n_parts, 2000)
     record = Communication(fraction=0.2, message_bytes=1e5, pattern=pattern).records([WIDTH])
@@ -108,7 +108,7 @@ def factor_us(model: NetworkModel, pattern: str, n_parts: int) -> float:
 
 
 def sharing_us(model: NetworkModel, jobs: int) -> tuple[float, int]:
-    """Return what sharing the links anew takes while so many jobs of three parts run, and how many flows that is."""
+    """Return the time to recompute link shares for `jobs` jobs of three parts [us], and the number of flows."""
     rng = np.random.default_rng(3)
     flows = new_flows(6 * jobs)
     filling = new_filling(len(model.topology.source), 6 * jobs)
@@ -120,7 +120,7 @@ def sharing_us(model: NetworkModel, jobs: int) -> tuple[float, int]:
 
 
 def choice_us(model: NetworkModel, n_free: int, exact_up_to: int) -> tuple[float, int]:
-    """Return what choosing sites takes, of so many that have free nodes, and how many placements were looked at."""
+    """Return the time to choose among `n_free` sites with free nodes [us], and the number of placements tried."""
     rng = np.random.default_rng(4)
     free = np.zeros(len(model.topology.sites), np.int64)
     free[rng.permutation(len(free))[:n_free]] = rng.integers(2, 13, n_free)
@@ -132,7 +132,7 @@ def choice_us(model: NetworkModel, n_free: int, exact_up_to: int) -> tuple[float
 
 
 def heuristic_figures(grids: int = 600) -> dict[str, float]:
-    """Return how near the heuristic comes to the exact choice, on grids of six sites on a plane."""
+    """Return how close the heuristic comes to the exact choice, on grids of six sites on a plane."""
     rng = np.random.default_rng(5)
     ratios = []
     for _ in range(grids):
@@ -160,7 +160,7 @@ def heuristic_figures(grids: int = 600) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Run all measurements, print them, and write them down."""
     figures: dict[str, float] = {}
     for name, topology in networks():
         for routes in ("latency", "bandwidth"):

@@ -1,10 +1,10 @@
-"""Speed of a grid with a network in batch simulation: printed, and written to benchmarks/results/netmodel_batch.json.
+"""Measure a grid with a network in batch simulation; print it and write benchmarks/results/netmodel_batch.json.
 
     python benchmarks/netmodel_batch.py [jobs]
 
 m128 (the sites of Streit's section 7.3) under adaptive multi-site scheduling, with jobs of the shipped model `ctc-sp2`:
-with a constant p of 30%, with links between the sites, and with the constant p that the splits over these amount to.
-Times are those of the compiled loop on one core, in seconds of its own thread, the best of several runs in turn.
+with a constant p of 30%, with links between the sites, and with a constant p equal to the mean overhead of the splits
+over these links. Times are thread times of the compiled loop on one core, the best of several runs in turn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROUNDS = 5
 
 
 def backbone(exchange: str = "overlapped") -> NetworkModel:
-    """Return a site for each of m128, around a ring of 10 Gbps with one link across."""
+    """Return the sites of m128 on a ring of 10 Gbps with one link across."""
     graph: nx.Graph[int] = nx.cycle_graph(len(M128))
     graph.add_edge(0, len(M128) // 2)
     nx.set_edge_attributes(graph, 4.0, "latency_ms")
@@ -51,7 +51,7 @@ def backbone(exchange: str = "overlapped") -> NetworkModel:
 
 
 def communicating(workload: Workload, pattern: str) -> Workload:
-    """Return the same jobs, all of which communicate."""
+    """Return the same jobs with communication in all of them."""
     jobs = len(workload)
     return workload.replace(
         columns=dict(workload.columns)
@@ -64,7 +64,7 @@ def communicating(workload: Workload, pattern: str) -> Workload:
 
 
 class Case(NamedTuple):
-    """What is simulated.
+    """A simulation to be measured.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Case(NamedTuple):
 
 
 class Bench:
-    """The compiled loop behind a stopwatch, and the shortest time of each case so far."""
+    """The compiled loop with a stopwatch, and the shortest time of each case so far."""
 
     def __init__(self) -> None:
         self._watch = Stopwatch()
@@ -90,7 +90,7 @@ class Bench:
         self.results: dict[str, SimulationResult] = {}
 
     def run(self, case: Case) -> SimulationResult:
-        """Simulate a case once more, and keep its time if it is the shortest."""
+        """Simulate a case once, and keep its time if it is the shortest."""
         self._watch.seconds = 0.0
         result = self.results[case.label] = simulate(case.workload, M128, case.policy, net=case.net)
         took_us = self._watch.seconds / len(result.workload) * 1e6
@@ -99,7 +99,7 @@ class Bench:
 
 
 def amounts_to(result: SimulationResult) -> float:
-    """Return the constant p that the splits of a simulation amount to: its mean, weighted by the area on one site."""
+    """Return the mean overhead of a simulation's splits as a constant p, weighted by their area on one site."""
     split = result.multi_site
     area = (result.workload.width * result.workload.run_ms)[split]
     return float(((result.columns["factor"][split] - 1.0) * area).sum() / max(1, area.sum()))
@@ -111,9 +111,9 @@ def constant(label: str, workload: Workload, overhead: float) -> Case:
 
 
 def linked_cases(drawn: Workload, bench: Bench) -> list[tuple[Case, Case, Case]]:
-    """Return the cases with links, each run once; beside each that of the usual p, and of the one that it amounts to.
+    """Return the cases with links, each with two cases of constant p: the usual one, and that of `amounts_to`.
 
-    All are run equally often: the shortest time of many runs is less than that of few.
+    All cases run equally often, since the shortest time of many runs is less than that of few.
     """
     cases = []
     for exchange in EXCHANGES:
@@ -130,12 +130,12 @@ def linked_cases(drawn: Workload, bench: Bench) -> list[tuple[Case, Case, Case]]
 
 
 def main() -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else JOBS
     bench = Bench()
     drawn = generate(load_model("ctc-sp2"), jobs, np.random.default_rng(1), nodes=sum(M128), load=LOAD)
     cases = linked_cases(drawn, bench)
-    # What is compared is simulated in turn: a machine is not as fast at one time as at another.
+    # Cases are simulated in turn, since the speed of a machine changes with time.
     for _ in range(ROUNDS):
         for together in cases:
             for case in together:

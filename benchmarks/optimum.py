@@ -1,10 +1,10 @@
-"""How soon the best plan of 20 waiting jobs is found and proven: CP-SAT beside the thesis's program with HiGHS.
+"""Compare CP-SAT with the thesis's program in HiGHS: how soon the best plan of 20 waiting jobs is found and proven.
 
     python benchmarks/optimum.py [TRACE] [NODES] [--limit SECONDS] [--instants N] [--jobs N]
 
-Shown is the gap as it closes: by how much another plan may still be better than the best so far. For HiGHS it is that
-of plans on the time scale, before the repair, and each time is a run of its own, as it tells nothing before it ends.
-Submit times are multiplied by 0.9, so that queues are long enough. The thesis solved instants of 17 to 32 jobs in hours
+Prints the gap over time: by how much another plan may still be better than the best one so far. For HiGHS it is the gap
+of plans on the time scale, before the repair, and each time is a separate run, as HiGHS reports nothing before its end.
+Submit times are multiplied by 0.9, so that queues are long enough. The thesis took hours for instants of 17 to 32 jobs
 (Table 4.4).
 """
 
@@ -27,7 +27,7 @@ HEADER = f"{'':8} {'at [s]':>12} {'jobs':>4} {'loss [%]':>9} {'seconds':>8}   ga
 
 
 def exact(result: SimulationResult, instants_ms: list[int], times_s: list[float]) -> Iterator[str]:
-    """Yield a line for each instant, solved with CP-SAT."""
+    """Yield a line for each instant, solved by CP-SAT."""
     for line in lines_of(result, instants_ms, limit_s=times_s[-1]):
         gaps = [_gap_after(line, until_s) for until_s in times_s]
         yield _line("cp-sat", line.at_ms, line.jobs, line.loss_pct, line.seconds, gaps)
@@ -42,7 +42,7 @@ def _gap_after(line: OptimumLine, until_s: float) -> float | None:
 
 
 def scaled(result: SimulationResult, instants_ms: list[int], times_s: list[float]) -> Iterator[str]:
-    """Yield a line for each instant, solved by the thesis's program with HiGHS."""
+    """Yield a line for each instant, solved by the thesis's program in HiGHS."""
     for when_ms in instants_ms:
         instance = instance_at(result, when_ms)
         runs = [solve_time_indexed(instance, limit_s=until_s) for until_s in times_s]

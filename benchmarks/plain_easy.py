@@ -1,4 +1,4 @@
-"""FCFS with EASY backfilling in bare Python: what the compiled loop is measured against, and compared with."""
+"""FCFS with EASY backfilling in bare Python, as a baseline for the speed and the results of the compiled loop."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Speed of real processes: printed, and written to benchmarks/results/processes.json.
+"""Measure the speed of real processes; print it and write benchmarks/results/processes.json.
 
     python benchmarks/processes.py
 
-Pieces of one rank that runs `true`, from the call of `Runner.start` to the event of their end. Beside them: a plain
-fork and exec from the runner's process, the same through asyncio, and a shim that is a Python started anew for each.
+Node tasks of one rank that runs `true`, from the call of `Runner.start` to the event of their end. For comparison: a
+plain fork and exec from the runner's process, the same through asyncio, and a new Python for each shim.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def launch(job_id: int, *argv: str) -> Launch:
 
 
 async def ends(runner: Runner, count: int) -> None:
-    """Wait for so many ends, all of them good ones."""
+    """Wait for `count` ends, which must all be good."""
     async for event in runner.events():
         if isinstance(event, PieceEnded):
             assert event.outcome == "finished", event
@@ -45,7 +45,7 @@ async def ends(runner: Runner, count: int) -> None:
 
 
 async def pieces_per_s(at_once: int) -> tuple[float, float, float]:
-    """Return pieces a second end to end, and CPU time per piece below the fork server and in the runner [ms]."""
+    """Return the rate of node tasks [1/s], and the CPU time per task below the fork server and in the runner [ms]."""
     with tempfile.TemporaryDirectory() as folder:
         async with Runner(Path(folder)) as runner:
             await runner.start(launch(0, "sleep", "0.2"))
@@ -60,13 +60,13 @@ async def pieces_per_s(at_once: int) -> tuple[float, float, float]:
                     await runner.start(launch(job_id, "true"))
                 await ends(runner, len(batch))
             took_s, own_s = time.perf_counter() - began, time.process_time() - own
-            # The server has waited for every shim, and each shim for its rank: their times are among its children's.
+            # The server has waited for every shim, and each shim for its rank: the children's times include all.
             below_s = sum(server.cpu_times()[:4]) - sum(before[:4])
     return PIECES / took_s, below_s / PIECES * 1000, own_s / PIECES * 1000
 
 
 async def start_delay_ms() -> float:
-    """Return the time from the call of start to the event that the ranks run, the median of 50 [ms]."""
+    """Return the time from the call of start to the event that the ranks run [ms], the median of 50."""
     delays = []
     with tempfile.TemporaryDirectory() as folder:
         async with Runner(Path(folder)) as runner:
@@ -82,7 +82,7 @@ async def start_delay_ms() -> float:
 
 
 async def running(count: int) -> tuple[float, float, float]:
-    """Return memory of a waiting shim [MB] (proportional, unique), and CPU of all of them together [% of a core]."""
+    """Return the memory of a waiting shim [MB] (proportional, unique), and the CPU load of all shims [% of a core]."""
     with tempfile.TemporaryDirectory() as folder:
         async with Runner(Path(folder)) as runner:
             for job_id in range(count):
@@ -110,7 +110,7 @@ async def running(count: int) -> tuple[float, float, float]:
 
 
 def plain_per_s() -> float:
-    """Return processes a second of subprocess alone."""
+    """Return the rate of processes by subprocess alone [1/s]."""
     began = time.perf_counter()
     for _ in range(PIECES):
         subprocess.run(["true"], check=True)
@@ -118,7 +118,7 @@ def plain_per_s() -> float:
 
 
 async def asyncio_per_s() -> float:
-    """Return processes a second of asyncio's subprocesses, ten at once."""
+    """Return the rate of processes by asyncio's subprocesses, ten at once [1/s]."""
 
     async def one() -> None:
         await (await asyncio.create_subprocess_exec("true")).wait()
@@ -130,7 +130,7 @@ async def asyncio_per_s() -> float:
 
 
 def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
-    """Return pieces a second, and CPU time of each [ms], if a Python is started for each shim, two at once."""
+    """Return the rate of node tasks [1/s] and the CPU time of each [ms], with a new Python per shim, two at once."""
     with tempfile.TemporaryDirectory() as root:
         folders = [piece_folder(Path(root), (job_id, 0)) for job_id in range(count)]
         for job_id, folder in enumerate(folders):
@@ -147,7 +147,7 @@ def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     load = os.getloadavg()[0]
     rate, below_ms, own_ms = asyncio.run(pieces_per_s(100))
     fresh, fresh_ms = fresh_shims_per_s()

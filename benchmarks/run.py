@@ -1,9 +1,9 @@
-"""Speed and memory of one site in simulation: printed, and written to benchmarks/results/site.json.
+"""Measure speed and memory of one site in simulation; print the figures and write benchmarks/results/site.json.
 
     make bench, or: python benchmarks/run.py
 
-The trace is CTC-SP2 where it is at hand (see README), otherwise a workload of the same length from the shipped model,
-and the output says which. Times are the best of several runs on one core.
+The trace is CTC-SP2 if it is available (see README), otherwise a workload of the same length from the shipped model;
+the output says which one. Times are the best of several runs on one core.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gridweave.site.policy import SitePolicy
 TRACE, NODES = "CTC-SP2-1996-3.1-cln", 430
 
 
-# Figure to what is asked of it: at least, or at most.
+# Targets of figures: a minimum or a maximum.
 AT_LEAST = {"loop fcfs easy [jobs/s]": 3_000_000, "loop planning fcfs [jobs/s]": 100_000}
 AT_MOST = {
     "1,000,000 jobs / 100,000 jobs, fcfs easy [ratio]": 15,
@@ -54,7 +54,7 @@ AT_MOST = {
 
 
 def judged(label: str, value: float) -> dict[str, Any]:
-    """Return a figure with what is asked of it, if anything, and whether that is met."""
+    """Return a figure with its target, if it has one, and whether the target is met."""
     if label in AT_LEAST:
         return {"value": value, "at least": AT_LEAST[label], "met": value >= AT_LEAST[label]}
     if label in AT_MOST:
@@ -63,7 +63,7 @@ def judged(label: str, value: float) -> dict[str, Any]:
 
 
 def line_of(label: str, figure: dict[str, Any]) -> str:
-    """Return a judged figure as a line for people."""
+    """Return a judged figure as a line of text."""
     value = figure["value"]
     line = f"{label:60} {value:14,.2f}" if value < 1000 else f"{label:60} {value:14,.0f}"
     if "met" not in figure:
@@ -73,12 +73,12 @@ def line_of(label: str, figure: dict[str, Any]) -> str:
 
 
 def best_s(run: Callable[[], float], times: int) -> float:
-    """Return the shortest of several runs, each of which returns its own seconds."""
+    """Return the shortest of several runs; each run returns its own time [s]."""
     return min(run() for _ in range(times))
 
 
 def loop_s(workload: Workload, policy: SitePolicy) -> float:
-    """Return the seconds that the compiled loop takes for a workload, arrays made and filled beforehand."""
+    """Return the time of the compiled loop for a workload [s], without preparing its arrays."""
     run = SiteRun(workload, NODES, policy)
     began = time.perf_counter()
     run.play(len(workload))
@@ -86,7 +86,7 @@ def loop_s(workload: Workload, policy: SitePolicy) -> float:
 
 
 def loops(workload: Workload) -> dict[str, float]:
-    """Return jobs per second of the loop, warm, for several policies."""
+    """Return the rate of the warm loop for several policies [jobs/s]."""
     figures = {}
     for times, policy in (
         (50, SitePolicy()),
@@ -106,7 +106,7 @@ def loops(workload: Workload) -> dict[str, float]:
 
 
 def overload(workload: Workload) -> dict[str, float]:
-    """Return jobs per second of the loop where thousands wait: the same jobs, submitted in half the time."""
+    """Return the rate of the loop with thousands of waiting jobs: the same jobs, submitted in half the time."""
     crowded = shrink(workload, 0.5)
     figures = {}
     for policy in (SitePolicy(), SitePolicy(order="sjf"), SitePolicy(choice="best-fit")):
@@ -116,7 +116,7 @@ def overload(workload: Workload) -> dict[str, float]:
 
 
 def against_plain_python(workload: Workload) -> dict[str, float]:
-    """Return the seconds of the bare Python simulator, and how many times longer that is; the schedules are equal."""
+    """Return the time of the bare Python simulator [s], and its ratio to the loop; the schedules are equal."""
     policy = SitePolicy()
     began = time.perf_counter()
     starts = plain_easy(workload, NODES)
@@ -127,7 +127,7 @@ def against_plain_python(workload: Workload) -> dict[str, float]:
 
 
 def core(workload: Workload) -> dict[str, float]:
-    """Return jobs per second of a SiteCore stepped event by event, warm, on the first 10,000 jobs."""
+    """Return the rate of a SiteCore stepped event by event, warm, on the first 10,000 jobs [jobs/s]."""
     part = workload.take(np.arange(10_000))
     simulate(part.take(np.arange(100)), NODES, SitePolicy(), driver="core")
     began = time.perf_counter()
@@ -136,7 +136,7 @@ def core(workload: Workload) -> dict[str, float]:
 
 
 def growth() -> dict[str, float]:
-    """Return how the time grows from 100,000 to 1,000,000 jobs of one load."""
+    """Return how the time grows from 100,000 to 1,000,000 jobs at one load."""
     model = load_model("ctc-sp2")
     figures = {}
     for policy in (SitePolicy(), SitePolicy(discipline="planning")):
@@ -149,7 +149,7 @@ def growth() -> dict[str, float]:
 
 
 def shell(trace: str, folder: Path) -> dict[str, float]:
-    """Return the seconds from the shell to the table: when nothing is compiled yet, and when all is."""
+    """Return the time from the shell to the table [s]: with nothing compiled yet, and with everything compiled."""
     command = [sys.executable, "-m", "gridweave.cli", "simulate", trace, "--nodes", str(NODES)]
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "compiled")}
     seconds = []
@@ -169,7 +169,7 @@ def shell(trace: str, folder: Path) -> dict[str, float]:
 
 
 def help_s() -> dict[str, float]:
-    """Return the seconds that `gridweave --help` takes."""
+    """Return the time of `gridweave --help` [s]."""
 
     def once() -> float:
         began = time.perf_counter()
@@ -180,7 +180,7 @@ def help_s() -> dict[str, float]:
 
 
 def memory(folder: Path) -> dict[str, float]:
-    """Return the peak memory of `gridweave simulate` on a trace of a million jobs, and its time."""
+    """Return the peak memory and the time of `gridweave simulate` on a trace of a million jobs."""
     path = folder / "million.swf"
     write_swf(generate(load_model("ctc-sp2"), 1_000_000, np.random.default_rng(1), nodes=NODES, load=0.66), path)
     command = [sys.executable, "-m", "gridweave.cli", "simulate", str(path), "--nodes", str(NODES), "--out"]
@@ -198,7 +198,7 @@ def memory(folder: Path) -> dict[str, float]:
 
 
 def reading() -> dict[str, float]:
-    """Return the time to read the longest trace at hand, scaled to 300,000 jobs."""
+    """Return the time to read the longest available trace, scaled to 300,000 jobs."""
     try:
         began = time.perf_counter()
         _, report = load_workload("HPC2N-2002-2.2-cln", columns=())
@@ -208,10 +208,10 @@ def reading() -> dict[str, float]:
 
 
 def sweep_speedup() -> dict[str, float]:
-    """Return how many times faster a sweep is on two workers than in one process, once Ray has started.
+    """Return the speedup of a sweep on two workers over one process, after the start of Ray.
 
-    Each of the 60 runs builds a workload of 40,000 jobs and schedules it. Both ways are warm: all is compiled and
-    loaded. The start of Ray, which does not grow with the sweep, is told by itself.
+    Each of the 60 runs builds a workload of 40,000 jobs and schedules it. Both ways are warm: everything is compiled
+    and loaded. The start of Ray, which does not grow with the sweep, is reported separately.
     """
     try:
         import ray
@@ -246,7 +246,7 @@ def sweep_speedup() -> dict[str, float]:
 
 
 def main() -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     figures: dict[str, Any] = {}
     try:
         workload, _ = load_workload(TRACE, nodes=NODES, columns=())

@@ -1,8 +1,8 @@
-"""Speed of full self-tuning beside plain planning, on one trace in one run: jobs a second of each, and their ratio.
+"""Measure full self-tuning against plain planning, on one trace in one run: the rate of each, and their ratio.
 
     python benchmarks/self_tuning.py [TRACE] [NODES]
 
-A tuning step plans for every candidate, so the speed of planning divided by their number is what to compare with.
+A tuning step makes a plan for every candidate, so the reference is the rate of planning divided by their number.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.policy import SitePolicy
 
 WANTED = 0.25
-"""Part of planning's speed, divided by the candidates, that full tuning is to have."""
+"""Target for the rate of full tuning, as a fraction of planning's rate divided by the number of candidates."""
 
 
 def jobs_per_s(workload: Workload, nodes: int, policy: Policy, *, rounds: int = 3) -> float:
-    """Return the speed of the fastest of some rounds, after one in which kernels are compiled."""
+    """Return the rate of the fastest of several rounds [jobs/s], after one in which kernels are compiled."""
     simulate(workload.take(range(min(1_000, len(workload)))), nodes, policy)
     spans_s = []
     for _ in range(rounds):
@@ -33,7 +33,7 @@ def jobs_per_s(workload: Workload, nodes: int, policy: Policy, *, rounds: int = 
 
 
 def main() -> None:
-    """Measure, and print a line for each policy."""
+    """Run the measurements, and print a line for each policy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", default="CTC-SP2-1996-3.1-cln")
     parser.add_argument("nodes", nargs="?", type=int, default=430)

@@ -1,11 +1,11 @@
-"""What shared nodes are worth live: 100 jobs that really use CPU, disk and loopback network, on a site of two nodes.
+"""Measure what shared nodes are worth live: 100 jobs that really use CPU, disk and loopback, on a site of two nodes.
 
     python benchmarks/sharing_live.py [--jobs 100]
 
-runs the same jobs on a grid of its own, once with whole nodes and once with nodes that two jobs may share. Before them
-each kind of program runs some times alone, so that the grid knows how long it takes alone. Prints how long the jobs
-waited and took and how much of the nodes was used, then for each pair of kinds the slowdown that the table of the site
-expects and the one that was measured.
+runs the same jobs on two grids of its own: one with whole nodes, and one with nodes that two jobs may share. Before
+that, each kind of program runs alone several times, so that the grid knows its time alone. Prints how long the jobs
+waited and took and how much of the nodes was used; then, for each pair of kinds, the slowdown that the site's table
+expects, and the measured one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PROGRAMS = {
     "disk": ("cpu=0.2,disk=0.8", DISK),
     "network": ("cpu=0.3,network=0.7", NETWORK),
 }
-"""What each kind of job needs, and its program: about a second alone. Only jobs with limits above a minute share."""
+"""Needs and program of each kind of job: about a second alone. Only jobs with limits above a minute share nodes."""
 
 SITES = {
     "whole nodes": 'discipline = "queue"',
@@ -76,14 +76,14 @@ SITES = {
 
 
 def command(*words: str) -> None:
-    """Run a command of gridweave; its output is shown if it fails."""
+    """Run a gridweave command; print its output if it fails."""
     done = subprocess.run([sys.executable, "-m", "gridweave.cli", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
 
 @contextlib.contextmanager
 def grid_of(site: str) -> Iterator[None]:
-    """Run a grid of one site in a folder of its own."""
+    """In this context, run a grid of one site in a temporary folder."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="gw-sharing-", ignore_cleanup_errors=True) as folder:
         os.environ["XDG_STATE_HOME"] = folder
@@ -120,7 +120,7 @@ def ran_s(record: JobRecord) -> float:
 
 
 def outcome(records: list[JobRecord], alone_s: dict[str, float]) -> dict[str, float]:
-    """Return what became of the jobs: use counts what they take alone, over all nodes until the last one ended."""
+    """Return the figures of the jobs; ``use`` is the node time that they need alone, as a fraction of all node time."""
     begin_ms, end_ms = min(r.submit_ms for r in records), max(r.end_ms or 0 for r in records)
     makespan_s = (end_ms - begin_ms) / 1000
     return {
@@ -132,7 +132,7 @@ def outcome(records: list[JobRecord], alone_s: dict[str, float]) -> dict[str, fl
 
 
 def slowdowns(records: list[JobRecord]) -> dict[str, dict[str, float]]:
-    """Return for jobs that had a single partner, by the kinds of both, what was expected and what was measured."""
+    """Return the expected and the measured slowdown of jobs that had a single partner, by the kinds of both."""
     kinds = {record.job_id: record.request.name for record in records}
     found = defaultdict(list)
     for record in records:

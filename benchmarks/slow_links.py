@@ -1,10 +1,10 @@
 """Links with a delay and a rate between network namespaces, for kernels without netem: `SlowLinks` carries the packets.
 
-Each namespace gets a TUN device, and routes by it to the addresses of the others. Programs in there notice nothing: the
-addresses are those that they had before. A packet leaves for the other end when the link is free, takes its size /
-bandwidth to send, and arrives after the latency. Needs root.
+Each namespace gets a TUN device, and routes through it to the addresses of the others. Programs notice nothing, since
+all addresses stay the same. A packet leaves when the link is free, takes size / bandwidth to send, and arrives after
+the latency. Needs root.
 
-    python benchmarks/slow_links.py     two namespaces, 10 ms and 1 Gbit/s between them, and what ping says
+    python benchmarks/slow_links.py     two namespaces, with 10 ms and 1 Gbit/s between them, and the output of ping
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _CLONE_NEWNET = 0x40000000
 _DESTINATION = slice(16, 20)  # of an IPv4 packet
 _SPIN_S = 150e-6
-"""So long before a packet is due the loop no longer sleeps: a sleep ends too late by about as much."""
+"""How long before a packet is due the loop stops sleeping [s]: a sleep ends too late by about this time."""
 
 
 class Line(NamedTuple):
@@ -51,14 +51,14 @@ class End(NamedTuple):
 
 
 class SlowLinks:
-    """Carries all IPv4 packets between some ends, each over the line of its two ends.
+    """Carries all IPv4 packets between some ends, each over the line between its two ends.
 
     Parameters
     ----------
     ends : mapping from str to End
-        By name.
+        The ends, by name.
     lines : mapping from (str, str) to Line
-        By origin and target; may be changed at any time.
+        The lines, by origin and target; may be changed at any time.
     """
 
     def __init__(self, ends: Mapping[str, End], lines: Mapping[tuple[str, str], Line]) -> None:
@@ -73,7 +73,7 @@ class SlowLinks:
         self._thread.start()
 
     def close(self) -> None:
-        """Take the devices away; packets go as they went before."""
+        """Remove the devices; packets go as before."""
         self._is_over = True
         self._thread.join()
         for device in self._devices.values():
@@ -91,7 +91,7 @@ class SlowLinks:
                 os.write(target, packet)
 
     def _take(self, origin: str, packet: bytes) -> None:
-        """Send a packet on its way, if it is one for another end."""
+        """Send a packet on its way if it is for another end."""
         target = self._names.get(packet[_DESTINATION])
         if packet[0] >> 4 != 4 or target is None:
             return
@@ -105,7 +105,7 @@ class SlowLinks:
 
 
 def both_ways(latency_ms: Mapping[tuple[str, str], float], bandwidth_bps: float) -> dict[tuple[str, str], Line]:
-    """Return the lines there and back of pairs with these latencies."""
+    """Return the lines in both directions between pairs of ends with these latencies."""
     there = {pair: Line(latency, bandwidth_bps) for pair, latency in latency_ms.items()}
     return there | {(far, near): line for (near, far), line in there.items()}
 
@@ -116,7 +116,7 @@ def others_of(ends: Mapping[str, End], name: str) -> list[str]:
 
 
 def _opened(end: End, others: list[str]) -> int:
-    """Return the TUN device of an end, by which its packets to others go."""
+    """Return the TUN device of an end, through which its packets to the others go."""
     with within(end.namespace):
         device = os.open("/dev/net/tun", os.O_RDWR)
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), _IFF_TUN | _IFF_NO_PI))
@@ -134,7 +134,7 @@ def _ip(*arguments: str) -> None:
 
 @contextmanager
 def within(namespace: str) -> Iterator[None]:
-    """Have this thread in a network namespace meanwhile."""
+    """In this context, have this thread in a network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(descriptor: int) -> None:
@@ -153,7 +153,7 @@ def within(namespace: str) -> Iterator[None]:
 
 @contextmanager
 def two_namespaces() -> Iterator[dict[str, End]]:
-    """Have two network namespaces meanwhile that reach each other by a veth pair."""
+    """Yield two network namespaces that reach each other by a veth pair."""
     names = f"slow-{os.getpid()}-a", f"slow-{os.getpid()}-b"
     try:
         for name in names:
@@ -171,7 +171,7 @@ def two_namespaces() -> Iterator[dict[str, End]]:
 
 
 def main() -> None:
-    """Show what ping says of a slow link."""
+    """Print the output of ping over a slow link."""
     with two_namespaces() as ends:
         one, other = ends
         links = SlowLinks(ends, both_ways({(one, other): 10.0}, 1e9))

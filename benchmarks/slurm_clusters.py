@@ -1,13 +1,13 @@
-"""A grid of two real Slurm clusters whose own users are at work: printed, and written to results/slurm_clusters.json.
+"""Measure a grid of two real Slurm clusters with users of their own; print it and write results/slurm_clusters.json.
 
     python benchmarks/slurm_clusters.py [JOBS]
 
 Must be run as root, with slurm-wlm and munge installed. Two clusters of six nodes on this machine, each with the same
-jobs of own users: alone on all nodes, alone on the two that the cap leaves them (the other four are drained), and
-beside jobs of the grid, which may have four nodes of each in pilots. A tenth of these are wider than either site. Told:
-how they ended, how far apart the ranks of each wide one began, as a histogram, and how long the own users waited each
-time. Asked for: all end well, ranks begin within 100 ms of each other, and beside the grid own users wait no longer
-than alone on what the cap leaves them.
+jobs of its own users, in three ways: alone on all nodes; alone on the two nodes that the cap leaves them (the other
+four are drained); and together with jobs of the grid, which may have four nodes of each cluster in pilots. A tenth of
+the grid's jobs are wider than either site. Prints how they ended, a histogram of how far apart the ranks of each wide
+job began, and how long the own users waited each way. Targets: all jobs end well, ranks begin within 100 ms of each
+other, and own users wait no longer together with the grid than alone on the nodes that the cap leaves them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STEPS_MS = (10, 30, 100, 300, 1_000, 3_000)
 
 
 async def own_users(cluster: SlurmCluster, folder: Path) -> list[float]:
-    """Submit the jobs of a cluster's own users, the same ones every time, and return how long each waited, in s."""
+    """Submit the jobs of a cluster's own users, the same ones every time, and return the wait of each [s]."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(1)
     for number in range(OWN_JOBS):
@@ -58,7 +58,7 @@ async def own_users(cluster: SlurmCluster, folder: Path) -> list[float]:
 
 
 async def both_alone(clusters: tuple[SlurmCluster, ...], folder: Path, nodes: int) -> list[list[float]]:
-    """Return how long the own users of each cluster wait where there is no grid, on so many of the nodes."""
+    """Return the waits of each cluster's own users without a grid, on `nodes` of the nodes."""
     others = [f"{each.name}[{nodes + 1}-{NODES}]" for each in clusters] if nodes < NODES else []
     for cluster, names in zip(clusters, others, strict=False):
         cluster.run("scontrol", "update", f"NodeName={names}", "State=DRAIN", "Reason=benchmark")
@@ -69,14 +69,14 @@ async def both_alone(clusters: tuple[SlurmCluster, ...], folder: Path, nodes: in
 
 
 def waits_text(what: str, waits_s: list[list[float]]) -> str:
-    """Return how long own users waited, in one line: the mean, the median and the longest over both clusters."""
+    """Return the waits of own users as text: mean, median and maximum over both clusters."""
     every = sorted(wait for each in waits_s for wait in each)
     told = statistics.mean(every), statistics.median(every), every[-1]
     return f"own users wait {told[0]:6.2f} s (median {told[1]:5.2f}, longest {told[2]:6.2f}) {what}"
 
 
 async def with_grid(clusters: tuple[SlurmCluster, ...], folder: Path, jobs: int) -> dict[str, Any]:
-    """Run the grid's jobs beside those of the own users, and return what came of both."""
+    """Run the grid's jobs together with those of the own users; return the results of both."""
     rng = np.random.default_rng(2)
     begun = folder / "begun"
     begun.mkdir(parents=True)
@@ -110,7 +110,7 @@ async def with_grid(clusters: tuple[SlurmCluster, ...], folder: Path, jobs: int)
 
 
 def main(jobs: int) -> None:
-    """Play it without a grid and with one."""
+    """Run the measurement without a grid and with one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         clusters = tuple(

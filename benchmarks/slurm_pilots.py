@@ -1,12 +1,12 @@
-"""Many short jobs on a real Slurm cluster, in pilots and by sbatch: printed, and written to results/slurm_pilots.json.
+"""Measure short jobs on a real Slurm cluster, in pilots and by sbatch; print it and write results/slurm_pilots.json.
 
     python benchmarks/slurm_pilots.py [JOBS]
 
 Must be run as root, with slurm-wlm and munge installed. A cluster of four nodes on this machine, new for each way; jobs
-of one node that write a line. Told of each way: the time from the first submission until the last job has written its
-line, and what slurmctld was asked for meanwhile and until the nodes are given back, as `sdiag` counts it. By `sbatch`
-the jobs are submitted one by one, as a script would, or as one array. Asked for: pilots are several times faster than
-sbatch one by one, and ask slurmctld at least ten times less.
+of one node that write a line. Prints for each way the time from the first submission until the last job has written its
+line, and the requests to slurmctld until the nodes are given back, as `sdiag` counts them. By `sbatch` the jobs are
+submitted one by one, as by a script, or as one array. Targets: pilots are several times faster than sbatch one by one,
+with a tenth of the requests to slurmctld or fewer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle
 
 
 def asked(cluster: SlurmCluster) -> dict[str, int]:
-    """Return how often slurmctld was asked for what since the counters were reset, but for the counters themselves."""
+    """Return the number of requests to slurmctld by type since the last reset, without those for the counters."""
     text = cluster.run("sdiag").partition("by message type")[2].partition("by user")[0]
     counts = {name: int(count) for name, count in re.findall(r"(\w+)\s+\(\s*\d+\)\s+count:(\d+)", text)}
     return {name: count for name, count in counts.items() if not name.startswith("REQUEST_STATS")}
@@ -50,7 +50,7 @@ def lines(path: Path) -> int:
 
 
 def told(way: str, jobs: int, seconds: float, counts: dict[str, int]) -> dict[str, object]:
-    """Print how one way came out, and return that."""
+    """Print the results of one way, and return them."""
     most = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1])[:4])
     print(f"{way:16} {seconds:7.1f} s, {jobs / seconds:6.1f} jobs/s, {sum(counts.values()):6} questions ({most})")
     return {"way": way, "jobs": jobs, "s": round(seconds, 2), "questions": sum(counts.values()), "counts": counts}
@@ -92,7 +92,7 @@ async def in_pilots(folder: Path, jobs: int) -> dict[str, object]:
 
 
 def main(jobs: int) -> None:
-    """Run the jobs each way, and write down what that took."""
+    """Run the jobs each way, and write down the results."""
 
     def one_by_one(cluster: SlurmCluster, script: str) -> None:
         for _ in range(jobs):

@@ -1,16 +1,16 @@
-"""A day's work in small jobs: whether the memory of any process grows, and what is lost while processes are killed.
+"""Run small jobs for as long as a day's work, and check for growing memory, and for jobs lost to killed processes.
 
     python benchmarks/soak.py [--jobs 100000] [--real]
     python benchmarks/soak.py --minutes 20 [--kill-every 20] [--seed 1]
 
-With ``--minutes`` four users submit single jobs, arrays and jobs on two sites to a grid of `gridweave up`, through its
-gateway, while one of its processes after the other is killed. Each job writes down when its ranks began and ended. At
-the end that is compared with what was accepted; the program ends with 1 if a job was lost, or run twice to its end.
+With ``--minutes``, four users submit single jobs, arrays and jobs on two sites to a grid of `gridweave up`, through its
+gateway, while its processes are killed one after the other. Each job writes down when its ranks began and ended. At the
+end these records are compared with the accepted jobs; the exit status is 1 if a job was lost, or run twice to its end.
 
-Without it, jobs are submitted through the gateway, some thousand ahead of those that have ended. After each fifth of
-them the memory of the gateway, the meta-scheduler, the sites and the machines is looked at; in the end each may have at
-most a tenth more than after the first fifth. Without ``--real`` the machines end jobs at once; with it each job is a
-process that runs `true`.
+Without it, jobs are submitted through the gateway, up to some thousand ahead of those that have ended. After each fifth
+of the jobs, the memory of the gateway, the meta-scheduler, the sites and the machines is measured; at the end each may
+have at most a tenth more than after the first fifth. Without ``--real`` the machines end jobs at once; with it each job
+is a process that runs `true`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ MOST_GROWTH = 1.10
 
 
 def processes(grid: RunningGrid) -> dict[str, psutil.Process]:
-    """Return the processes of the actors and of the gateway, and what else Ray runs for them, by what they are."""
+    """Return the processes of the actors, of the gateway and of Ray itself, by name."""
     found = {}
     for name in sorted(grid.actors):
         found[name] = psutil.Process(grid.call(name, "process"))
@@ -80,12 +80,12 @@ def processes(grid: RunningGrid) -> dict[str, psutil.Process]:
 
 
 def memory_mb(found: dict[str, psutil.Process]) -> dict[str, float]:
-    """Return what each has for itself alone."""
+    """Return the memory that each process has for itself alone (USS)."""
     return {name: process.memory_full_info().uss / 1e6 for name, process in found.items()}
 
 
 async def soak(grid: RunningGrid, url: str, jobs: int) -> list[dict[str, float]]:
-    """Submit and run so many jobs; return the memory after each fifth."""
+    """Submit and run jobs; return the memory after each fifth of them."""
     request = JobRequest(program=Program(argv=("true",)), limit_ms=60_000, user="soak")
     seen: list[dict[str, float]] = []
     found = processes(grid)
@@ -128,21 +128,21 @@ USERS = ("anna", "bert", "carl", "dora")
 WIDEST, ARRAY, SLEEP_S = max(SITES.values()), 5, (0.1, 2.0)
 AGENT, NODE, RAYLET = "ray::AgentActor", "Ray node of ", "raylet"
 VICTIMS = {GATEWAY: 4, "meta-scheduler": 4, "site ": 4, AGENT: 4, RAYLET: 1}
-"""What is killed, by the beginning of its name, and how often beside the others."""
+"""The processes to kill, by the start of their name, and their relative frequency."""
 PATIENT = Patience(total_s=600.0, connect_s=600.0)
 SETTLE_S = 180.0
-"""So long a job may take from its submission to its end: it sleeps for 2 s at most."""
+"""Longest time from the submission of a job to its end; jobs sleep for at most 2 s."""
 
 
 def grid_file() -> str:
-    """Return a GRID.toml of sites with a Ray node each, which take the jobs of all users."""
+    """Return a GRID.toml of sites with a Ray node each, which accept the jobs of all users."""
     each = "[[sites]]\nname = {!r}\nnodes = {}\nlauncher = {{ kind = 'self', trust = 'all' }}\n\n"
     sites = "".join(each.format(name, nodes) for name, nodes in SITES.items())
     return f"{sites}[grid]\nmode = 'adaptive'\noverhead = 0.1\n\n[gateway]\nport = 0\n\n[ray]\nnodes = 'machine'\n"
 
 
 class Work:
-    """What users have submitted, and what the gateway said of each job's end."""
+    """The jobs that users have submitted, and the outcome of each as the gateway reports it."""
 
     def __init__(self, story: Path, until_s: float) -> None:
         self.story, self.until_s = story, until_s
@@ -150,7 +150,7 @@ class Work:
         self.outcomes: dict[int, str] = {}
 
     async def submit_as(self, user: str, client: Client, rng: np.random.Generator) -> None:
-        """Submit one thing after the other as a user, and wait for the end of each."""
+        """Submit jobs as a user, each after the end of the one before."""
         number = 0
         while time.monotonic() < self.until_s:
             number += 1
@@ -182,11 +182,11 @@ class Work:
 
 
 def processes_of(state: LocalGridState) -> dict[str, list[int]]:
-    """Return the processes of a local grid by name; those of a kind that have no names stand together."""
+    """Return the processes of a local grid by name; those without a name of their own are grouped by kind."""
     names = {part.pid: part.name for part in look(state.name).parts}
     found: dict[str, list[int]] = defaultdict(list)
     for pid in pids_of(state):
-        with contextlib.suppress(OSError, IndexError):  # it has ended
+        with contextlib.suppress(OSError, IndexError):  # the process has ended
             found[names.get(pid) or what_is(pid)].append(pid)
     return found
 
@@ -202,7 +202,7 @@ def memory_of(state: LocalGridState) -> dict[str, float]:
 
 
 def victims(state: LocalGridState, kind: str) -> list[tuple[str, int]]:
-    """Return the processes of a kind, by name; of Ray's nodes those of the sites."""
+    """Return the processes of a kind, with their names; for raylets, only those of the sites."""
     found = processes_of(state)
     if kind != RAYLET:
         return [(name, pid) for name, pids in found.items() if name.startswith(kind) for pid in pids]
@@ -211,7 +211,7 @@ def victims(state: LocalGridState, kind: str) -> list[tuple[str, int]]:
 
 
 async def kill_some(rng: np.random.Generator, every_s: float, until_s: float) -> Counter[str]:
-    """Kill a process at random again and again; return how often which."""
+    """Kill random processes at regular intervals; return how often each was killed."""
     killed: Counter[str] = Counter()
     weights = np.array(list(VICTIMS.values()))
     while time.monotonic() + every_s < until_s:
@@ -239,7 +239,7 @@ def local_grid() -> LocalGridState:
 
 @contextlib.contextmanager
 def up() -> Iterator[LocalGridState]:
-    """Bring up a grid in a folder of its own, and take it down."""
+    """Bring up a grid in this folder, and take it down at the end."""
     Path("GRID.toml").write_text(grid_file())
     try:
         subprocess.run([*COMMAND, "up", "GRID.toml"], check=True, stdout=subprocess.DEVNULL)
@@ -257,14 +257,14 @@ async def work_under_kills(work: Work, rng: np.random.Generator, every_s: float)
 
 
 class FilesLeft(NamedTuple):
-    """How many files there are, and what they take [bytes]."""
+    """The number of files, and their size."""
 
     files: int
     size_bytes: int
 
 
 def files_left(folder: Path) -> dict[str, FilesLeft]:
-    """Return which files a grid has left: those of jobs together, the others by the end of their names."""
+    """Return the files that a grid has left: those of jobs as one group, all others by suffix."""
     found: dict[str, FilesLeft] = defaultdict(lambda: FilesLeft(0, 0))
     for path in folder.rglob("*"):
         if path.is_file():
@@ -275,7 +275,7 @@ def files_left(folder: Path) -> dict[str, FilesLeft]:
 
 
 def print_work(work: Work, killed: Counter[str]) -> bool:
-    """Print what became of the jobs; return whether none was lost and none was run twice whole."""
+    """Print the results of the jobs; return whether none was lost and none was run twice to its end."""
     stories = read_stories(work.story)
     whole = {job: stories.whole_attempts(job) for job in work.accepted | set(stories.ranks)}
     lost = [job for job in work.accepted if job not in work.outcomes or not whole[job]]
@@ -305,7 +305,7 @@ def print_work(work: Work, killed: Counter[str]) -> bool:
 
 
 def under_kills(minutes: float, every_s: float, rng: np.random.Generator) -> bool:
-    """Work while processes are killed, and print what became of all; return whether nothing was lost or doubled."""
+    """Work while processes are killed, and print the results; return whether nothing was lost or run twice."""
     with own_folder(is_first=False):
         with up() as state:
             before = memory_of(state)
@@ -328,7 +328,7 @@ def under_kills(minutes: float, every_s: float, rng: np.random.Generator) -> boo
 
 
 def main() -> None:
-    """Print what was measured; end with 1 if a process has grown, or a job was lost or doubled."""
+    """Print the results; the exit status is 1 if a process has grown, or a job was lost or run twice."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--real", action="store_true")

@@ -1,11 +1,10 @@
-"""The pages: how fast the schedule of 100,000 jobs is drawn, and what a thousand open pages cost the gateway.
+"""Measure the pages: how fast the schedule of 100,000 jobs is drawn, and what 1,000 open pages cost the gateway.
 
     python benchmarks/web.py [--jobs 100000] [--pages 1000]
 
-Needs Chromium. The schedule is drawn in the browser while it is moved and zoomed, by software: a screen with a graphics
-processor is faster. Where others use the machine, the work of a frame says more than how long it took: it is processor
-time of the process that draws. An open page is a stream of events, as each page has one; the gateway stands before a
-grid in memory, in a process of its own.
+Needs Chromium. The browser draws the schedule while it is moved and zoomed, by software; a graphics processor is
+faster. On a busy machine the work of a frame says more than its duration: the work is the processor time of the process
+that draws. An open page is a stream of events; the gateway runs with a grid in memory, in a process of its own.
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ MOVES = (("moved by 12 pixels", 12 / 1600, 0.0), ("zoomed by 1%", 0.0, 0.01))
 
 
 def _renderer_s() -> float:
-    """Return the processor time of what draws the pages."""
+    """Return the processor time of the process that draws the pages [s]."""
     below = psutil.Process().children(recursive=True)
     drawing = [each.cpu_times() for each in below if "--type=renderer" in each.cmdline()]
     return sum(times.user + times.system for times in drawing)
 
 
 async def drawn(page: Page, jobs: int, table: Table) -> None:
-    """Draw the schedule while it is moved over, and zoomed, at three widths of the view."""
+    """Draw the schedule while it is moved and zoomed, at three widths of the view."""
     took_ms, rectangles = await page.evaluate(LAYING_OUT, jobs)
     table.add_row(f"{rectangles:,} rectangles of {jobs:,} jobs laid out [ms]", f"{took_ms:.0f}", "")
     await page.evaluate("window.frames(1, 0, 0.01, 10)")
@@ -96,7 +95,7 @@ async def drawn(page: Page, jobs: int, table: Table) -> None:
 
 
 async def jobs_per_s(session: aiohttp.ClientSession, url: str) -> float:
-    """Return how many jobs are taken in a second, in batches, one after the other."""
+    """Return the rate at which jobs are accepted, in batches, one after the other [jobs/s]."""
     body = batch_of(BATCH)
     begin_s = asyncio.get_running_loop().time()
     for _ in range(BATCHES):
@@ -105,7 +104,7 @@ async def jobs_per_s(session: aiohttp.ClientSession, url: str) -> float:
 
 
 async def with_pages(url: str, pages: int, table: Table) -> None:
-    """Hand in jobs with and without open pages, in turn, and tell what the gateway works for a job."""
+    """Submit jobs with and without open pages, in turn; add the gateway's processor time per job to the table."""
     gateway = next(child for child in psutil.Process().children() if child.num_threads() > 1)
     rates: dict[bool, list[float]] = {False: [], True: []}
     works: dict[bool, list[float]] = {False: [], True: []}
@@ -122,7 +121,7 @@ async def with_pages(url: str, pages: int, table: Table) -> None:
         for _ in range(ROUNDS):
             await once(session, False)
             before = gateway.memory_info().rss
-            # A page hears of the jobs that its user may see; these belong to nobody.
+            # A page gets events only of jobs that its user may see; these jobs belong to nobody.
             async with watching(url, [], pages, "user=nobody"):
                 memory.append((gateway.memory_info().rss - before) / 1e6)
                 await once(session, True)
@@ -143,7 +142,7 @@ async def with_pages(url: str, pages: int, table: Table) -> None:
 
 
 async def measure(jobs: int, pages: int) -> Table:
-    """Return all figures."""
+    """Run all measurements, and return the figures."""
     table = Table("figure", "value", "", title="The pages")
     with served(True) as url:
         async with async_playwright() as playwright:
@@ -159,7 +158,7 @@ async def measure(jobs: int, pages: int) -> Table:
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Run all measurements, and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--pages", type=int, default=1_000, help="0: only the drawing is timed")

@@ -1,10 +1,10 @@
-"""What an idle grid of three sites weighs: memory and processor time, by process.
+"""Measure an idle grid of three sites: memory and processor time, by process.
 
     python benchmarks/weight.py [--nodes one|machine] [--seconds 30] [--grid NAME]
 
-It brings up a grid of its own, lets it be idle, prints what each process takes, and takes it down. With ``--grid`` it
-weighs the grid of that name that runs already. Memory is PSS: what processes share counts once. The first grid on a
-machine compiles, and weighs more: run it twice.
+It brings up a grid of its own, leaves it idle, prints what each process uses, and takes it down. With ``--grid`` it
+measures a running grid of that name. Memory is PSS: shared memory counts once. The first grid on a machine compiles,
+and uses more: run it twice.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def pids_of(state: LocalGridState) -> list[int]:
-    """Return the processes of a grid, its keeper among them."""
+    """Return the processes of a grid, including its watchdog."""
     marked = [stat.pid for stat in strays(state.marker, (), variable=MARKER_VARIABLE)]
     return sorted({*marked, *(process.pid for process in state.alive)})
 
 
 def what_is(pid: int) -> str:
-    """Return what a process is, in a few words."""
+    """Return the kind of a process, in a few words."""
     command = Path(f"{PROC}/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     if command.startswith("ray::"):
         return command.split()[0]
@@ -47,20 +47,20 @@ def what_is(pid: int) -> str:
 
 
 def pss_mb(pid: int) -> float:
-    """Return the memory of a process, of what it shares its part."""
+    """Return the memory of a process [MB], with its part of shared memory."""
     lines = Path(f"{PROC}/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def ticks(pid: int) -> int:
-    """Return the processor time of a process alone."""
+    """Return the processor time of a process without its children, in clock ticks."""
     data = Path(f"{PROC}/{pid}/stat").read_bytes()
     fields = data[data.rindex(b")") + 2 :].split()
     return int(fields[11]) + int(fields[12])
 
 
 def weigh(state: LocalGridState, seconds: float) -> list[tuple[str, int, float, float]]:
-    """Return of each process what it is, its number, its memory in MB and its part of a core in percent."""
+    """Return a row for each process: its kind, its number, its memory [MB], and its load [% of a core]."""
     before = {pid: ticks(pid) for pid in pids_of(state)}
     time.sleep(seconds)
     rows = []
@@ -90,7 +90,7 @@ def a_grid(nodes: str) -> Iterator[LocalGridState]:
 
 
 def main() -> None:
-    """Weigh a grid, print it, and write it down."""
+    """Measure a grid, print the figures, and write them down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", choices=("one", "machine"), default="one")
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -100,7 +100,7 @@ def main() -> None:
     if options.grid and here is None:
         parser.error(f"there is no grid {options.grid}")
     with contextlib.nullcontext(here) if here is not None else a_grid(options.nodes) as state:
-        time.sleep(0 if options.grid else 10)  # what follows a start is over
+        time.sleep(0 if options.grid else 10)  # the work that follows a start is over
         load, rows = os.getloadavg()[0], weigh(state, options.seconds)
     table = Table("", "process", "PSS [MB]", "of a core [%]", title=f"An idle grid, load of the machine {load:.1f}")
     for what, pid, memory, percent in rows:

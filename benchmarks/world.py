@@ -1,17 +1,17 @@
-"""Speed of the simulated world: printed, and written to benchmarks/results/world.json.
+"""Measure the speed of the simulated world; print it and write benchmarks/results/world.json.
 
     make bench, or: python benchmarks/world.py
 
-The jobs are drawn from the shipped model, for four sites of 128 nodes at a load of 0.7: adaptive, an overhead of 30%.
-One in six of them waits, one in twenty is split, and a job takes 3.4 messages. The history of the run is kept and
-checked, as always. The batch driver plays the same jobs beside it. Without delay and fault both give the same schedule,
-which is checked.
+The jobs are drawn from the shipped model, for four sites of 128 nodes at a load of 0.7, in mode adaptive with an
+overhead of 30%. One in six jobs waits, one in twenty is split, and a job takes 3.4 messages. The history of the run is
+recorded and checked, as always. The batch driver runs the same jobs for comparison. Without delays and faults both give
+the same schedule, which is checked.
 
-Each figure is of ten runs in one process, after one that counts for nothing, with all that a run takes, from the
-workload to the schedule. Processor time counts, so that what else runs on the machine counts less. It counts still:
-who shares a processor's caches and its clock slows a run by a third. So the median says what is to be expected on this
-machine as busy as it is, and the best what the program can do. Nine tenths of what the world does is Python: an
-interpreter that was built with ``--enable-optimizations`` is a fifth faster than one that was not.
+Each figure is of ten runs in one process, after one that does not count, and includes everything from the workload to
+the schedule. It is processor time, so that other processes matter less. They still matter: a process that shares the
+caches and the clock of a core slows a run by a third. So the median is what to expect on this machine at its present
+load, and the best is what the program can do. Nine tenths of the world's time is Python: an interpreter built with
+``--enable-optimizations`` is a fifth faster than one built without.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REPEATS = 10
 
 
 def rates_of(run: Callable[[], SimulationResult]) -> tuple[list[float], SimulationResult]:
-    """Return the jobs per second of processor time of several runs, and the result, which is the same for all."""
+    """Return the rates of several runs [jobs per second of processor time], and their result, equal for all."""
     rates = []
     result = run()
     for _ in range(REPEATS):
@@ -47,7 +47,7 @@ def rates_of(run: Callable[[], SimulationResult]) -> tuple[list[float], Simulati
 
 
 def main() -> None:
-    """Run everything, print it, and write it down."""
+    """Run all measurements, print them, and write them down."""
     jobs = generate(load_model("ctc-sp2"), 10_000, np.random.default_rng(1), nodes=128, load=2.8)
     policy = GridPolicy(mode="adaptive", overhead=0.3)
     rates: dict[str, list[float]] = {}

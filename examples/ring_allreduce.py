@@ -1,19 +1,20 @@
-"""A parallel job that adds up vectors around a ring of its ranks, wherever they are: a program of one file.
+"""A parallel job that sums vectors around a ring of its ranks, on one site or several: a program in a single file.
 
-Every rank of a gridweave job runs it, on one site or on several. It needs Python 3.11 and nothing else; what a rank
-must know is in its environment (docs/live-processes.md, "Environment of a rank"):
+Every rank of a gridweave job runs this program. It needs Python 3.11 and nothing else. A rank finds all that it needs
+in its environment (docs/live-processes.md, "Environment of a rank"):
 
-1. The ranks meet. Rank 0 listens at GRIDWEAVE_RENDEZVOUS; all others come there, and tell at which address they
-   listen: that by which they have reached the rendezvous, so it is one that leads to them. Rank 0 gives the list back.
-2. Each connects to the rank after it, which makes the ring.
-3. Again and again they compute, and then sum up a vector in N-1 exchanges that scatter its parts, summed, over the
-   ranks, and N-1 that gather them. In each exchange every rank sends a part to the next one, and receives one.
-4. Each rank compares the sums with what must come out, to the last number. Rank 0 prints one line of JSON.
+1. The ranks meet. Rank 0 listens at GRIDWEAVE_RENDEZVOUS. All others connect to it and send the address at which they
+   listen themselves: the local address of that connection, so that others can reach it. Rank 0 sends back the list.
+2. Each rank connects to the next one, which closes the ring.
+3. In each iteration the ranks compute, and then sum a vector: N-1 exchanges add up its parts, so that each rank has the
+   sum of one part, and N-1 exchanges distribute these. In an exchange every rank sends a part to the next rank and
+   receives one from the rank before it.
+4. Each rank compares the sums with the exact result. Rank 0 prints one line of JSON.
 
     gridweave submit --nodes 4 -- python3 examples/ring_allreduce.py --iterations 20
 
-Without gridweave it runs as one rank. Whatever goes wrong (a rank that does not come, one that dies, a line that is
-cut, a wrong sum) ends the rank with status 1 and one line; its neighbours hear of that, and end as well.
+Without gridweave it runs as one rank. Any failure (a rank that does not come, a rank that dies, a broken connection, a
+wrong sum) ends the rank with status 1 and one line of text; its neighbours notice, and end as well.
 """
 
 from __future__ import annotations
@@ -40,32 +41,32 @@ from typing import Any
 
 NUMBER_BYTES = 8
 PROBES = 5, 20
-"""Before the work so many times so many exchanges of either size are timed, of which the quickest time counts."""
+"""Before the work: number of rounds and of exchanges in each round for both message sizes; the fastest round counts."""
 
-_HEADER = struct.Struct("!QQ")  # the bytes that follow, and when they were sent (by the clock of this machine)
+_HEADER = struct.Struct("!QQ")  # number of bytes that follow, and when they were sent (clock of this machine)
 _LONGEST_LINE = 1 << 20
 _HELLO_S = 5.0
 _AGAIN_S = 0.05
 
 
 class RingError(Exception):
-    """Why this rank cannot go on, in one line."""
+    """Why this rank cannot continue, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who this rank is, and where all meet.
+    """The identity of this rank, and the rendezvous of all ranks.
 
     Attributes
     ----------
     rank, size : int
     site : str
     rendezvous : str
-        ``host:port``, at which rank 0 listens; not needed by one rank alone.
+        ``host:port`` at which rank 0 listens; not needed for a single rank.
     job : str
-        What no other job has, nor another attempt at this one.
+        Unique for each attempt of each job.
     key : str
-        What nobody else knows; without one, whoever names the job is believed.
+        Secret of the job; without a key, anyone who sends the right job is accepted.
     """
 
     rank: int = 0
@@ -77,7 +78,7 @@ class Place:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Place:
-        """Return what gridweave tells a rank."""
+        """Return what a rank finds in its environment."""
         return cls(
             rank=int(environment.get("GRIDWEAVE_RANK", "0")),
             size=int(environment.get("GRIDWEAVE_SIZE", "1")),
@@ -90,9 +91,9 @@ class Place:
 
 @dataclass(slots=True)
 class StandIn:
-    """A link between sites that is not there: what comes over it is held back for as long as it would have taken.
+    """A simulated link between sites: delays each message by the time that it would take on that link.
 
-    For a grid whose sites are on one machine, and so have one clock.
+    For a grid whose sites are all on one machine, so that they have the same clock.
     """
 
     latency_ms: float
@@ -100,7 +101,7 @@ class StandIn:
     _free_s: float = 0.0
 
     def arrival_s(self, n_bytes: int, sent_s: float) -> float:
-        """Return when so many bytes have arrived; one message follows the other."""
+        """Return when a message arrives; messages follow each other on the link."""
         self._free_s = max(self._free_s, sent_s) + n_bytes * 8 / (self.bandwidth_mbps * 1e6)
         return self._free_s + self.latency_ms / 1e3
 
@@ -115,11 +116,11 @@ class Ring:
     ----------
     place : Place
     before, after : socket.socket, optional
-        None: there is one rank.
+        None if there is only one rank.
     timeout_s : float
-        So long nothing may come or go in an exchange.
+        Longest time without progress in an exchange.
     held_back : StandIn, optional
-        On the way from the rank before.
+        Delays messages from the rank before this one.
     """
 
     def __init__(
@@ -139,20 +140,21 @@ class Ring:
                 end.setblocking(False)
 
     def close(self) -> None:
-        """Let go of both neighbours."""
+        """Close both connections."""
         for end in (self._before, self._after):
             if end is not None:
                 end.close()
 
     def exchange(self, data: bytes | memoryview) -> bytearray:
-        """Send to the rank after this one, and return what the rank before it has sent.
+        """Send data to the next rank, and return the data from the rank before this one.
 
-        Both at the same time: if all sent first, large messages would fill what lies between, and nobody would read.
+        Both happen at the same time: if all ranks sent first, large messages would fill the buffers and block every
+        rank.
 
         Raises
         ------
         RingError
-            If a neighbour is gone, or silent.
+            If a neighbour is gone or silent.
         """
         assert self._before is not None, "one rank alone exchanges nothing"
         assert self._after is not None, "one rank alone exchanges nothing"
@@ -179,7 +181,7 @@ class Ring:
         return body
 
     def _send(self, outgoing: list[memoryview], ahead: int) -> list[memoryview]:
-        """Send what can be sent now; return what is left."""
+        """Send as much as possible without blocking; return the rest."""
         assert self._after is not None
         try:
             sent = self._after.sendmsg(outgoing)
@@ -195,7 +197,7 @@ class Ring:
         return left
 
     def _receive(self, missing: memoryview, behind: int) -> memoryview:
-        """Receive what is there; return what is missing."""
+        """Receive as much as there is without blocking; return the missing part of the buffer."""
         assert self._before is not None
         try:
             count = self._before.recv_into(missing)
@@ -207,13 +209,13 @@ class Ring:
             raise RingError(f"rank {behind} is gone: it has closed its connection")
         return missing[count:]
 
-    # -- what is made of exchanges ------------------------------------------------------------------------------------
+    # -- collective operations ----------------------------------------------------------------------------------------
 
     def all_reduce(self, vector: array[int]) -> Timing:
-        """Replace a vector by the sum of those of all ranks; return the time that it took.
+        """Replace a vector by the sum of all ranks' vectors; return the time that this took.
 
-        After exchange s of the first N-1 this rank has the sum of s+2 ranks' part (rank - s - 1); after all of them
-        that of all ranks' part (rank + 1), which the other N-1 hand round.
+        After exchange s of the first N-1, this rank has the sum of part (rank - s - 1) over s+2 ranks. After all of
+        these it has the sum of part (rank + 1) over all ranks, which the other N-1 exchanges pass around.
         """
         rank, size = self.place.rank, self.place.size
         parts = bounds(len(vector), size)
@@ -238,7 +240,7 @@ class Ring:
         return timing
 
     def all_gather(self, told: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what each rank tells, in their order."""
+        """Return the data of all ranks, in the order of the ranks."""
         rank, size = self.place.rank, self.place.size
         known, latest = {rank: told}, told
         for step in range(1, size):
@@ -247,7 +249,7 @@ class Ring:
         return [known[one] for one in range(size)]
 
     def probe_ms(self, n_bytes: int) -> float:
-        """Return how long an exchange of so many bytes takes, one after the other: a mean, as links may differ."""
+        """Return the time of an exchange of `n_bytes`, one after the other: a mean, since links may differ."""
         if self.place.size == 1:
             return 0.0
         data, spans_s = bytes(n_bytes), []
@@ -261,14 +263,14 @@ class Ring:
 
 @dataclass(slots=True)
 class Timing:
-    """The time of an all-reduce: sending and waiting for others, and adding."""
+    """The time of an all-reduce: for exchanges, including the wait for other ranks, and for additions."""
 
     exchanges_s: float = 0.0
     adding_s: float = 0.0
 
 
 def bounds(length: int, parts: int) -> list[tuple[int, int]]:
-    """Return where each part of a vector begins and ends; the first ones are longer by one where it does not go even.
+    """Return the bounds of each part of a vector; if it cannot be split evenly, the first parts are longer by one.
 
     Examples
     --------
@@ -280,24 +282,24 @@ def bounds(length: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(ends))
 
 
-# -- how the ranks find each other ------------------------------------------------------------------------------------
+# -- connecting the ranks ---------------------------------------------------------------------------------------------
 
 
 def join(place: Place, *, timeout_s: float = 60.0, stand_in: StandIn | None = None) -> Ring:
-    """Meet the other ranks, and close the ring.
+    """Connect to the other ranks, and close the ring.
 
     Parameters
     ----------
     place : Place
     timeout_s : float
-        So long the others may take to come; and so long they may be silent later.
+        Longest wait for the other ranks, and later the longest time without progress in an exchange.
     stand_in : StandIn, optional
-        For links between sites.
+        Delays messages between sites.
 
     Raises
     ------
     RingError
-        If they do not come, or are not reached.
+        If the other ranks do not come or cannot be reached.
     """
     if place.size == 1:
         return Ring(place)
@@ -319,7 +321,7 @@ def join(place: Place, *, timeout_s: float = 60.0, stand_in: StandIn | None = No
 
 
 def _prove(place: Place, peer: socket.socket, *, asks: bool) -> None:
-    """Have both ends of a connection prove that they know the key of the job; the one that was reached asks first."""
+    """Have both ends of a connection prove that they know the key of the job; the end that accepted it asks first."""
     if not place.key:
         return
     steps = (deliver_challenge, answer_challenge)
@@ -338,12 +340,12 @@ def _hello(place: Place, to: int) -> dict[str, Any]:
 
 
 def _whose(place: Place, rank: int, to: int) -> dict[str, Any]:
-    """Return how a rank shows another one that it is of the same job."""
+    """Return the proof that a rank belongs to this job, for one other rank."""
     return {"job": place.job, "proof": hmac.new(place.key.encode(), f"{rank} {to}".encode(), "sha256").hexdigest()}
 
 
 def _be_met(place: Place, listener: socket.socket, until: float) -> list[Any]:
-    """Wait for all other ranks, and tell each where all are; return that."""
+    """Wait for all other ranks, and send each of them the addresses of all; return these."""
     came: dict[int, tuple[socket.socket, Any]] = {}
     try:
         while len(came) < place.size - 1:
@@ -351,7 +353,7 @@ def _be_met(place: Place, listener: socket.socket, until: float) -> list[Any]:
             peer, told = _accept(
                 place, listener, until, f"of {place.size} ranks have not come: {missing}", gathers=True
             )
-            before = came.pop(int(told["rank"]), None)  # it has tried twice
+            before = came.pop(int(told["rank"]), None)  # the rank has connected twice
             if before is not None:
                 before[0].close()
             came[int(told["rank"])] = (peer, told["address"])
@@ -372,7 +374,7 @@ def _close_ring(
     timeout_s: float,
     stand_in: StandIn | None,
 ) -> Ring:
-    """Connect to the rank after this one, and be connected to by the one before."""
+    """Connect to the next rank, and accept the connection of the rank before this one."""
     behind, ahead = (place.rank - 1) % place.size, (place.rank + 1) % place.size
     after = _reach((addresses[ahead][0], addresses[ahead][1]), f"rank {ahead}", until)
     try:
@@ -392,8 +394,8 @@ def _close_ring(
 def _listen(address: tuple[str, int]) -> socket.socket:
     """Listen at an address; with a fixed port, on all addresses of this machine, unless the address is loopback.
 
-    In a machine with several networks, the machine's name may resolve to a different address here than elsewhere or, as
-    in a container, to an address that is not its own.
+    On a machine with several networks, its name may resolve to a different address here than elsewhere or, in a
+    container, to an address that is not its own.
     """
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     host = address[0] if not address[1] or _is_loopback(address[0]) else ""
@@ -412,7 +414,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _reach(address: tuple[str, int], who: str, until: float) -> socket.socket:
-    """Connect to an address at which somebody listens, or will in a moment."""
+    """Connect to an address, and retry until somebody listens there."""
     while True:
         left_s = until - time.monotonic()
         try:
@@ -426,7 +428,7 @@ def _reach(address: tuple[str, int], who: str, until: float) -> socket.socket:
 def _accept(
     place: Place, listener: socket.socket, until: float, missing: str, *, gathers: bool = False
 ) -> tuple[socket.socket, dict[str, Any]]:
-    """Return the next connection of a rank of this job, and what it says; whoever else comes is let go of."""
+    """Return the next connection from a rank of this job, and its greeting; close all other connections."""
     while True:
         left_s = until - time.monotonic()
         listener.settimeout(max(0.001, left_s))
@@ -453,7 +455,7 @@ def _say(peer: socket.socket, what: dict[str, Any]) -> None:
 
 
 def _hear(peer: socket.socket, until: float, missing: str) -> dict[str, Any]:
-    """Return a line of JSON; not one byte beyond it is read."""
+    """Return a line of JSON; read no byte beyond it."""
     line = bytearray()
     while not line.endswith(b"\n"):
         peer.settimeout(max(0.001, until - time.monotonic()))
@@ -472,7 +474,7 @@ def _hear(peer: socket.socket, until: float, missing: str) -> dict[str, Any]:
 
 
 def compute(rounds: int) -> bytes:
-    """Return the outcome of some work that takes equally long each time: the digest of a digest of a digest ..."""
+    """Return the result of some work that takes the same time in each iteration: a hash, repeated `rounds` times."""
     digest = b""
     for _ in range(rounds):
         digest = hashlib.sha256(digest).digest()
@@ -480,22 +482,22 @@ def compute(rounds: int) -> bytes:
 
 
 def vector_of(rank: int, iteration: int, elements: int) -> array[int]:
-    """Return what a rank brings into an iteration: no two are alike, and the sum of all is known beforehand."""
+    """Return the vector of a rank in an iteration; all vectors differ, and their sum is known in advance."""
     times = rank + 1
     return array("q", range(times * iteration, times * (iteration + elements), times))
 
 
 def sum_of(size: int, iteration: int, elements: int) -> array[int]:
-    """Return what must come out."""
+    """Return the exact sum of all ranks' vectors."""
     return vector_of(size * (size + 1) // 2 - 1, iteration, elements)
 
 
 def run(ring: Ring, *, elements: int, iterations: int, rounds: int) -> dict[str, Any] | None:
-    """Do the work; return what rank 0 prints, None at all other ranks.
+    """Do the work; return the report that rank 0 prints, None on all other ranks.
 
-    Ranks are in exchanges while a message is on its way, and while they wait for one that computes still; links between
-    sites make only the former longer. So it is told beside, as what as many exchanges take when all ranks are ready, of
-    the quickest iteration, which other work on the machines has disturbed least.
+    The time in exchanges includes the wait for ranks that still compute, but links between sites lengthen only the
+    messages. So ``in_messages`` reports the time of as many exchanges between ranks that are all ready, as a fraction
+    of the fastest iteration, which other work on the machines has disturbed least.
 
     Raises
     ------

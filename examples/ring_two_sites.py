@@ -1,12 +1,12 @@
-"""What does it cost to run one parallel job over two sites? Once on one of them, once on both, and the forecast beside.
+"""Compare one parallel job on one site and on two: the measured overhead of the split, and the forecast of it.
 
     gridweave up examples/ring_grid.toml
     python examples/ring_two_sites.py --stand-in 5,1000
 
-hands in examples/ring_allreduce.py twice, with equally many ranks, to the grid that the configuration names
-(docs/cli.md, "Which grid"); it takes a token to read, submit and cancel. The program goes along with the job: machines
-need Python and nothing else. So that the grid puts the first job on one site and the second on two, jobs of the sites'
-own users, which only sleep, keep the other nodes of all sites meanwhile; they are cancelled in the end.
+submits examples/ring_allreduce.py twice, with the same number of ranks, to the grid that the configuration names
+(docs/cli.md, "Which grid"); it needs a token that may read, submit and cancel. The job carries the text of the program,
+so machines need Python and nothing else. To make the grid place the first job on one site and the second on two, jobs
+of the sites' own users, which only sleep, fill the other nodes of all sites; they are cancelled at the end.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ links = [{{from = "one", to = "other", latency_ms = {latency_ms!r}, bandwidth_bp
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one job: what the grid knows of it, and what its rank 0 has printed."""
+    """The result of one job: the grid's record, and the report of its rank 0."""
 
     record: JobRecord
     report: dict[str, Any]
 
     @property
     def median_s(self) -> float:
-        """Of an iteration."""
+        """The median time of an iteration."""
         return float(median(self.report["iteration_s"]))
 
     @property
     def quickest_s(self) -> float:
-        """The iteration that other work on the machines has disturbed least."""
+        """The time of the fastest iteration, which other work on the machines has disturbed least."""
         return float(min(self.report["iteration_s"]))
 
     @property
     def job_s(self) -> float:
-        """From the start of the ranks to the last end."""
+        """The time from the start of the ranks to the last end."""
         assert self.record.start_ms is not None
         assert self.record.end_ms is not None
         return (self.record.end_ms - self.record.start_ms) / 1000
@@ -73,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What exchanges between ranks take, as the ring has timed them itself: within a site, and to another one."""
+    """Latency and bandwidth of exchanges within a site and between sites, as the ring measured them."""
 
     local_ms: float
     local_bps: float
@@ -82,19 +82,19 @@ class Links:
 
 
 def ring_request(ranks: int, options: Sequence[str], traffic: Traffic | None = None) -> gridweave.JobRequest:
-    """Return the job: the text of the program itself, and its options."""
+    """Return the job: the text of the program, and its options."""
     argv = ("python3", "-c", PROGRAM.read_text(encoding="utf-8"), *options)
     program = gridweave.Program(argv=argv, if_lost="fail")
     return gridweave.JobRequest(program=program, nodes=ranks, limit_ms=LIMIT_MS, name="ring", traffic=traffic)
 
 
 def run_once(grid: gridweave.SyncClient, request: gridweave.JobRequest, sites: int) -> Run:
-    """Run a job, and return what came of it.
+    """Run a job, and return its result.
 
     Raises
     ------
     gridweave.GridweaveError
-        If it has not finished, or ran on more or fewer sites.
+        If the job did not finish, or ran on another number of sites.
     """
     (job,) = grid.submit_many([request])
     try:
@@ -109,7 +109,7 @@ def run_once(grid: gridweave.SyncClient, request: gridweave.JobRequest, sites: i
 
 @contextmanager
 def filled(grid: gridweave.SyncClient, free: dict[str, int]) -> Iterator[None]:
-    """Leave only so many nodes of each site free, meanwhile."""
+    """In this context, fill all nodes of each site except the given number."""
     sleep = gridweave.Program(argv=("sleep", "600"), ranks="first-node")
     jobs: list[gridweave.SyncJobHandle] = []
     try:
@@ -127,7 +127,7 @@ def filled(grid: gridweave.SyncClient, free: dict[str, int]) -> Iterator[None]:
 
 
 def wait_until_running(job: gridweave.SyncJobHandle) -> None:
-    """Wait for a job of a site's own user to start: they come into no stream of events."""
+    """Poll until a job of a site's own user starts: the event stream does not show such jobs."""
     until = time.monotonic() + WAIT_S
     while job.record().state != "running":
         if time.monotonic() > until:
@@ -136,12 +136,12 @@ def wait_until_running(job: gridweave.SyncJobHandle) -> None:
 
 
 def chosen_sites(sites: Sequence[SiteInfo], ranks: int, named: Sequence[str]) -> dict[str, int]:
-    """Return on which two sites the job is to run, and how many nodes of each it is to find free.
+    """Return the two sites for the job, with the number of nodes on each that must be free.
 
     Raises
     ------
     gridweave.InputError
-        If no two sites will do.
+        If no two sites have enough free nodes.
     """
     by_name = {site.name: site for site in sites}
     unknown = [name for name in named if name not in by_name]
@@ -158,18 +158,18 @@ def chosen_sites(sites: Sequence[SiteInfo], ranks: int, named: Sequence[str]) ->
 
 
 def traffic_of(one: Run) -> Traffic:
-    """Return how a job communicates, as its run on one site shows it.
+    """Return the communication pattern of a job, derived from its run on one site.
 
-    A rank of the all-reduce sends one part to the next rank in each exchange; one of the pattern ring a message to each
-    of both neighbours. So a message is half a part, and a node, and a link, carry as much.
+    In each exchange of the all-reduce, a rank sends one part to the next rank; in the pattern ``ring`` it sends a
+    message to both neighbours. So a message is half a part, and the load of nodes and links is the same.
     """
     return Traffic(pattern="ring", fraction=one.report["in_messages"], message_bytes=one.report["part_bytes"] / 2)
 
 
 def links_of(one: Run, two: Run) -> Links:
-    """Return what the ring has found of the links, from exchanges of nothing and of a part, on one site and on two.
+    """Return the links as the ring measured them, by exchanges of nothing and of one part, on one site and on two.
 
-    An exchange on two sites takes as long as messages take on average: of the ring's connections two lead across.
+    An exchange on two sites takes the mean time of all messages; two of the ring's connections cross between the sites.
     """
     ranks, part_bits = one.report["ranks"], 8 * one.report["part_bytes"]
     empty, part = one.report["empty_exchange_ms"], one.report["part_exchange_ms"]
@@ -185,7 +185,7 @@ def links_of(one: Run, two: Run) -> Links:
 
 
 def model_factor(traffic: Traffic, links: Links, parts: Sequence[int]) -> float:
-    """Return how many times as long netmodel says the job takes in these parts."""
+    """Return the factor by which this split makes the job longer, by netmodel."""
     text = _NET.format(**{name: getattr(links, name) for name in Links.__slots__})
     table, topology = parse_network(text, "timed.toml", read_text=str)
     model = NetworkModel.of_table(table, topology)
@@ -194,26 +194,26 @@ def model_factor(traffic: Traffic, links: Links, parts: Sequence[int]) -> float:
 
 
 def quoted_factor(forecast: Forecast) -> float | None:
-    """Return how many times as long the grid says the job takes on several sites; None if it would not split it."""
+    """Return the factor by which a split makes the job longer, by the grid's quote; None if it would not split it."""
     return forecast.length_ms / LIMIT_MS if len(forecast.places) > 1 else None
 
 
 def places_text(record: JobRecord) -> str:
-    """Return where a job ran, in words."""
+    """Return where a job ran, as text."""
     return " + ".join(f"{site} {nodes}" for site, nodes in record.places)
 
 
 def compare(grid: gridweave.SyncClient, *, ranks: int, sites: Sequence[str], options: Sequence[str]) -> dict[str, Any]:
-    """Run the job on one site and on two, and return what that took beside what was forecast.
+    """Run the job on one site and on two; return the measured times and the forecasts.
 
     Parameters
     ----------
     grid : gridweave.SyncClient
     ranks : int
     sites : sequence of str
-        The two, the one for the run on one site first; empty: those with the most free nodes.
+        The two sites, first the one for the run on one site; empty: those with the most free nodes.
     options : sequence of str
-        Of the program.
+        Options of the program.
     """
     chosen = chosen_sites(grid.sites(), ranks, sites)
     with filled(grid, {next(iter(chosen)): ranks}):
@@ -251,7 +251,7 @@ def _plain(run: Run) -> dict[str, Any]:
 
 
 def print_report(found: dict[str, Any]) -> None:
-    """Print it for people."""
+    """Print the comparison as text."""
     one, two, over, links = found["one_site"], found["two_sites"], found["overhead"], found["links"]
     for run in (one, two):
         print(
@@ -275,7 +275,7 @@ def print_report(found: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare; return the exit status."""
+    """Run the comparison; return the exit status."""
     parser = argparse.ArgumentParser(description="What one parallel job takes on one site and on two.")
     parser.add_argument("--url", help="of the grid's gateway; left out: as for all commands")
     parser.add_argument("--ranks", type=int, default=4)

@@ -209,7 +209,7 @@ class AskedJobs(Discipline):
                 starts.append(Start(each.job))
         return Decisions(starts) if starts else NOTHING
 
-    # -- what is asked of it ------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:

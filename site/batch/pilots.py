@@ -381,7 +381,7 @@ class Pilots(NodeSource):
         work_ms = sum(job.width * job.estimate_ms for job, _ in self.discipline.waiting()) // self.nodes
         return min(self._longest_ms, self._stay_ms + max(work_ms, self._stay_ms))
 
-    # -- what is asked of it ------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:

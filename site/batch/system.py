@@ -240,8 +240,8 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     poll_s : float
         Time between two queries while the site expects any change.
     lease_s : float
-        A node that runs nothing gives itself back after so long without the site; the site gives up an allocation after
-        so long without one of its nodes.
+        A node that runs nothing gives itself back when it has not heard from the site for this long. The site cancels
+        an allocation when one of its nodes has been silent for this long.
     rules : MachineRules
         Which jobs the nodes start.
     users : dict of str to BatchUser

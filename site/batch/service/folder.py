@@ -272,7 +272,7 @@ class SharedFolder:
 
         Unreadable notes are left out, and so are all notes and nodes of an account whose folder cannot be read.
         """
-        self._known.clear()  # whatever is asked for is read again
+        self._known.clear()  # owners are read again when needed
         owners: dict[str, list[str]] = defaultdict(list, {"": []})
         for note in sorted((self.path / _OWNERS).iterdir()):
             with contextlib.suppress(OSError, msgspec.MsgspecError):

@@ -81,7 +81,7 @@ class SlurmTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     poll_s : float
         Time between two queries of the cluster; longer while it does not answer.
     lease_s : float
-        A node that runs nothing gives itself back after so long without the site.
+        A node that runs nothing gives itself back when it has not heard from the site for this long.
     pilots : PilotTable, optional
         None: Slurm decides when each job starts.
     """
