@@ -49,7 +49,7 @@ async def launcher_socket(folder: Path) -> AsyncIterator[str]:
 
 
 def worked_s() -> float:
-    """Return the processor time of this process and all its descendants, including those that have ended [s]."""
+    """Return the processor time of this process and all its descendants [s], including those that have ended."""
     total_s, own = 0.0, psutil.Process()
     for each in (own, *own.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -44,7 +44,7 @@ from gridweave.site.job import JobRequest, Program
 COMMAND = (sys.executable, "-m", "gridweave.cli")
 PATIENCE_S = 120.0
 QUESTIONS = ("sites", "jobs", "queue", "status", "show 1", "explain 1", "usage", "whoami", "submit -- true")
-"""Commands with a single request to the grid."""
+"""Commands that send the grid a single request."""
 BESIDE = ("sites", "status", "queue", "submit --site beta -- true", "submit --site alpha -- true")
 """Commands that are measured while the site beta is stopped."""
 STOPPED = "site beta"
@@ -147,7 +147,7 @@ def idle(figures: Figures) -> None:
 
 
 def commands(figures: Figures) -> None:
-    """Measure commands with a single request: medians of elapsed time and of processor time over several rounds."""
+    """Measure commands that send a single request: medians of elapsed and processor time over several rounds."""
     asked("submit --wait -- true")  # becomes job 1
     for words in ("--version", *QUESTIONS):
         asked(words)  # not measured: the first call reads files from the disk
@@ -195,7 +195,7 @@ def wide(figures: Figures) -> None:
 
 
 def deaf(figures: Figures) -> None:
-    """Measure how long a job runs on that ignores TERM: at its limit, and when it is cancelled at once."""
+    """Measure how long a job that ignores TERM keeps running: at its limit, and when it is cancelled at once."""
     program = Program(argv=("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"), grace_ms=2_000)
     patient = Program(argv=program.argv, grace_ms=300_000)
     with SyncClient() as grid:

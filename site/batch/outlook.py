@@ -17,7 +17,7 @@ UNKNOWN_MS = 86_400_000
 """How long nodes with an unknown end count as taken if the batch system has no time limit [ms] (a guess)."""
 
 SOON_MS = 60_000
-"""How long nodes count as taken that are past their time limit and still not free [ms] (a guess)."""
+"""How long nodes past their time limit count as taken if they are not free yet [ms] (a guess)."""
 
 
 def free_steps(view: BatchView, now_ms: int) -> Steps:

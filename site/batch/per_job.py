@@ -21,7 +21,7 @@ from gridweave.site.state import CoreState
 from gridweave.site.times import growing_pause_ms, span_text, when_text
 
 FIRST_PAUSE_MS = 10_000
-"""Pause before nodes are requested again that were lost before their job began [ms]; it doubles each time."""
+"""Pause before the next request for a job whose nodes were lost before it began [ms]; it doubles each time."""
 
 LATER_MS = 60_000
 """A new expected start is reported only if it is later by more than this [ms]: such forecasts change often."""

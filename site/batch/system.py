@@ -43,7 +43,7 @@ class BatchUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for nodes that the allocation shares with no other job of the batch system.
+    """A request for whole nodes: no other job of the batch system may use them.
 
     Attributes
     ----------
@@ -171,13 +171,13 @@ class BatchSystem(Protocol):
         """
 
     async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
-        """Return how allocations ended that no view shows any more, from the records of the batch system.
+        """Return how allocations ended, from the batch system's records, once views no longer show them.
 
         UnavailableError: it keeps no such records, or does not answer.
         """
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how an allocation ended whose script failed, by the script's output; None if that is unclear."""
+        """Return how an allocation with a failed script ended, by the script's output; None if that is unclear."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Cancel allocations, running or waiting; skip those that have ended."""
@@ -238,7 +238,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     python : str
         The Python on every node that has gridweave installed; empty: the path of the site's Python.
     poll_s : float
-        Time between two queries while the site expects any change.
+        Time between two queries of the batch system while a change is expected.
     lease_s : float
         A node that runs nothing gives itself back when it has not heard from the site for this long. The site cancels
         an allocation when one of its nodes has been silent for this long.

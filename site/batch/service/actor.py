@@ -27,7 +27,7 @@ class BatchSiteActor(SiteActor):
 
     @override
     def make_desk(self) -> SiteDesk:
-        """Return the desk of the site; make its hub and its reconciler."""
+        """Create the hub and the reconciler of the site; return its desk."""
         from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
         from gridweave.site.service.desk import SiteDesk
 

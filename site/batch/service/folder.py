@@ -40,7 +40,7 @@ from gridweave.site.messages import RunEnded
 from gridweave.site.nodes.source import PILOT
 
 PRINTED_BYTES = 1 << 16
-"""How much of the end of a script's output is read."""
+"""Number of bytes that are read from the end of a script's output."""
 
 SECRET_BYTES = 32
 """Length of the secret of a site."""
@@ -49,10 +49,10 @@ MOST_ATTEMPTS = 1_000
 """The most attempts of a job that are read on a node of a user's account: the user may have created more folders."""
 
 NODES = "nodes"
-"""Part of an account's folder, with a folder for each of its nodes."""
+"""Subfolder of an account's folder, with a folder for each of its nodes."""
 
 REGISTERS = "kept"
-"""Part of a site's folder, with a register of kept output for each of its journals."""
+"""Subfolder of a site's folder, with a register of kept output for each of its journals."""
 
 _USERS, _OWNERS, _ADDRESS = "users", "owners", "address"
 
@@ -72,7 +72,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """The secrets of an allocation, and where and as which account it runs.
+    """The secrets of an allocation, with its folder and its account.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Left(NamedTuple):
 class SharedFolder:
     """A folder that every node sees under the same path, and that only the account of the site can write.
 
-    Others can read nothing in it but the address. Users whose jobs run under their own accounts have folders of their
+    Other accounts can read only the address in it. Users whose jobs run under their own accounts have folders of their
     own below it, which an operator creates, and which the group of the site may read.
 
     Parameters

@@ -130,7 +130,7 @@ class Hub:
         return all((name, number) in heard for number in range(nodes))
 
     def number_of(self, name: str) -> str | None:
-        """Return the batch system's number of the allocation whose nodes have called; None if none of them has."""
+        """Return the number that an allocation's nodes have reported for it; None if none of them has called."""
         return self._numbers.get(name)
 
     def silent_node(self, name: str, nodes: int) -> int | None:
@@ -209,8 +209,8 @@ class Hub:
     ) -> Welcome | None:
         """Record that a node is there; return None if it has to leave.
 
-        ``machine`` is what the node reports of itself. It is accepted only if the site has that machine there, and has
-        not given it to another node since.
+        ``machine`` is the machine that the node claims to be, or empty. The claim is accepted only if the site has that
+        machine there, and has not given it to another node since.
         """
         if not (self._knows(key, name) and 0 <= number < self._kept[name]):
             return None

@@ -151,7 +151,7 @@ class BatchKeeper:
                     await self._hub.news.wait()
 
     async def follow(self) -> None:
-        """Request the allocations that the site needs now and cancel the others, by the last snapshot."""
+        """Request the allocations that the site needs now and cancel the others, according to the last snapshot."""
         self._want()
         if self._view is not None:
             await self.act()
@@ -242,7 +242,7 @@ class BatchKeeper:
         return tuple(one for one in allocations if one.runs_as == self._folder.owner(one.name).runs_as)
 
     async def _past(self, there: Collection[str]) -> tuple[Allocation, ...]:
-        """Return how the allocations of started requests ended that are missing in the snapshot.
+        """Return how allocations of started requests ended, for those missing in the snapshot.
 
         A batch system shows ended allocations for some minutes. Only a site that was down for longer needs its records.
         """
@@ -292,7 +292,7 @@ class BatchKeeper:
         return [(each, one) for each, one in back if one.state == "ended"]
 
     def _ends(self, over: Sequence[tuple[NodeRequest, Allocation]]) -> list[Report]:
-        """Return reports of how the node tasks ended whose nodes are gone."""
+        """Return reports of the ends of node tasks whose nodes are gone."""
         reports: list[Report] = []
         for each, allocation in over:
             name = self.name_of(each)
@@ -444,7 +444,7 @@ class BatchKeeper:
         return self._kind(asked) in self._limited.values()
 
     def _is_at_fault(self, asked: NodeRequest) -> bool:
-        """Whether a job was rejected for its own sake: now or earlier it was rejected with no similar one there."""
+        """Whether a rejected job is itself the cause: it was rejected, now or earlier, with no similar job there."""
         assert self._view is not None, "asked for before anything was seen"
         there = self._there()
         if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._wanted()):
@@ -462,7 +462,7 @@ class BatchKeeper:
         return self._plan.users.get("" if wish is None else wish.user, _OF_SITE)
 
     async def _give_back(self, allocations: Sequence[Allocation]) -> None:
-        """Cancel allocations, those of each account by themselves, so that a failure does not affect other accounts."""
+        """Cancel allocations account by account, so that a failure does not affect other accounts."""
         for runs_as in sorted({one.runs_as for one in allocations}):
             given_back = [one for one in allocations if one.runs_as == runs_as]
             if await self._has_cancelled(given_back):

@@ -128,7 +128,7 @@ class Node:
         return False
 
     async def _enter(self, welcome: Welcome) -> None:
-        """Record the site's rules, and remove old folders of the user's account, which no other account can."""
+        """Record the site's rules, and remove old folders of the user's account, since no other account can."""
         self._welcome = welcome
         if self._ticket.runs_as and self._number == 0:
             await asyncio.to_thread(remove_left, Path(self._ticket.base), welcome.gone)

@@ -26,7 +26,7 @@ _FIRST = (
     "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "REQUEUE_FED", "REQUEUE_HOLD", "REQUEUED", "RESIZING",
     "RESV_DEL_HOLD", "REVOKED", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
 )  # fmt: skip
-"""Words that ``squeue`` shows in place of the state of a job that has one of them."""
+"""States that ``squeue`` shows in place of a job's other states."""
 
 
 class _Number(msgspec.Struct):

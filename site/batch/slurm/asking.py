@@ -18,7 +18,7 @@ from gridweave.site.batch.slurm.settings import SlurmSettings
 from gridweave.site.batch.system import LimitError, NotTakenError
 
 COMMAND_S = 30.0
-"""Time limit of a Slurm command [s]; whether a command took effect that exceeds it is unknown."""
+"""Time limit of a Slurm command [s]. A command that exceeds it may or may not have taken effect."""
 
 _AWAY = (
     "unable to contact slurm controller",
@@ -147,7 +147,7 @@ class Commands:
 
 
 def refusal(said: str, words: str | None = None) -> InputError | UnavailableError:
-    """Return the error for a job that Slurm rejects: InputError if it always will, UnavailableError if only for now.
+    """Return the error for a job that Slurm rejects: InputError if that is final, UnavailableError if it is temporary.
 
     slurmrestd reports violations of accounting or QOS limits without the name of the limit, so they may be temporary.
 

@@ -126,15 +126,15 @@ class Slurm:
         return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how a job ended that failed in Slurm, by the output of its script; None if that is unclear."""
+        """Return how a job in state FAILED ended, by the output of its script; None if that is unclear."""
         return end_told(printed)
 
     async def ended(self, names: Collection[str]) -> list[Allocation]:
-        """Return how jobs ended that no view shows any more, from Slurm's accounting database."""
+        """Return how jobs ended, from Slurm's accounting database, once views no longer show them."""
         return read_sacct(await self._commands.run("sacct", *SACCT, SINCE, f"--name={','.join(names)}"), self._own)
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
-        """Cancel jobs, those of each account by themselves; skip those that have ended."""
+        """Cancel jobs account by account; skip those that have ended."""
         for runs_as in sorted({each.runs_as for each in allocations}):
             await self._submitter.cancel(runs_as, tuple(each.number for each in allocations if each.runs_as == runs_as))
 

@@ -26,7 +26,7 @@ from gridweave.site.batch.slurm.slurmrestd import Slurmrestd
 logger = logging.getLogger("gridweave.live")
 
 Sight = Literal["all", "own", "unsure"]
-"""Whose jobs an account sees: ``all``, only its ``own``, or ``unsure``: perhaps only its own."""
+"""Whose jobs an account sees: everybody's (``all``), only its own (``own``), or perhaps only its own (``unsure``)."""
 
 
 class Look(Protocol):
@@ -54,7 +54,7 @@ class LookByCommands:
         check_version(await self._commands.run("sinfo", "--version"))
 
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
-        """Return the partition and all jobs of the cluster; warn once of each line that cannot be parsed."""
+        """Return the partition and all jobs of the cluster; warn once about each line that cannot be parsed."""
         partition, run, mark = self._settings.partition, self._commands.run, secrets.token_hex(8)
         # Jobs of other partitions may have the same nodes; slurmctld sends all jobs anyway.
         queue = await run("squeue", "--noheader", "--all", "--states=all", f"--format={mark}{SQUEUE_FORMAT}")

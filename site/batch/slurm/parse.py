@@ -75,7 +75,7 @@ def read_version(text: str) -> tuple[int, int]:
 def read_number(text: str) -> str:
     r"""Return the number of the job that ``sbatch --parsable`` has submitted.
 
-    A site's wrapper may print a banner too, so only lines count that are a number, or a number and a cluster.
+    A site's wrapper may print a banner too, so a line counts only if it is a number, or a number and a cluster.
 
     Raises
     ------
@@ -354,7 +354,7 @@ SINCE = "--starttime=now-31days"
 
 
 def read_sacct(text: str, own: str) -> list[Allocation]:
-    """Return the jobs that have ended in the output of ``sacct``, by number.
+    """Return the ended jobs in the output of ``sacct``, sorted by number.
 
     Raises
     ------

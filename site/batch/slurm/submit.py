@@ -163,7 +163,7 @@ class ByRest:
             body = job_of(request, self._settings, version, environment)
             said = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
         except InputError as error:
-            # The token may be about to be renewed: requests as that account wait for it.
+            # The error may be temporary: the token is replaced from time to time.
             raise UnavailableError(str(error)) from None
         # Slurm accepts some jobs that cannot start now, and reports an error along with the number.
         if not said.job_id:
