@@ -1,23 +1,23 @@
-"""The error tree: every error that gridweave raises on purpose, in one file.
+"""The error tree: the errors that gridweave raises on purpose.
 
-An error says what was wrong, where, and what would be right, in one line. The command prints that line and ends with
-the error's exit status; it never shows a traceback for one of these.
+An error message says in one line what is wrong, where, and what would be right. The command prints that line without a
+traceback and exits with the error's exit status.
 
     GridweaveError
-    ├── InputError            what was given cannot be used (exit status 2)
-    │   ├── TraceError        ... a trace or workload file, with file, line and field
-    │   ├── OptionError       ... an argument or option, by its name
-    │   ├── ProblemsError     ... with all that is wrong with it at once: a script, or
-    │   │   └── ScenarioError     ... a scenario
-    │   └── RefusedError      ... a request, says the gateway of a grid
-    │       └── NotFoundError     ... it names a job, a site or a page that does not exist
-    ├── UnavailableError      what was asked for is not to be had now (exit status 3)
-    ├── JobFailedError        a job has ended, and not well (exit status 4)
-    ├── NotAllowedError       the gateway of a grid does not let this user do that (exit status 5)
-    └── RefusalError          ... and what the gateway itself raises to say so (grid/gateway/problems.py)
+    ├── InputError            the input is invalid (exit status 2)
+    │   ├── TraceError        ... in a trace or workload file; has file, line and field
+    │   ├── OptionError       ... in an argument or option; has its name
+    │   ├── ProblemsError     ... in several places, all reported at once
+    │   │   └── ScenarioError     ... of a scenario
+    │   └── RefusedError      ... according to the gateway of a grid
+    │       └── NotFoundError     ... the job, site or page does not exist
+    ├── UnavailableError      a file, library or service is not available now (exit status 3)
+    ├── JobFailedError        a job failed, was cancelled or was refused (exit status 4)
+    ├── NotAllowedError       the gateway does not allow this user the request (exit status 5)
+    └── RefusalError          the gateway raises this to refuse a request (grid/gateway/problems.py)
 
-Errors of a single module stand there, below one of these. Outside the tree is only what must never happen, an
-AssertionError, which is shown with its traceback.
+An error that only one module raises is defined in that module, as a subclass of one of these. Bugs raise an
+AssertionError, which is outside the tree and is shown with its traceback.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ class GridweaveError(Exception):
     Attributes
     ----------
     exit_status : int
-        What the command ends with when this error reaches it.
+        Exit status of the command when it ends with this error.
     """
 
     exit_status = 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how `copy` and `pickle` make this error again: without calling the constructor of its class.
+        """Let `copy` and `pickle` recreate the error without calling its constructor.
 
-        By default they call it with the message alone, which is none of its arguments where there are several.
+        By default they call the constructor with the message as its only argument, which fails for constructors with
+        other parameters.
         """
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(GridweaveError):
-    """What was given cannot be used; the fault is with the input, not with gridweave."""
+    """The input is invalid; the fault is with the input, not with gridweave."""
 
     exit_status = 2
 
@@ -77,7 +78,7 @@ class TraceError(InputError):
 
 
 class OptionError(InputError):
-    """An argument or option with a value that cannot be used.
+    """An argument or option with an invalid value.
 
     Parameters
     ----------
@@ -94,23 +95,24 @@ class OptionError(InputError):
 
 
 def not_known(name: str, known: Iterable[str]) -> str:
-    """Return what is wrong with a name that is none of those that are known."""
+    """Return the message for an unknown name, with the known names."""
     return f"{name!r} is not known; one of {', '.join(known)}"
 
 
 def check_known(option: str, name: str, known: Collection[str]) -> None:
-    """Raise OptionError if an option names none of what is known."""
+    """Raise OptionError if `name`, the value of `option`, is not among the known names."""
     if name not in known:
         raise OptionError(option, not_known(name, known))
 
 
 class ProblemsError(InputError):
-    """Input with several problems, told all at once.
+    """Input with several problems, reported all at once.
 
     Parameters
     ----------
     problems : iterable
-        At least one; as text each says where, what was wrong, and what would be right. The message has a line for each.
+        At least one. The text of a problem says where it is, what is wrong, and what would be right. The message has
+        one line per problem.
     """
 
     def __init__(self, problems: Iterable[object]) -> None:
@@ -119,26 +121,26 @@ class ProblemsError(InputError):
 
 
 class ScenarioError(ProblemsError):
-    """A scenario that cannot be used, with all that is wrong with it."""
+    """An invalid scenario, with all of its problems."""
 
 
 class UnavailableError(GridweaveError):
-    """What was asked for is not to be had now: a trace that is not there, a network that does not answer."""
+    """Something the command needs is not available now: a missing trace file, or a network that does not answer."""
 
     exit_status = 3
 
 
 def not_installed(module: str | None, part: str = "live") -> UnavailableError:
-    """Return the error for a library that is missing, which a part of gridweave needs."""
+    """Return the error for a missing library; `part` is the extra of gridweave that installs the library."""
     return UnavailableError(f"{module} is not installed; in a checkout of gridweave run: pip install '.[{part}]'")
 
 
 class SiteAwayError(UnavailableError):
-    """A site does not answer; the rest of the grid does, and to ask again at once would not help."""
+    """A site does not answer, though the rest of the grid does; retrying at once would not help."""
 
 
 class _GatewayError(GridweaveError):
-    """An error with what the gateway of a grid says of it."""
+    """An error that the gateway of a grid reported, with the fields of its problem document."""
 
     def __init__(self, detail: str, *, status: int = 0, kind: str = "", instance: str = "") -> None:
         self.detail, self.status, self.kind, self.instance = detail, status, kind, instance
@@ -153,7 +155,7 @@ class RefusedError(_GatewayError, InputError):
     detail : str
         What was wrong, and what would be right.
     status : int
-        Of HTTP.
+        HTTP status code; 0 if unknown.
     kind : str
         The type of the gateway's problem document (docs/gateway.md), or empty.
     instance : str
@@ -162,16 +164,16 @@ class RefusedError(_GatewayError, InputError):
 
 
 class NotFoundError(RefusedError):
-    """What a request names does not exist, or is not to be seen by this user."""
+    """The job, site or page that a request names does not exist, or is hidden from this user."""
 
 
 class NotAllowedError(_GatewayError):
-    """The gateway of a grid does not know this user, or does not let them do that.
+    """The gateway of a grid does not know this user, or does not allow them this request.
 
     Parameters
     ----------
     detail : str
-        What would be needed.
+        The permission or credentials that the request needs.
     status, kind, instance
         As for `RefusedError`.
     """
@@ -180,18 +182,18 @@ class NotAllowedError(_GatewayError):
 
 
 class JobFailedError(GridweaveError):
-    """A job has ended, and not well.
+    """A job ended without success.
 
     Parameters
     ----------
     outcome : str
-        ``failed``, ``limit``, ``cancelled``, or ``refused`` where no site could run it.
+        ``failed``, ``limit``, ``cancelled``, or ``refused`` if no site could run the job.
     reason : str
         Why, in one line.
     exit_code : int, optional
-        Of the first rank that did not end well; a signal as a shell has it (128 and its number).
+        Exit code of the first rank that failed; as in a shell, 128 plus the number of the signal that killed it.
     stderr_tail : str
-        The end of what that rank wrote to standard error.
+        The end of that rank's standard error.
     """
 
     exit_status: int = 4

@@ -1,4 +1,7 @@
-"""The one place that names the compiler: how a kernel is declared, and where what it was compiled to is kept."""
+"""Declare kernels, compile them with numba, and cache the compiled code on disk.
+
+Only this module imports the compiler.
+"""
 
 from __future__ import annotations
 
@@ -39,30 +42,30 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Int = int | np.int64
-"""An integer as kernels take and return it."""
+"""An integer argument or result of a kernel."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Records = npt.NDArray[np.void]
-"""Arrays as kernels take them; their docstrings say the shapes, and for records the type of a row."""
+"""Array arguments of kernels. A kernel's docstring gives the shapes and, for records, the type of a row."""
 
 Record = Any
-"""A row of an array of records, whose fields have no types for mypy."""
+"""A row of an array of records; mypy does not know the types of its fields."""
 
-# The kernels allocate nothing, so they need none of numba's reference counting, which would cost half of their time:
-# a site's state is a tuple of arrays, and each call would count up and down for every one of them. Nor are the wrappers
-# made by which C code, or for a private kernel Python, could call them: they take a tenth of the time to compile.
+# Kernels allocate nothing, so `_nrt` switches off numba's reference counting, which would take half of their run time:
+# a site's state is a tuple of arrays, and each call would count references to all of them. The wrappers for calls from
+# C, and for private kernels those for calls from Python, are left out: they take a tenth of the compile time.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True}
 
 
-# Numba brings every function to machine code, with all that it calls, and does so again in each function that calls it:
-# the innermost of ten levels would be optimised ten times. So what kernels call is kept as it was translated, and is
-# optimised and brought to machine code once, in the kernel that Python calls.
+# Numba compiles each function to machine code together with all functions that it calls: the innermost of ten levels
+# would be optimised ten times. So kernels that other kernels call stay LLVM bitcode, which is optimised and compiled to
+# machine code once, in the kernel that Python calls.
 
 
 class _Part(JITCodeLibrary):
-    """What other kernels call: for them to take in, without machine code of its own."""
+    """The bitcode of a kernel that other kernels call and link; has no machine code of its own."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -83,7 +86,7 @@ class _Part(JITCodeLibrary):
 
     @classmethod
     def of_bitcode(cls, codegen: Any, name: str, bitcode: bytes) -> _Part:
-        """Return what `serialize_using_bitcode` was given back."""
+        """Load a part from the bitcode that `serialize_using_bitcode` returned."""
         part = cls(codegen, name)
         part._final_module = llvm.parse_bitcode(bitcode)
         part._finalize_final_module()
@@ -95,7 +98,7 @@ class _Part(JITCodeLibrary):
 
 
 class _NoEnvironments:
-    """A part has no place in memory, nor has its environment; the kernel that takes it in sets that."""
+    """A code generator that ignores environments: the kernel that links a part sets the part's environment."""
 
     @staticmethod
     def set_env(env_name: str, env: object) -> None:
@@ -103,23 +106,23 @@ class _NoEnvironments:
 
 
 class _Apart(_Part):
-    """A part that is never put in line."""
+    """A part that is never inlined."""
 
     def _finalize_final_module(self) -> None:
         for function in self._final_module.functions:
-            # Its own function; those that it calls are no longer external.
+            # Only the part's own function: the functions that it calls are no longer external.
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.add_function_attribute("noinline")
         super()._finalize_final_module()
 
 
 class _Whole(JITCodeLibrary):
-    """What Python calls: all of it is machine code."""
+    """A kernel that Python calls, compiled to machine code with all parts that it links."""
 
     def _optimize_final_module(self) -> None:
         for function in self._final_module.functions:
-            # Nobody else calls what it has taken in, so what is not used of their arguments, and they have hundreds,
-            # need not be handed over.
+            # Only this kernel calls the linked parts. As internal functions they lose the unused ones among their
+            # hundreds of arguments.
             if not function.is_declaration and function.linkage == llvm.Linkage.linkonce_odr:
                 function.linkage = "internal"
         super()._optimize_final_module()
@@ -133,7 +136,7 @@ class _Whole(JITCodeLibrary):
 
 
 class _Compiler(Compiler):
-    """Numba's own, with one kind of library or the other."""
+    """Numba's compiler, with the kind of code library that a subclass sets."""
 
     library: type[JITCodeLibrary]
 
@@ -156,10 +159,10 @@ class _WholeCompiler(_Compiler):
 
 
 class _ByName:
-    """Where what a kernel was compiled to is kept: by the name of its module, wherever that lies.
+    """Locate the cached code of a kernel by the name of its module, whatever the path of the module's file.
 
-    The folder it is kept in belongs to one state of all the sources. So all checkouts and installations of a user whose
-    kernels are the same share what one of them has compiled. Numba itself tells the places of files apart.
+    The cache folder depends on a hash of the kernel sources (`_stamp`), so a user's checkouts and installations with
+    equal sources share compiled code. Numba's own locators depend on the path of the file.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -168,7 +171,7 @@ class _ByName:
 
     @classmethod
     def from_function(cls, function: Callable[..., object], file: str) -> _ByName | None:
-        """Return None where nothing can be written; numba then looks for another place."""
+        """Return the locator, or None if the folder is not writable; numba then tries the next locator."""
         found = cls(function)
         try:
             found.ensure_cache_path()
@@ -191,16 +194,16 @@ class _ByName:
 
 
 class _WholeCacheImpl(CompileResultCacheImpl):
-    """Where kernels are kept."""
+    """The cache of compiled kernels, located by `_ByName` first."""
 
     _locator_classes: list[Any] = [_ByName, *CompileResultCacheImpl._locator_classes]  # noqa: RUF012 - as numba declares it
 
 
 class _Index(IndexDataCacheFile):
-    """What a kernel was compiled to, by its arguments.
+    """Map the argument types of a kernel to files of compiled code.
 
-    Numba numbers the files. Of two processes that add to an index at once, both would take the next number, and the
-    one's code could stand under the other's arguments. Here each file has a name that no other has.
+    Numba numbers the files. Two processes that write an index at once would take the same number, and one could load
+    the other's code for the wrong argument types. Here each file has a unique name.
     """
 
     def save(self, key: object, data: object) -> None:
@@ -212,13 +215,13 @@ class _Index(IndexDataCacheFile):
 
 
 class _PromptCache(FunctionCache):
-    """Load what was compiled before without what only a compilation needs.
+    """A cache that loads compiled code without preparing a compilation.
 
-    Numba first reads in its knowledge of all that numpy and scipy offer to compiled code, which takes a second, and
-    then loads the machine code, which takes a fiftieth of one and uses none of it. A compilation reads it in by itself.
+    Numba's cache first registers its implementations of numpy and scipy, which takes a second. Loading the machine
+    code then takes 20 ms and uses none of them. A compilation registers them itself.
 
-    Numba keeps one index for all that a function was compiled for: to read it is to import the classes of every
-    discipline, and of two processes that write it at once one is forgotten. Here each set of classes has its own.
+    Numba keeps one index per function for all argument types. Reading it imports the classes of every discipline, and
+    if two processes write it at once, one entry is lost. Here each set of argument classes has its own index.
     """
 
     _impl_class = _WholeCacheImpl
@@ -229,7 +232,7 @@ class _PromptCache(FunctionCache):
             try:
                 return self._load_overload(sig, target_context)
             except (ImportError, AttributeError):
-                # Something was compiled for a class that is gone: the discipline of a user, say.
+                # The index has code for a class that no longer exists, e.g. a user's discipline.
                 self.flush()
                 return None
 
@@ -238,12 +241,12 @@ class _PromptCache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except (ImportError, AttributeError):
-            # Another process has kept something for such a class since we looked.
+            # Another process has added code for such a class since the index was loaded.
             self.flush()
             super().save_overload(sig, data)
 
     def _index_for(self, arguments: tuple[Any, ...]) -> _Index:
-        """Return the index for arguments of these classes of named tuples."""
+        """Return the index for the classes of the named tuples among the arguments."""
         tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
         classes = [kind.instance_class for kind in tuples]
         names = " ".join(f"{one.__module__}.{one.__qualname__}" for one in classes)
@@ -255,9 +258,9 @@ class _PromptCache(FunctionCache):
 
 
 def _foreign_sources(function: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return hashes of the folders of other packages that a kernel or the classes of its arguments are from.
+    """Return hashes of the folders outside gridweave that define a kernel or the classes of its arguments.
 
-    Of these `_stamp` knows nothing.
+    `_stamp` covers only the sources of gridweave.
     """
     tuples: list[Any] = [kind for kind in arguments if isinstance(kind, types.BaseNamedTuple)]
     of_arguments = {kind.instance_class.__module__ for kind in tuples}
@@ -271,7 +274,7 @@ def _hash_of(folder: Path) -> str:
 
 
 class _PartCacheImpl(_WholeCacheImpl):
-    """Where parts are kept, beside the kernels of the same name."""
+    """The cache of parts, in the same folders as the kernels; the file names end in ``-part``."""
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
         return f"{super().get_filename_base(fullname, abiflags)}-part"
@@ -299,41 +302,41 @@ class _PartCache(_PromptCache):
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a pure function over numbers and numpy arrays, at its first call, and keep the result on disk.
+    """Compile a pure function over numbers and numpy arrays at its first call, and cache the result on disk.
 
     Parameters
     ----------
     function : callable
-        Reads and writes its arguments alone: no clock, no I/O, no global state. It allocates no array. Its module lies
-        in a folder named ``kernels``.
+        Reads and writes only its arguments: no clock, no I/O, no global state. Allocates no arrays. Its module is in a
+        folder named ``kernels``.
 
     Returns
     -------
     callable
-        The same function, compiled. The plain one stays at hand as its ``py_func``.
+        The compiled function; its attribute ``py_func`` is the plain function.
     """
     return _compiled(function, _PartCompiler, forceinline=False)
 
 
 def kernel_part(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a short function of the innermost loops: as `kernel`, but put in line wherever a kernel calls it."""
+    """Compile a short function for innermost loops like `kernel`, and inline it into each kernel that calls it."""
     return _compiled(function, _PartCompiler, forceinline=True)
 
 
 def kernel_apart(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a large function that is called from several places: as `kernel`, but never put in line.
+    """Compile a large function like `kernel`, but never inline it.
 
-    The compiler makes a copy of what it calls where that seems to pay, and a copy of what that calls: of a search for
-    sites, which a pass calls in four places, a hundred thousand instructions that take minutes to compile.
+    The compiler inlines functions, and the functions they call, where it expects that to pay. The search for sites,
+    which a pass calls in four places, would grow to 100,000 instructions and take minutes to compile.
     """
     return _compiled(function, _ApartCompiler, forceinline=False)
 
 
 def kernel_method(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a method of a named tuple: as `kernel_part`. Kernels call it as Python does, ``rules.run_pass(state)``.
+    """Compile a method of a named tuple like `kernel_part`; kernels and Python call it as ``rules.run_pass(state)``.
 
-    So a kernel is handed what it works with together with the kernels for that, and need not know whose they are: it is
-    compiled for each class apart, and nothing is looked up while it runs.
+    A kernel that calls the method is compiled once for each class of the named tuple, and no method is looked up at
+    run time.
     """
     name = function.__name__
     if name not in _METHODS:
@@ -350,14 +353,14 @@ _METHODS: set[str] = set()
 
 
 class _BehindFields:
-    """A method of named tuples; what a tuple has as a field of the same name is that, as in Python."""
+    """A method of named tuples; a field of the same name hides it, as in Python."""
 
     def _resolve(self, kind: Any, name: str) -> Any:
         return None if name in kind.fields else super()._resolve(kind, name)  # type: ignore[misc]
 
 
 def _finder(name: str) -> Callable[..., Any]:
-    """Return what tells numba which kernel a class of named tuples has as its method of this name."""
+    """Return a numba overload that finds the method `name` of a class of named tuples."""
 
     def find(own: Any, *arguments: Any) -> Any:
         method: Any = getattr(own.instance_class, name, None)
@@ -365,8 +368,8 @@ def _finder(name: str) -> Callable[..., Any]:
         def call(own: Any, *arguments: Any) -> Any:
             return method(own, *arguments)
 
-        # In compiled code functions of one name and of arguments of the same types are told apart by a number that
-        # each process gives anew: of parts that two processes have compiled, one could call the other's method.
+        # Numba tells functions of the same name and argument types apart by a number that each process counts from
+        # zero. With cached parts of two processes, a call could reach the wrong method without a unique name.
         kind = own.instance_class
         call.__qualname__ = f"{kind.__module__}.{kind.__qualname__}.{name}"
         return call if isinstance(method, _Method) else None
@@ -375,24 +378,24 @@ def _finder(name: str) -> Callable[..., Any]:
 
 
 def prepared(function: Callable[P, R], *arguments: object) -> Callable[P, R]:
-    """Return the machine code of a kernel for arguments of these types, to be called many times one by one.
+    """Return the machine code of a kernel for these argument types, for callers that call it many times.
 
-    Numba looks at every array of every argument, at every call, to find the code that fits: for the state of a grid ten
-    times as long as the call then takes. What is returned here does not look, so whoever calls it sees to the types.
-    Where compilation is switched off it is the kernel itself. Of several processes that would compile it, one does, and
-    the others wait and load that.
+    At every call of a kernel numba examines each array of each argument to select the machine code. For the state of a
+    grid that takes ten times as long as the call itself. The returned callable skips this, so the caller must pass the
+    right types. If compilation is switched off, return the kernel itself. If several processes need the same code, one
+    compiles it and the others wait and load it from the cache.
 
     Parameters
     ----------
     function : callable
-        A `kernel`, or a `kernel_part` without an underscore.
+        A `kernel`, or a `kernel_part` whose name has no leading underscore.
     *arguments
-        Of the types that it will be called with; their values do not matter.
+        Example arguments; only their types matter.
     """
     whole = function.whole if isinstance(function, _Kernel) else function
     if not isinstance(whole, Dispatcher):
         return cast("Callable[P, R]", whole)
-    # Whoever makes many cores has the types of the same arrays worked out for each, which takes numba a millisecond.
+    # `numba.typeof` takes a millisecond, which adds up for a caller that makes many cores with arrays of equal types.
     about = function, tuple(map(_layout, arguments))
     if about not in _PREPARED:
         with one_at_a_time(f"{function.__module__}.{function.__qualname__}"):
@@ -404,7 +407,7 @@ _PREPARED: dict[object, object] = {}
 
 
 def _layout(argument: object) -> object:
-    """Return what the type of an argument depends on, and nothing that is costly to find."""
+    """Return a key that determines the numba type of an argument and is cheap to compute."""
     if isinstance(argument, np.ndarray):
         flags = argument.flags
         return argument.dtype, argument.ndim, flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable
@@ -413,17 +416,19 @@ def _layout(argument: object) -> object:
 
 @contextlib.contextmanager
 def one_at_a_time(what: str) -> Iterator[None]:
-    """Have other processes wait that come here too: what all of them would compile is compiled by the first alone.
+    """Hold a lock shared by processes, so that only the first of them compiles and the others wait.
+
+    If the lock file cannot be opened, run without the lock.
 
     Parameters
     ----------
     what : str
-        Who waits for whom.
+        Name of the lock; processes wait only for holders of the same name.
     """
     config: Any = numba.config
     folder = _kept_in(Path(config.CACHE_DIR or _FOLDER))
     handle = -1
-    # Where nothing can be kept, each compiles for itself, and nobody need wait.
+    # Without a writable cache each process compiles for itself, so waiting would gain nothing.
     with contextlib.suppress(OSError):
         handle = os.open(folder / f"{what}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -435,16 +440,16 @@ def one_at_a_time(what: str) -> Iterator[None]:
 
 
 class _Kernel:
-    """A kernel, which numba hears of when it is first called, or taken in by one that is compiled.
+    """A kernel that is declared to numba at its first call, or when a kernel that calls it is compiled.
 
-    A command calls a few of the hundreds that it imports; what is kept on disk has taken in all that it calls.
+    A command imports hundreds of kernels and calls a few; cached machine code already contains the kernels it calls.
     """
 
     def __init__(self, function: Callable[..., Any], compiler: type[_Compiler], *, forceinline: bool) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
         self._compiler = compiler
-        # What does not say whether it is put in line has it from whatever calls it first.
+        # Without an explicit `forceinline`, a kernel inherits the option from its first caller.
         self._options = {**_OPTIONS, "forceinline": forceinline}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -452,23 +457,23 @@ class _Kernel:
 
     @functools.cached_property
     def part(self) -> Any:
-        """What other kernels take in; the plain function where the user has switched compilation off."""
+        """The part that other kernels link; the plain function if the user has switched compilation off."""
         return self._declared(_PartCache, no_cpython_wrapper=True, pipeline_class=self._compiler)
 
     @functools.cached_property
     def whole(self) -> Any:
-        """What Python calls."""
+        """The callable for Python: the kernel with machine code, or the part if the kernel is private."""
         part = self.part
         if part is self.py_func or self.py_func.__name__.startswith("_"):
             return part
         whole = self._declared(_PromptCache, pipeline_class=_WholeCompiler)
-        # Where another kernel calls it, it is the part that is called.
+        # Other kernels call the part.
         whole.get_call_template, whole.get_overload = part.get_call_template, part.get_overload
         return whole
 
     def _declared(self, cache: type[FunctionCache], **options: Any) -> Any:
         njit: Any = numba.njit
-        # A user's own choice of folder (NUMBA_CACHE_DIR) goes before ours; other users of numba are left alone.
+        # NUMBA_CACHE_DIR takes precedence over our folder. The setting is restored for other code that uses numba.
         config: Any = numba.config
         chosen = config.CACHE_DIR  # set from the environment, when numba is imported
         try:
@@ -482,7 +487,7 @@ class _Kernel:
 
 
 class _Method(_Kernel):
-    """A kernel that Python, too, calls as a method."""
+    """A kernel that Python can also call as a method."""
 
     def __get__(self, own: object, kind: type[Any] | None = None) -> Any:
         return self if own is None else functools.partial(self, own)
@@ -490,7 +495,7 @@ class _Method(_Kernel):
 
 @typeof_impl.register(_Kernel)
 def _type_of_kernel(function: _Kernel, context: Any) -> Any:
-    """Return what numba takes a kernel for that another one calls: its part."""
+    """Return the numba type of a kernel that another kernel calls: the type of its part."""
     return typeof_impl(function.part, context)
 
 
@@ -499,10 +504,10 @@ def _compiled(function: Callable[P, R], compiler: type[_Compiler], *, forceinlin
 
 
 def _stamp(package: Path) -> str:
-    """Return a hash of the sources of all kernels in a package, and of this file.
+    """Return a hash of this file and of all files in folders named `kernels`, at any depth of a package.
 
-    Numba compiles a function anew when its own file has changed, but not when a function that it calls has; so what was
-    compiled is kept apart for each state of all the sources. All folders named `kernels` count, at any depth.
+    Numba recompiles a function when its own file changes, but not when the file of a function that it calls changes.
+    So each state of the sources has its own cache folder.
     """
     digest = hashlib.sha256(Path(__file__).read_bytes())
     # In a checkout the folders of the package are links, which Path.rglob does not follow.
@@ -515,9 +520,9 @@ def _stamp(package: Path) -> str:
 
 @functools.cache
 def _kept_in(root: Path) -> Path:
-    """Return the folder below a root for what these sources are compiled to; the first call says that it is in use."""
+    """Return the cache folder for the present sources; the first call locks it and removes old cache folders."""
     folder = root / _STAMP
-    # Where nothing can be kept, there is nothing to remove either.
+    # If the folder is not writable, there is nothing to remove.
     with contextlib.suppress(OSError):
         _use(folder)
         _prune(root)
@@ -525,10 +530,10 @@ def _kept_in(root: Path) -> Path:
 
 
 def _use(folder: Path) -> None:
-    """Make a folder if need be, and hold it until this process ends: nobody removes what another process holds."""
+    """Create a cache folder if it is missing, and lock it until this process ends, so that no process removes it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # removed between two of these steps
+        with contextlib.suppress(FileNotFoundError):  # another process removed the folder meanwhile
             handle = os.open(folder / _USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_SH)
             os.utime(handle)
@@ -538,13 +543,13 @@ def _use(folder: Path) -> None:
 
 
 def _prune(root: Path) -> None:
-    """Remove what was compiled from other sources: all but what was used last, and what was not used for long."""
+    """Remove cache folders unless they are in use, among the last `_STATES_KEPT` used, and used within `_KEPT_S`."""
     found = sorted(
         ((_used_s(folder), folder) for folder in root.iterdir() if _IS_STAMP.fullmatch(folder.name)), reverse=True
     )
     for place, (used_s, folder) in enumerate(found):
         if place >= _STATES_KEPT or used_s < time.time() - _KEPT_S:
-            with contextlib.suppress(OSError):  # in use, or somebody else is at it
+            with contextlib.suppress(OSError):  # in use, or another process is removing it
                 _remove(folder)
 
 
@@ -568,7 +573,7 @@ def _remove(folder: Path) -> None:
 _STATES_KEPT = 10
 _KEPT_S = 30 * 24 * 3600.0
 _USED = "used"
-"""The file in a folder of compiled code that says when it was last used, and that is locked while it is."""
+"""The file in a cache folder whose time is that of the last use; processes that use the folder lock the file."""
 _IS_STAMP = re.compile("[0-9a-f]{16}")
 _FOLDER = platformdirs.user_cache_path("gridweave") / "kernels"
 _STAMP = _stamp(Path(__file__).parent)

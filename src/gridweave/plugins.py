@@ -1,4 +1,4 @@
-"""Find what installed packages add to gridweave: the entry points of a group, gridweave's own included."""
+"""Find the entry points of gridweave and of the installed packages that extend it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def own_entry_points(group: str) -> dict[str, str]:
-    """Return gridweave's own entry points of a group as ``module:attribute``, by name.
+    """Map the names of gridweave's own entry points in a group to ``module:attribute``.
 
-    In a checkout they are read from its pyproject.toml: what is installed may be older, or not there at all.
+    In a checkout, read its pyproject.toml: the installed package may be older or missing.
     """
     try:
         project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8"))["project"]
@@ -29,14 +29,14 @@ def own_entry_points(group: str) -> dict[str, str]:
 
 
 def all_entry_points(group: str) -> dict[str, str]:
-    """Return the entry points of a group as ``module:attribute``, by name in alphabetical order.
+    """Map the names of all entry points in a group to ``module:attribute``, in alphabetical order.
 
-    This looks at all installed packages, which takes some 10 ms.
+    This searches all installed packages, which takes about 10 ms.
 
     Raises
     ------
     InputError
-        If two packages have an entry point of one name.
+        If two packages have different entry points of the same name.
     """
     found = own_entry_points(group)
     owner = dict.fromkeys(found, OWN)

@@ -1,4 +1,4 @@
-"""Whole numbers as ranges: nodes, hardware threads, jobs, elements of arrays."""
+"""Integers as ranges: nodes, hardware threads, jobs, array tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return numbers, in any order, as maximal half-open ranges.
+    """Return the sorted maximal half-open ranges of numbers; order and duplicates do not matter.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def ranges_text(numbers: Iterable[int], between: str = " ") -> str:
-    """Return numbers as people write them.
+    """Format numbers as ranges with both ends included, sorted and joined by `between`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Settings that may change while a journal is used: which they are, and how a core takes them (docs/journal.md)."""
+"""Compare settings with those in a journal, and apply the changes that a journal allows (docs/journal.md)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ import msgspec
 T = TypeVar("T")
 
 Changeable = Mapping[str, tuple[Any, ...] | None]
-"""The settings that may change: path without indexes, e.g. ``policy.order``, to allowed values; None allows any."""
+"""Maps the path of a setting that may change, e.g. ``policy.order``, to its allowed values; None allows any.
+
+Paths have no indexes. An entry covers all settings below its path.
+"""
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, tag="SettingsChanged"):
-    """The operator has changed settings of a core: of all that may change, these are the values from now on."""
+    """The operator has changed settings of a core; `settings` has the new values of all settings that may change."""
 
-    settings: dict[str, Any]  # as the journal keeps what a core was made from
+    settings: dict[str, Any]  # in the form that `plain` returns
 
 
 class Change(NamedTuple):
-    """A setting that has another value than was kept, or that this release does not know."""
+    """A setting whose value differs from the journal's, or that this release does not know."""
 
     path: str
     before: Any
@@ -39,7 +42,7 @@ class Change(NamedTuple):
         return f"{self.path or 'it'} is {self.now!r:.100}, and was {self.before!r:.100}"
 
     def is_allowed(self, changeable: Changeable) -> bool:
-        """Return whether the setting may change in this way while a journal is used."""
+        """Whether the setting may change from the old to the new value while a journal is in use."""
         found = _named(self.path, changeable)
         if found is None:
             return False
@@ -48,20 +51,20 @@ class Change(NamedTuple):
 
 
 def _named(path: str, changeable: Changeable) -> str | None:
-    """Return which entry is about a setting: that of its own path, or of what it is a part of."""
+    """Return the entry that covers a setting, by its own path or a path above it; None if there is none."""
     plain = re.sub(r"\[\d+\]", "", path)
     return next((name for name in changeable if plain == name or plain.startswith(f"{name}.")), None)
 
 
 def plain(value: object) -> Any:
-    """Return settings as a journal keeps them: as dicts, lists, numbers and texts."""
+    """Return settings in the journal's form: dicts, lists, numbers and strings; None for NODEFAULT."""
     return None if value is msgspec.NODEFAULT else msgspec.msgpack.decode(_ENCODER.encode(value))
 
 
 def settings_changes(kept: Any, now: Any, path: str = "") -> Iterator[Change]:
-    """Yield in what settings differ from plain ones that were kept.
+    """Yield the differences between settings and the plain settings from a journal.
 
-    What was kept may be of an older release: a field that was not there had its default.
+    A field that is missing in the journal of an older release counts as having its default.
     """
     if isinstance(now, msgspec.Struct) and isinstance(kept, dict):
         left = kept | {}
@@ -76,19 +79,23 @@ def settings_changes(kept: Any, now: Any, path: str = "") -> Iterator[Change]:
 
 
 def settings_as(now: T, kept: Any, changeable: Changeable, path: str = "") -> T:
-    """Return settings in which all that may change is as it was kept.
+    """Return a copy of settings in which every setting that may change has its value from a journal.
 
     Parameters
     ----------
     now : msgspec.Struct or dataclass
-        Settings.
+        The present settings.
     kept : dict
-        Others, as `plain` returns them; what they do not say has its default.
+        Settings from a journal, in the form that `plain` returns; missing fields have their defaults.
+    changeable : Changeable
+        The settings that may change.
+    path : str
+        Path of `now` in the settings of the core.
 
     Raises
     ------
     msgspec.ValidationError
-        If a value that was kept is of another type.
+        If a value from the journal has the wrong type.
     """
     if isinstance(now, tuple):
         pairs = zip(now, kept, strict=True) if isinstance(kept, list) and len(kept) == len(now) else ()
@@ -107,7 +114,7 @@ def settings_as(now: T, kept: Any, changeable: Changeable, path: str = "") -> T:
 
 
 def _defaults(settings: Any) -> dict[str, Any]:
-    """Return the fields of settings, each with its default; NODEFAULT where there is none."""
+    """Map the names of the fields of settings to their defaults; NODEFAULT for a field without one."""
     if isinstance(settings, msgspec.Struct):
         fields = msgspec.structs.fields(settings)
         return {

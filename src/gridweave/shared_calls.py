@@ -1,4 +1,4 @@
-"""Few calls for many questions: those that arrive while a call is under way share the next one."""
+"""Answer many requests with few calls: requests that arrive during a call share the next call."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ A = TypeVar("A")
 
 
 class SharedCalls(Generic[Q, A]):
-    """Answers single questions by calls that carry several.
+    """Answer single questions by calls that carry several.
 
-    One call is under way at a time. A question that arrives meanwhile waits for its end, and goes with all others that
-    wait by then. So no question is answered by a call that started before it, and no timer delays it.
+    One call runs at a time. Questions that arrive during a call wait until it ends and then share the next call. So a
+    call never answers a question that arrived after the call started, and no timer delays a question.
 
     Parameters
     ----------
     call
-        Answers questions, in their order; an answer may be an error, for its question alone. If the call itself raises
-        a GridweaveError, each of its questions gets that.
+        Returns the answers to a list of questions, in the same order; an answer may be an error for its question. If
+        the call raises an error, each of its questions gets a copy of that error.
     most_together
-        How many questions one call may carry.
+        Largest number of questions in one call.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class SharedCalls(Generic[Q, A]):
         self._under_way: asyncio.Task[None] | None = None
 
     async def ask(self, question: Q) -> A:
-        """Return the answer to a question; a caller that stops waiting takes its question back."""
-        import asyncio  # a command that asks one thing does without
+        """Return the answer to a question, or raise its error; a cancelled caller withdraws a waiting question."""
+        import asyncio  # deferred for commands that never call this
 
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, answer))
@@ -50,7 +50,7 @@ class SharedCalls(Generic[Q, A]):
         return await answer
 
     async def close(self) -> None:
-        """Drop the call that is under way, and all questions."""
+        """Cancel the running call and all waiting questions."""
         for _, answer in self._waiting:
             answer.cancel()
         if self._under_way is not None:

@@ -30,10 +30,10 @@ from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 
 STEPS = 60
-"""Steps of each random run, before the site is left to finish its jobs."""
+"""Steps of each random run before submissions stop and the site finishes its jobs."""
 
 MOST_STEPS = 2_000
-"""Steps in which a site must have finished its jobs."""
+"""Limit on the steps in which the site must finish its jobs."""
 
 NEEDED_BY: dict[str, tuple[str, ...]] = {
     "reserves": ("reserve", "unreserve"),
@@ -46,40 +46,40 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
 """The methods that a discipline with a trait must override."""
 
 ONLY_WITH = ("learns", "counts_work", "forms", "columns")
-"""Traits without which nothing calls these methods: overriding one would have no effect."""
+"""Traits whose methods are called only if the trait is declared; overriding them without it has no effect."""
 
 
 def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: int = 6, seeds: int = 3) -> None:
-    """Check that a discipline keeps the laws that the rest of gridweave relies on.
+    """Check that a discipline obeys the laws that the rest of gridweave relies on.
 
-    Random jobs are submitted, cancelled and ended at a `SiteCore`, under each policy. The laws:
+    Submit, cancel and end random jobs at a `SiteCore`, under each policy. The laws:
 
-    - **Options.** An unknown option is refused; the policy is of the discipline of that name, and has a label.
-    - **Invariants.** The site never contradicts itself, and an idle site leaves no job waiting.
+    - **Options.** An unknown option is refused; the policy has the discipline's name and a label.
+    - **Invariants.** The state of the site is consistent, and no job waits at an idle site.
     - **Traits match behaviour.** The discipline does nothing that its traits rule out, and overrides the methods that
-      its traits call for.
-    - **Replay.** A second site that hears the same events gives the same commands.
-    - **State.** A fresh site that is restored from the encoded state gives the same commands from then on.
-    - **Copies leave no trace.** What is done to a copy, questions included, does not change the original.
-    - **A pass is idempotent.** A second pass at one instant changes nothing.
-    - **A quote is kept.** A job that could start now, by the quote, starts when it is submitted; and a job starts no
-      later than a promise that binds the site, if jobs end by their limits and nothing else comes.
+      its traits require.
+    - **Replay.** A second site gives the same commands for the same events.
+    - **State.** A new site that is restored from the encoded state gives the same commands from then on.
+    - **Copies are independent.** Events and questions to a copy of a site do not change the original.
+    - **A pass is idempotent.** A second pass at the same instant changes nothing.
+    - **A quote is kept.** A job that is quoted a start now starts when it is submitted. A job starts no later than a
+      binding promise, provided that jobs end by their limits and no other events arrive.
 
     Parameters
     ----------
     entry : Entry
-        It need not be installed.
+        The discipline; it need not be installed.
     policies : sequence of Policy, optional
-        Under which to check it; by default the one that is read from no options.
+        Policies to check; by default the policy without options.
     nodes : int
-        Nodes of the site; what the policies ask for, where they ask for a number.
+        Nodes of the site; must be the number of nodes in policies that name one.
     seeds : int
-        Random runs for each policy.
+        Random runs per policy.
 
     Raises
     ------
     AssertionError
-        With the law that is broken, the policy and the seed.
+        If a law is broken; the message names the law, the policy and the seed.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
 
 @contextmanager
 def _known(entry: Entry) -> Iterator[None]:
-    """Have an entry in the dictionary while it is checked."""
+    """Register a discipline for the duration of its check, and restore the entry of the same name afterwards."""
     before = DISCIPLINES.get(entry.name)
     DISCIPLINES[entry.name] = entry
     try:
@@ -142,7 +142,7 @@ def _check_methods(discipline: Discipline, traits: Traits) -> None:
 
 
 def _check_elastic(entry: Entry, policy: Policy, nodes: int) -> None:
-    """Check that a discipline which stands that nodes come and go uses none that have left."""
+    """Check that an elastic discipline starts no job while all nodes are gone, and starts it when they return."""
     traits, discipline = entry.traits_of(policy), entry.make(nodes, policy, FROM_MONDAY)
     if not traits.elastic:
         return
@@ -162,14 +162,14 @@ def _resize(discipline: Discipline, traits: Traits, nodes: int, by: int) -> None
 
 
 _LATER = week_of([(0, 123_456_789)])
-"""Another time of the week than `FROM_MONDAY`, for disciplines that do not depend on it."""
+"""A start of the week other than `FROM_MONDAY`, for disciplines that do not depend on the time of the week."""
 
 _NEEDS = ((1.0, 0.0, 0.0), (0.1, 0.8, 0.1), (0.1, 0.1, 0.8))
-"""Use of CPU, network and disk by random jobs."""
+"""Fractions of CPU, network and disk use, from which each random job draws one row."""
 
 
 class _Run:
-    """A random run of one site, and of a second one that hears the same and is restored now and then."""
+    """A random run of a site and of a second site with the same events, which is sometimes restored from state."""
 
     def __init__(self, entry: Entry, policy: Policy, nodes: int, seed: int) -> None:
         self._entry, self._policy, self._nodes = entry, policy, nodes
@@ -177,13 +177,13 @@ class _Run:
         self._rng = np.random.default_rng(seed)
         self.now_ms = self._number = 0
         self._site = SiteCore(nodes, policy)
-        # By its traits the discipline may not depend on the week, so the second site has another one.
+        # Without the trait `week` a discipline must not depend on the time of the week: the second site has another.
         self._second = SiteCore(nodes, policy, week=FROM_MONDAY if self._traits.week else _LATER)
         self._jobs: dict[int, Job] = {}
         self._rate: dict[int, int] = {}
 
     def play(self) -> None:
-        """Run random steps, and then let all jobs end."""
+        """Run `STEPS` random steps, then end all jobs."""
         for _ in range(STEPS):
             self.now_ms += int(self._rng.choice([0, 1, 7, 50, 400]))
             self._step(self._events())
@@ -205,7 +205,7 @@ class _Run:
         assert not self._rate, "jobs pause for ever on an idle site"
 
     def _step(self, events: list[Event]) -> None:
-        """Tell both sites what happens, compare their commands, and check them against the traits."""
+        """Send the events to both sites, compare their commands, and check the commands against the traits."""
         bystander = self._site.copy()
         before = dump_state(bystander)
         for event in events:
@@ -224,7 +224,7 @@ class _Run:
         assert not again, f"a second pass at one instant decides more: {again}"
 
     def _carry_out(self, command: Command) -> None:
-        """Apply a command, if the traits allow it."""
+        """Check a command against the traits, and apply it to the rates of the jobs."""
         traits = self._traits
         match command:
             case StartJob(job_id, nodes, threads):
@@ -246,7 +246,7 @@ class _Run:
                 self._rate[job_id] = rate
 
     def _check_running(self) -> None:
-        """Compare what the site says about its running jobs with what it has commanded."""
+        """Check the running jobs that the site reports against its commands."""
         running, nodes_of = list(self._site.running()), self._site.source.nodes_of
         assert {run.job.job_id for run in running} == self._rate.keys(), "other jobs run than were started"
         ends = [(run.end_by_estimate_ms, run.job.job_id) for run in running]
@@ -273,7 +273,7 @@ class _Run:
         )
 
     def _events(self) -> list[Event]:
-        """Return what happens at an instant."""
+        """Return random ends, cancellations and submissions of jobs for one instant."""
         part = self._rng.choice([0.0, 0.1, 0.9])
         events: list[Event] = [JobFinished(job_id) for job_id in self._rate if self._rng.random() < part]
         waiting = [job.job_id for job, _ in self._site.waiting()]
@@ -286,7 +286,7 @@ class _Run:
         return events
 
     def _ask(self) -> None:
-        """Ask a copy all questions, and have the copy continue; that leaves no trace in the site."""
+        """Ask a copy every question and let it continue; check that the site itself is unchanged."""
         before, copy, job = dump_state(self._site), self._site.copy(), self._job()
         keeps_limits = all(run.end_by_estimate_ms > self.now_ms for run in self._site.running())
         for waiting, _ in self._site.waiting():
@@ -305,7 +305,7 @@ class _Run:
         assert dump_state(self._site) == before, "a question, or a copy that continues, leaves a trace"
 
     def _check_quote(self, copy: SiteCore, job: Job) -> None:
-        """Check that what could start now does when it is submitted."""
+        """Check that a job quoted a start now does start, and that `startable` agrees with `earliest_start_ms`."""
         run, why_never = copy.expected_run(self.now_ms, job), copy.why_never(job)
         assert run is None or why_never is None, f"a quote for a job that can never run: {why_never}"
         assert run is None or run.start_ms >= self.now_ms, "a quote is for an instant that has passed"
@@ -320,7 +320,7 @@ class _Run:
             assert start_ms == self.now_ms, f"{width} nodes could be had at once, and yet not before {start_ms} ms"
 
     def _check_moved_limit(self, copy: SiteCore) -> None:
-        """Check that the limit of a running job moves, where limits are instants."""
+        """Check that `expect_end` moves the expected end of a running job, unless its discipline counts work."""
         for job_id, nodes in self._site.source.nodes_of.items():
             shared = any(nodes & other for other_id, other in self._site.source.nodes_of.items() if other_id != job_id)
             if self._traits.counts_work or shared or not self._rate[job_id]:
@@ -332,7 +332,7 @@ class _Run:
 
 
 def _start_by_limits(site: SiteCore, now_ms: int, job_id: int) -> float:
-    """Return when a waiting job starts if all jobs end by their limits and nothing else comes; inf if it does not."""
+    """Return when a waiting job starts, in ms, if all jobs end at their limits and no events arrive; inf if never."""
     for _ in range(MOST_STEPS):
         wakeup_ms = site.next_wakeup_ms()
         if wakeup_ms is None:

@@ -1,4 +1,4 @@
-"""Values as people write them, on the command line and in files."""
+"""Parse values from the command line and from files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from gridweave.errors import OptionError
 _BYTES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(?:([kmgtp])(i?))?b?(/s)?", re.ASCII | re.IGNORECASE)
 
 Kinds = Mapping[str, Callable[[str], Any]]
-"""Names of values, and what reads each of them."""
+"""Maps the name of a value to its parser."""
 
 
 def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
-    """Return an amount of data such as ``64 GB``, ``1.5GiB`` or ``4096``, or a speed such as ``200 MB/s``, in bytes.
+    """Parse an amount of data, e.g. ``64 GB``, ``1.5GiB`` or ``4096``, in bytes, or a rate, e.g. ``200 MB/s``.
+
+    Raise OptionError for `option` unless the value is valid and more than 0. A rate needs `per_second`.
 
     Examples
     --------
@@ -34,7 +36,9 @@ def parse_bytes(option: str, text: str, *, per_second: bool = False) -> float:
 
 
 def named_values(option: str, text: str, kinds: Kinds, right: str) -> dict[str, Any]:
-    """Read ``name=value,name=value``, each name at most once; an error of `option` ends with what is `right`.
+    """Parse ``name=value,name=value`` with each name at most once.
+
+    Raise OptionError for `option` if a part is invalid; the message ends with the hint `right`.
 
     Examples
     --------

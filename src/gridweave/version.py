@@ -1,3 +1,3 @@
-"""The version of gridweave, for whoever needs nothing else of it."""
+"""The version of gridweave, in a module that imports nothing."""
 
 __version__ = "0.1.0"
