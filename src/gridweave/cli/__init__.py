@@ -1,1 +1,1 @@
-"""The command line. Each module holds one command; what is heavy to import stands inside the functions."""
+"""The command line. Each module holds one command; functions import heavy modules themselves, to start quickly."""

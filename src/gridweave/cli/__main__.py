@@ -1,4 +1,4 @@
-"""``python -m gridweave.cli``: the command, where no script is installed."""
+"""``python -m gridweave.cli`` runs the command if its script is not installed."""
 
 from gridweave.cli.main import run
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-# Base of typer's errors about how a command was called; it has no public name that all versions know.
+# Base of typer's usage errors; it has no public name that is the same in all versions.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 Trace = Annotated[
@@ -35,9 +35,9 @@ Command = Callable[..., None]
 
 
 def options_of(kind: type[Any]) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command the fields of a dataclass as options, behind the command's own options.
+    """Return a decorator that adds the fields of a dataclass to a command as options, after the command's own options.
 
-    The command's first parameter gets the dataclass that is made of them.
+    The command's first parameter gets the dataclass with the values of these options.
     """
     hints = get_type_hints(kind, include_extras=True)
     defaults = inspect.signature(kind).parameters
@@ -102,7 +102,7 @@ class QuickCommand(TyperCommand):
         return [param for param in super().get_params(ctx) if param.name not in ctx.meta.get(_READ, ())]
 
     def _plain(self, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the value of arguments that are texts, whole numbers, or absent with a plain default."""
+        """Yield name and value of each argument that is a text or a whole number, or is absent with a plain default."""
         hints = get_type_hints(self.callback, include_extras=True)
         for param in self.params:
             value, default = given.get(param.name), param.default

@@ -1,4 +1,4 @@
-"""Read the options in a script: ``#GRIDWEAVE`` lines with those of the command, and ``#SBATCH`` lines."""
+"""Read the options in a script: ``#GRIDWEAVE`` lines, with the command's own options, and ``#SBATCH`` lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridweave.grid.client.options import SBATCH, joined, read_sbatch
 from gridweave.site.batch.slurm.settings import ALLOWED
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?=\s|-|$)(.*)")
-"""As in Slurm: at the very beginning of the line; the options may follow without a space."""
+"""A line with options. As in Slurm, it starts at the first character, and options may follow without a space."""
 
 _MEANT = re.compile(r"\s*#(GRIDWEAVE|SBATCH)", re.IGNORECASE)
 
@@ -47,12 +47,12 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class ScriptOptions(NamedTuple):
-    """What the lines of a script say.
+    """The options in the lines of a script.
 
     Attributes
     ----------
     options : SubmitOptions
-        Of its job.
+        The options of the job.
     of_slurm : bool
         Whether there are ``#SBATCH`` lines.
     """
@@ -62,20 +62,20 @@ class ScriptOptions(NamedTuple):
 
 
 def script_options(text: str, file: str, parse: Parse, *, ignored: list[str] | None = None) -> ScriptOptions:
-    """Return what the lines of a script say; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier ones.
+    """Return the options in a script; ``#GRIDWEAVE`` wins over ``#SBATCH``, later lines over earlier ones.
 
     Parameters
     ----------
     parse : callable
         Reads the words of a ``#GRIDWEAVE`` line.
     ignored : list of str, optional
-        Gets a warning for each ``#SBATCH`` option that is not supported; without it these are errors. Options that only
-        Slurm knows are passed on to sites that take them, but count as not supported with this list.
+        Gets a warning for each unsupported ``#SBATCH`` option; without this list they are errors. Options that only
+        Slurm knows are passed on to sites that accept them, but count as unsupported with this list.
 
     Raises
     ------
     ProblemsError
-        With all that is wrong, line by line.
+        If lines are invalid; the message lists all problems, line by line.
     """
     own, slurm = SubmitOptions(), SubmitOptions()
     of_slurm = False

@@ -1,6 +1,6 @@
-"""`gridweave experience`: what the jobs of each user and class have used, and what that suggests for the next one.
+"""`gridweave experience`: what the jobs of each user and class used, and what to request for the next job.
 
-Of machines that differ also how long jobs take where.
+For sites whose machines differ, the command also shows and edits the run times of jobs on each resource.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _SET, _FORGET = "--set", "--forget"
 
 
 class _Edit(NamedTuple):
-    """What is to become of the times, which of them are shown, and where they are written."""
+    """The options that edit known run times, select the times to show, and name the file to write."""
 
     sets: Sequence[str]
     forgets: Sequence[str]
@@ -91,11 +91,14 @@ class _Edit(NamedTuple):
 
     @property
     def changes_or_writes(self) -> bool:
-        """Whether anything is asked for that journals do not have."""
+        """Whether an option is given that does not work with journals."""
         return bool(self.sets or self.forgets or self.out)
 
     def changes(self, known: Sequence[KnownTimes]) -> list[KnownTimes]:
-        """Return what is to be known in place of what is; of 0 runs what is to be forgotten."""
+        """Return the edited times; times to forget have 0 runs.
+
+        Raise OptionError if an option is invalid, or if two options name the same times.
+        """
         by_key = {one.key: one for one in known}
         found = [_set(text, by_key) for text in self.sets]
         for text in self.forgets:
@@ -108,7 +111,7 @@ class _Edit(NamedTuple):
         return found
 
     def wanted(self, known: Sequence[KnownTimes]) -> list[KnownTimes]:
-        """Return what is shown."""
+        """Return the times of the selected user and job class."""
         from gridweave.site.known_times import name_text
 
         return [
@@ -174,7 +177,7 @@ def experience(
 
 
 def _show_of_grid(reach: Reach, user: str | None, job_class: str | None, option: str, *, is_alone: bool) -> None:
-    """Show what the live grid has learned, as one of two options asks."""
+    """Show what the live grid has learned, for `option`: ``--splits`` or ``--needs``."""
     if not is_alone:
         raise OptionError(option, "goes with --user, --job-class and --json alone")
 
@@ -237,7 +240,7 @@ def _show(found: Sequence[Learnt], as_json: bool) -> None:
 
 
 def _library(**options: float | None) -> tuple[Callable[..., list[Learnt]], Rule]:
-    """Return what does the work; it needs a package that not everybody has installed."""
+    """Return the function `learn` and a `Rule` with these options; UnavailableError if their package is missing."""
     try:
         from gridweave.site.journal.experience import learn
         from gridweave.site.journal.suggest import Rule
@@ -314,7 +317,7 @@ def _tested(tested: Trial | None) -> tuple[str, str]:
 
 
 def _reasons(found: Sequence[Learnt]) -> list[str]:
-    """Return why something is missing, each reason once, with those that it holds for."""
+    """Return why suggestions are incomplete: one line per reason, with the users and classes it applies to."""
     whose: dict[str, list[str]] = {}
     for one in found:
         for reason in one.suggestion.reasons:
@@ -337,8 +340,8 @@ def _bytes(value: float) -> str:
 
 
 def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
-    """Show what a site of the grid has learned, after it was edited there."""
-    for text in edit.sets:  # what is wrong with one is told before a grid is looked for
+    """Edit the run times that a site of the grid has learned, and show them."""
+    for text in edit.sets:  # invalid options are reported before a grid is contacted
         _set(text, {})
     for text in edit.forgets:
         _whose(_FORGET, text)
@@ -355,7 +358,7 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
 
 
 def _show_file(reach: Reach, file: str, edit: _Edit) -> None:
-    """Show the tables of a file; it is written anew if they are edited."""
+    """Show the run times in a file; rewrite the file if they are edited and --out is not given."""
     from gridweave.grid.config.known_times import read_known_times
     from gridweave.site.known_times import in_order
 
@@ -373,7 +376,7 @@ def _show_times(reach: Reach, known: Sequence[KnownTimes], edit: _Edit, out: str
 
     shown = edit.wanted(known)
     if out is not None:
-        # A file that was edited keeps what is not shown.
+        # An edited file keeps the times that are not shown.
         written = shown if out == edit.out else known
         Path(out).write_text(experience_text(written), encoding="utf-8")
     reach.show(list(shown), lambda _: _print_times(shown))
@@ -399,7 +402,7 @@ def _print_times(known: Sequence[KnownTimes]) -> None:
 
 
 def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
-    """Return what ``WHOSE=MEAN[,DEVIATION[,RUNS]]`` says; what it leaves out is as it was."""
+    """Parse ``WHOSE=MEAN[,DEVIATION[,RUNS]]``; omitted numbers come from `known`, or else are deviation 0 and 1 run."""
     import msgspec
 
     whose, is_there, numbers = text.rpartition("=")
@@ -425,7 +428,7 @@ def _set(text: str, known: dict[TimesKey, KnownTimes]) -> KnownTimes:
 
 
 def _whose(option: str, text: str) -> KnownTimes:
-    """Return times of 0 runs of what ``CLASS@RESOURCE``, ``CLASS`` or ``user:NAME`` names."""
+    """Parse ``CLASS@RESOURCE``, ``CLASS`` or ``user:NAME``; return times with this key and 0 runs."""
     from gridweave.site.known_times import KnownTimes
 
     text = text.strip()
@@ -439,7 +442,7 @@ def _whose(option: str, text: str) -> KnownTimes:
 
 
 def _some(known: Sequence[KnownTimes]) -> str:
-    """Return some of those that are known, as they are typed."""
+    """Return which times are known, as the user would type them; at most `_MOST_NAMES` are listed."""
     names = [f"{_USER}{one.user}" if one.job_class is None else _typed(one) for one in known]
     more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
     return f"there are {', '.join(names[:_MOST_NAMES])}{more}" if names else "nothing is"

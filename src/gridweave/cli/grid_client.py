@@ -1,7 +1,7 @@
-"""What the commands that talk to a grid share.
+"""Helpers shared by the commands that talk to a grid.
 
-Its address and client, the options of a job, jobs by number or name, times and forecasts, and shell completion of
-states, outcomes and sites (as far as the grid answers at once).
+They find the grid's address and client, add the options of a job, look up jobs by number or name, format times and
+forecasts, and complete states, outcomes and sites in the shell (sites only if the grid answers within a second).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Profile = Annotated[
 Jobs = Annotated[list[str], typer.Argument(metavar="JOB...", help="Job numbers (17), ranges (3-9) and array names.")]
 
 MOST_JOBS = 100_000
-"""Most jobs in one range."""
+"""Largest number of jobs in one range."""
 
 COMPLETION_S = 1.0
 """Longest time that a shell completion waits for the grid."""
@@ -93,7 +93,7 @@ class Reach:
             return asyncio.run(run())
 
     def show(self, found: T, for_people: Callable[[T], None]) -> None:
-        """Print an answer, as JSON or for people."""
+        """Print a result as JSON with --json, or else with `for_people`."""
         if self.as_json:
             print_json(plain(found))
         else:
@@ -177,7 +177,7 @@ def job_numbers(text: str) -> Sequence[int] | None:
 
 
 def agreed(option: str, would: str, question: str, otherwise: str) -> None:
-    """Ask the user to confirm what cannot be undone; without a terminal, OptionError asks for --yes."""
+    """Ask the user to confirm an action that cannot be undone; without a terminal, OptionError asks for --yes."""
     if not sys.stdin.isatty():
         raise OptionError(option, f"{would}; if that is meant, add --yes")
     if not typer.confirm(question, err=True):
@@ -336,7 +336,7 @@ def _typed(option: Option) -> Any:
 
 
 def _typer_option(option: Option) -> Any:
-    """Return an option as typer takes it; a bracket in its help is not to be read as a style of the terminal."""
+    """Return an option for typer; brackets in its help are escaped, so that rich does not read them as markup."""
     default = f" \\[default: {option.default}]" if option.default else ""
     return typer.Option(
         *option.flags,

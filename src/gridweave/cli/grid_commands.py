@@ -179,7 +179,7 @@ def quote(reach: Reach, options: SubmitOptions) -> None:
 
 
 _POLICY = ("mode", "order", "backfill", "head_reservation", "selection", "overhead", "lower_bound")
-"""The parts of the policy that can be changed."""
+"""The fields of the policy that --policy can change."""
 
 
 _Drain = Annotated[

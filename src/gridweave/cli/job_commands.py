@@ -469,7 +469,7 @@ def _sharing_text(record: JobRecord) -> str:
 
 
 def _sends_text(record: JobRecord) -> str:
-    """Return what a job sends over the links: what the grid assumes, or until then what its user has said."""
+    """Return a job's traffic over the links: as the grid assumes, or as the user specified until the grid knows."""
     traffic = record.request.traffic
     said = []
     if record.split is not None and record.split.communication:

@@ -87,7 +87,7 @@ def make_app(only: str | None = None) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        # What stands before a command; some versions of typer load pydantic even where nothing does.
+        # A callback for options before the command; some versions of typer load pydantic even without such options.
         add_help_option=not is_one,
         add_completion=not is_one,
     )
@@ -120,7 +120,7 @@ def _add(app: typer.Typer, heading: str, name: str, module: ModuleType) -> None:
 
 
 def _add_extensions(app: typer.Typer, taken: set[str]) -> None:
-    """Add the commands of other packages; say in the help of one that cannot be imported why."""
+    """Add the commands of other packages; if one cannot be imported, its help gives the reason."""
     for name, place in extensions.installed().items():
         if name in taken:
             continue

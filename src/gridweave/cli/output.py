@@ -77,7 +77,7 @@ _LEAST_WRAPPED = 20
 
 
 def _laid_out(row: list[list[str]], widths: Sequence[int], at_right: Sequence[bool]) -> Iterator[str]:
-    """Yield the lines of a row, which has as many as its highest cell."""
+    """Yield the lines of a table row; there are as many as in its highest cell."""
     cells = row + [[""]] * (len(widths) - len(row))
     if cells and any(_width(line) > widths[-1] for line in cells[-1]):
         cells[-1] = [part for line in cells[-1] for part in textwrap.wrap(line, widths[-1])]

@@ -1,7 +1,7 @@
-"""Pages of the docs that are made from the code.
+"""Generate pages of the docs from the code.
 
-``python -m gridweave.cli.reference docs/cli.md docs/options.md`` renews them: the reference of the command is made from
-its help, and the tables of a job's options from the options.
+``python -m gridweave.cli.reference docs/cli.md docs/options.md`` updates both pages: the command reference from the
+command's help, and the tables of a job's options from `SubmitOptions`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reference(app: typer.Typer) -> str:
 
 
 def renewed(page: str, app: typer.Typer) -> str:
-    """Return a page with the part below its mark made from the code."""
+    """Return a page with the part below its mark generated again."""
     mark, made = (OPTIONS_MARK, option_tables()) if OPTIONS_MARK in page else (MARK, reference(app))
     head, found, _ = page.partition(mark)
     assert found, "the page has no mark below which the reference stands"
@@ -60,7 +60,7 @@ def _flags(option: Option) -> str:
 
 
 def _field(option: Option) -> str:
-    """Return the field of a request that an option sets, as the REST interface has it."""
+    """Return the field that an option sets in a request to the REST interface."""
     if not option.field:
         return ""
     return f"`{option.field}`" if option.field in JobRequest.__struct_fields__ else f"`program.{option.field}`"

@@ -1,4 +1,4 @@
-"""The command `gridweave scenario`: check scenario files, try them in bad worlds, and look at those that ship."""
+"""The command `gridweave scenario`: check and fuzz scenario files, and show those that ship with gridweave."""
 
 from __future__ import annotations
 

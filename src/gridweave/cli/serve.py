@@ -1,4 +1,4 @@
-"""``gridweave serve`` and ``gateway``: a site, the grid's side, or a gateway in the foreground, e.g. for systemd."""
+"""``gridweave serve`` and ``gateway``: run a site, the meta-scheduler or a gateway in the foreground."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def serve(
 
 
 def _show_status(file: str) -> None:
-    """Print the actors of the part that a file describes, as Ray knows them."""
+    """Print the state in Ray of the actors of a file's site or meta-scheduler; exit with status 3 if one is missing."""
     from gridweave.grid.config.tables import ServedGrid
     from gridweave.grid.service.serve import grid_service, served_actors, site_service
 
@@ -84,7 +84,7 @@ def _show_status(file: str) -> None:
 
 
 def _read(file: str) -> ReadGrid:
-    """Read the description of a part, and print the remarks on it."""
+    """Read the description of a site or of the meta-scheduler, and print remarks about it."""
     from gridweave.grid.config.reading import read_service
 
     with problems_as_lines():
@@ -95,7 +95,7 @@ def _read(file: str) -> ReadGrid:
 
 
 def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -> None:
-    """Read a file, and run what it says, unless it is only to be checked."""
+    """Run the site or the meta-scheduler that a file describes, or with `check` only check it."""
     from gridweave.grid.config.tables import ServedGrid
 
     read = _read(file)
@@ -175,7 +175,7 @@ def gateway(
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Return the host and the port of where to listen; a port alone is on this machine.
+    """Parse an address to listen on into host and port; the default host is 127.0.0.1.
 
     Examples
     --------

@@ -311,7 +311,7 @@ def _show(asked: _Asked, ready: _Ready, results: list[SimulationResult]) -> None
 
 
 def _checked_entry(asked: _Asked) -> Entry:
-    """Return the discipline; OptionError for whatever can be found wrong with the options before the trace is read."""
+    """Return the discipline; OptionError if an option is invalid, as far as that is known without the trace."""
     from gridweave.site.disciplines.dictionary import entry_named
 
     with named_as_typed():
@@ -407,7 +407,7 @@ def _check_optimum(every: int | None, discipline: str) -> None:
 def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tuple[str, ...]:
     """Return the optional columns of a trace to read; each takes 8 MB for a million jobs.
 
-    The disciplines with kernels use none, except for a limit for one user.
+    Disciplines with kernels use none of them, except that a limit for one user needs the users.
     """
     from gridweave.scenarios.traces.load import columns_of
     from gridweave.site.policy import SitePolicy
@@ -454,7 +454,7 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
 
 
 def _without_effect(workload: Workload, chosen: list[Policy]) -> list[str]:
-    """Return remarks about policies that use values that the trace lacks, or that its jobs are too wide for."""
+    """Return remarks about policies that use values missing in the trace, or for which some jobs are too wide."""
     from gridweave.site.disciplines.dictionary import entry_of
 
     lines = []

@@ -169,7 +169,7 @@ async def _wanted(
 
 
 async def _per_job(grid: Client, options: SubmitOptions) -> int:
-    """Return how many elements of a packed array go into one job: by default, two jobs for each node."""
+    """Return how many array tasks of a packed array go into one job; by default the array has two jobs per node."""
     from gridweave.cli.submit_options import elements_per_job
 
     if "pack_size" in options:
@@ -236,7 +236,7 @@ async def _wait(jobs: list[JobHandle], as_json: bool) -> None:
 
 
 def _ended_text(records: list[JobRecord]) -> str:
-    """Return that jobs have finished; for a single job, also its run time and its sites."""
+    """Return the message that jobs have finished; for a single job, with its run time and its sites."""
     if len(records) > 1:
         return f"{len(records):,} jobs have finished"
     (record,) = records
@@ -252,7 +252,7 @@ def _ended_text(records: list[JobRecord]) -> str:
 def _work(
     ctx: typer.Context, command: list[str], ignored: list[str] | None, unread: list[str]
 ) -> tuple[NamedProgram, SubmitOptions]:
-    """Return what a job runs, and what its script says of it; add warnings about lines that are not read."""
+    """Return the program of a job and the options in its script; add warnings about unread lines to `unread`."""
     from gridweave.cli.batch_script import script_options, unread_lines
     from gridweave.cli.submit_options import NamedProgram
 
@@ -282,7 +282,7 @@ def _script(name: str) -> str | None:
         if path.suffix in _SCRIPT_ENDINGS:
             raise InputError(f"{name}: there is no such file here; for a command on the machines write: -- {name}")
         return None
-    # A file with a byte order mark or a blank before its #! is a script that an editor has changed.
+    # A file with a byte order mark or a blank before its #! is a script that an editor damaged.
     begins = data.removeprefix(codecs.BOM_UTF8).lstrip()
     if begins.startswith(b"#!") or path.suffix in _SCRIPT_ENDINGS:
         return _begun(_decoded(data, name), name)
@@ -290,7 +290,7 @@ def _script(name: str) -> str | None:
 
 
 def _begun(text: str, name: str) -> str:
-    """Return the text of a script; InputError if its beginning keeps it from running."""
+    """Return the text of a script; InputError if its first lines keep it from running."""
     from gridweave.cli.batch_script import beginning_problem
 
     problem = beginning_problem(text)
@@ -307,7 +307,7 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _parsed(ctx: typer.Context, words: list[str]) -> SubmitOptions:
-    """Return what a ``#GRIDWEAVE`` line says; its words are read as the command reads its own."""
+    """Parse the words of a ``#GRIDWEAVE`` line like options of the command."""
     try:
         inner = ctx.command.make_context("#GRIDWEAVE", [*words], resilient_parsing=False)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Turn the options of a job and what it runs into requests to the grid."""
+"""Turn the options and the program of a job into requests to the grid."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from gridweave.site.launch import DEFAULT_GRACE_MS, LimitSignal
 
 
 class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job runs, as the user named it.
+    """The command or script that a job runs.
 
     Attributes
     ----------
     name : str
-        Of the program or the script.
+        Name of the program or the script.
     argv : tuple of str
         The command and its arguments; with a script, only the arguments.
     script : str, optional
@@ -57,7 +57,7 @@ class NamedProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(options: SubmitOptions, work: NamedProgram) -> None:
-    """Raise InputError for whatever would be wrong with a job on any grid, before a grid is contacted."""
+    """Raise InputError for a job that any grid would refuse; no grid is contacted."""
     name = options.get("name") or work.name
     if not name.isprintable() or len(name) > 100:
         raise InputError(f"{flag('name')}: {name!r:.120} is not a name; give at most 100 printable characters")
@@ -66,9 +66,9 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
     if "indexes" not in options and (options.get("pack") or "pack_size" in options):
         right = f"write for example: {flag('indexes')} 1-1000 {flag('pack')}"
         raise OptionError(flag("pack"), f"goes with {flag('indexes')}; {right}")
-    # With a folder, as on a grid whose machines can see it: there, no relative path is wrong.
+    # Relative paths are valid on a grid whose machines see the current folder, so assume such a grid.
     job = _job(options, work, (), folder="/", remarks=[])
-    encoded(job)  # text that cannot be sent is an error here, too
+    encoded(job)  # raises for text that cannot be encoded
     if problem := request_problem(job):
         field = re.match(r"[a-z_]+", problem)
         typed = FLAG_OF_FIELD.get(field[0]) if field else None
@@ -76,7 +76,7 @@ def check(options: SubmitOptions, work: NamedProgram) -> None:
 
 
 def check_alone(options: SubmitOptions) -> None:
-    """Raise InputError for what is wrong with the options of one line of a script, whatever the other lines say."""
+    """Raise InputError for options of one line of a script that are invalid regardless of the other lines."""
     alone = SubmitOptions(**options)
     for key in ("pack", "pack_size", "after_jobs", "input"):
         alone.pop(key, None)  # type: ignore[misc]
@@ -95,8 +95,8 @@ def requests(
 ) -> list[JobRequest]:
     """Return the jobs to submit, one or all of an array, and add to `remarks` what the user should know.
 
-    `folder` is the current folder, if the machines can see it; `per_job` the number of elements in one job of a packed
-    array, or 0.
+    `folder` is the current folder, if the machines can see it. `per_job` is the number of array tasks in one job of a
+    packed array, or 0 for other jobs.
     """
     request = _job(options, work, after, folder=folder, remarks=remarks)
     if "indexes" not in options:
@@ -111,7 +111,7 @@ def requests(
 def _job(
     options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], *, folder: str | None, remarks: list[str]
 ) -> JobRequest:
-    """Return a job without its place in an array."""
+    """Return a job without its array place."""
     nodes = _nodes(options)
     program = _program(options, work, nodes, folder, remarks)
     of_job: dict[str, Any] = {key: value for key, value in options.items() if key in JOB_OPTIONS}
@@ -122,7 +122,7 @@ def _job(
 
 
 def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> list[ArrayPlace]:
-    """Return the places of the jobs of an array, one per element or one per `per_job` elements."""
+    """Return the array places of the jobs of an array: one per array task, or one per `per_job` array tasks."""
     if not per_job:
         return [ArrayPlace(name=name, index=index, at_once=at_once) for index in indexes]
     parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
@@ -131,7 +131,7 @@ def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> li
 
 def _program(options: SubmitOptions, work: NamedProgram, nodes: int, folder: str | None, remarks: list[str]) -> Program:
     name = options.get("name") or work.name
-    # Each node of a packed job runs elements of its own.
+    # Each node of a packed job runs different array tasks.
     on_each = work.script is None or options.get("pack", False)
     ranks: Where = options.get("ranks") or ("each-node" if on_each else "first-node")
     chdir = _directory(options, folder)
@@ -166,7 +166,7 @@ def _of_slurm_array(request: JobRequest, indexes: Sequence[int]) -> JobRequest:
 
 
 def _nodes(options: SubmitOptions) -> int:
-    """Return how many nodes a job asks for: what it says, else as many as its forms or tasks need."""
+    """Return the number of nodes a job requests: its own option, or else what its forms or tasks need."""
     forms = tuple(options.get("forms", ()))  # type: ignore[arg-type]
     in_groups = sum(group.tasks for group in options.get("task_groups", ()))
     usual = max((form.width for form in forms), default=in_groups or options.get("tasks", 1))
@@ -180,7 +180,7 @@ def _nodes(options: SubmitOptions) -> int:
 
 
 def _resources(options: SubmitOptions) -> Resources | None:
-    """Return what a job and each of its tasks need of a node, or None if no option says."""
+    """Return the resources that a job and each of its tasks need per node, or None if no option sets any."""
     given = [key for key in ("cpu_need", "memory_need", "resources") if key in options]
     if groups := options.get("task_groups"):
         if given:
@@ -209,7 +209,7 @@ def _possible(needs: Resources, option: str) -> Resources:
 
 
 def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
-    """Return at which signal a job saves its work, and how long it may then take to exit."""
+    """Return the fields for the signal at which a job saves its work, and for the time it then has to exit."""
     runs_once = options.get("if_lost") == "fail"
     if "checkpoint_signal" in options:
         if runs_once:
@@ -220,7 +220,7 @@ def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
         return {"checkpoint_signal": signal, "grace_ms": DEFAULT_GRACE_MS if seconds is None else seconds * 1000}
     if "signal" not in options or runs_once:
         return {}
-    # A job that saves its work at a signal ahead of its limit does so at this signal also when it has to make room.
+    # A job that saves its work at a signal ahead of its limit gets the same signal when it is evicted.
     ahead = options["signal"]
     grace_ms = DEFAULT_GRACE_MS if ahead.seconds is None else min(ahead.seconds * 1000, MOST_GRACE_MS)
     return {"checkpoint_signal": ahead.signal, "grace_ms": grace_ms}
@@ -255,7 +255,7 @@ def _directory(options: SubmitOptions, folder: str | None) -> str | None:
 
 
 def _input_of(options: SubmitOptions, chdir: str | None) -> dict[str, str | None]:
-    """Return the file that a job reads: one on the machines, or the text of a file here, which is sent along."""
+    """Return a job's standard input: a file on the machines, or the text of a local file, sent with the job."""
     name = options.get("input")
     if not name:
         return {}
@@ -285,7 +285,7 @@ def _file_of(
         raise OptionError(option, f"{pattern!r} cannot be the name of a file")
     if pattern.startswith("/") or chdir is not None:
         return pattern
-    # A job without a working directory runs in a folder that is removed with the job, and the file would go with it.
+    # A job without a working directory runs in a temporary folder, and the file would be removed with the folder.
     remarks.append(
         f"{option} {pattern}: the grid keeps it, as no {flag('working_directory')} is given; read it with: "
         "gridweave logs JOB > FILE"
@@ -322,11 +322,11 @@ def _environment(options: SubmitOptions) -> dict[str, str]:
 # -- packed arrays
 
 JOBS_PER_NODE = 2
-"""Jobs of a packed array for each node: with several, a slow job keeps the others waiting for less long."""
+"""Jobs of a packed array per node; with several jobs, a slow one delays the end of the array less."""
 
 
 def elements_per_job(count: int, nodes: int) -> int:
-    """Return how many of `count` elements of a packed array go into one job, if `nodes` jobs can run at once.
+    """Return how many of `count` array tasks of a packed array go into one job, if `nodes` jobs can run at once.
 
     Examples
     --------

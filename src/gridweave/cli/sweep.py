@@ -1,4 +1,4 @@
-"""``gridweave sweep``: the combinations of varied keys and seeds, in parallel, to one table and its plots."""
+"""``gridweave sweep``: run a scenario with varied keys and seeds in parallel, and write one table and its plots."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _planned(
     metrics: list[str],
     over: str | None,
 ) -> tuple[SweepPlan, Path]:
-    """Return the plan and its folder; what is wrong with the options and with the scenario is told all at once."""
+    """Return the plan and its folder; ScenarioError reports all problems of the options and the scenario at once."""
     from gridweave.scenarios.results.files import folder_name
     from gridweave.scenarios.sweep.api import check_metric
     from gridweave.scenarios.sweep.plan import make_plan, parse_seeds
@@ -127,7 +127,7 @@ def _collecting(problems: list[object]) -> Iterator[None]:
 
 
 def _run(plan: SweepPlan, folder: Path, address: str | None, workers: int | None, report: Report) -> SweepResult:
-    """Run what is not finished yet; after Ctrl-C, say what is kept and how to go on."""
+    """Run the unfinished runs of a plan; after Ctrl-C, print how many runs are kept and how to continue."""
     from gridweave.scenarios.sweep.api import run_plan
     from gridweave.scenarios.sweep.work import FinishedRuns
 
@@ -141,7 +141,7 @@ def _run(plan: SweepPlan, folder: Path, address: str | None, workers: int | None
 
 
 def _print(result: SweepResult, metrics: tuple[str, ...]) -> None:
-    """Print one row per combination: what is varied, and each metric with half of its interval."""
+    """Print one row per combination: its varied keys, and each metric's mean with half of the confidence interval."""
     from gridweave.scenarios.sweep.tables import naming_of
 
     plan, summary = result.plan, result.summary
@@ -162,7 +162,7 @@ def _print(result: SweepResult, metrics: tuple[str, ...]) -> None:
 
 
 def _write(result: SweepResult, folder: Path, metrics: tuple[str, ...], over: str | None) -> None:
-    """Write tables and plots; where a plot cannot be drawn, the tables alone."""
+    """Write tables and plots; write only the tables if the plots cannot be drawn."""
     with delayed_progress("Writing files"):
         try:
             files = result.write(folder, metrics=metrics, over=over)
@@ -175,7 +175,7 @@ def _write(result: SweepResult, folder: Path, metrics: tuple[str, ...], over: st
 
 
 def _tell_failures(result: SweepResult) -> None:
-    """Say which runs failed, and end as what has failed ends."""
+    """Print the runs that failed, and exit with status 1 if there are any."""
     if not result.failures:
         return
     for failure in result.failures[:_FAILURES_SHOWN]:

@@ -1,4 +1,4 @@
-"""``gridweave token``: who may use the gateway of a grid, and for what."""
+"""``gridweave token``: manage the tokens of a grid's gateway, and check its audit log."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def audit(
 
 
 def _id(given: str) -> str:
-    """Return the id of a token; of a whole token it is the middle part, and the rest is not to be shown."""
+    """Return the id of a token, given the id or the whole token, whose secret part must not be printed."""
     parts = given.split("_", 2)
     return parts[1] if len(parts) == 3 else given
 
@@ -184,7 +184,7 @@ def _revoke(store: TokenStore, token_id: str) -> bool:
 
 
 def _audit(store: TokenStore, what: str, token_id: str) -> None:
-    """Write down what this command did, where the gateway writes down what it does."""
+    """Record an action of this command in the gateway's audit log, if there is one."""
     import getpass
     import time
 
@@ -215,7 +215,7 @@ def _store(place: str | None, here: str | None, *, create: bool) -> Iterator[Tok
 
 
 def _place_here(name: str | None) -> str:
-    """Return where the tokens are of a grid that runs on this machine."""
+    """Return the path of the token database of a grid on this machine; OptionError if there is none."""
     from gridweave.grid.client.configuration import grid_here, named_grid
     from gridweave.grid.config.local_state import TOKENS, state_folder
 

@@ -1,4 +1,4 @@
-"""``gridweave up``, ``down``, ``status`` and ``demo``: a whole grid on this machine, to stay or for a demonstration."""
+"""``gridweave up``, ``down``, ``status`` and ``demo``: run a whole grid on this machine, or a demonstration of one."""
 
 from __future__ import annotations
 
@@ -143,7 +143,10 @@ def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
 
 
 def _name_of(file: str | None, name: str | None) -> str:
-    """Return the name of a grid: that of the option, the file or GRIDWEAVE_GRID; faults of the file are told later."""
+    """Return the grid's name from the option, GRIDWEAVE_GRID or the file, in this order; else the default name.
+
+    Raise OptionError if GRIDWEAVE_GRID and the file disagree. Ignore an unreadable file, which is reported later.
+    """
     from gridweave.grid.client.configuration import GRID_VARIABLE, named_grid
     from gridweave.grid.config.local_state import DEFAULT_NAME, check_name
 
@@ -158,7 +161,7 @@ def _name_of(file: str | None, name: str | None) -> str:
 
 
 def _check(file: str | None, name: str, address: str | None, fresh: bool) -> None:
-    """Check a GRID.toml, and what would refuse the start of its grid."""
+    """Check a GRID.toml, and whether its journals and batch systems would let its grid start."""
     from gridweave.grid.service.local import check_start
 
     wanted, last = _wanted(file, name, address, fresh)
@@ -171,7 +174,7 @@ def _check(file: str | None, name: str, address: str | None, fresh: bool) -> Non
 
 
 def say_batch_notes(read: ReadGrid) -> None:
-    """Say what an operator should know of the batch systems of sites; InputError if one can give its site nothing."""
+    """Print notes on the sites' batch systems; InputError if a batch system cannot provide nodes for its site."""
     from gridweave.grid.service.cluster import batch_notes, site_plan
 
     for site in read.sites:
@@ -180,9 +183,9 @@ def say_batch_notes(read: ReadGrid) -> None:
 
 
 def _wanted(file: str | None, name: str, address: str | None, fresh: bool) -> tuple[Wanted, LocalGridState | None]:
-    """Return the grid to start, and what is recorded of the grid of this name.
+    """Return the grid to start, and the recorded state of the last grid of this name, if any.
 
-    Without a file it is that of the last time, unless `fresh`, or else the one that ships.
+    Without a file, start the last grid of this name again, or the default grid if there is none or with `fresh`.
     """
     from gridweave.grid.config.local_state import read_grid_state
     from gridweave.grid.config.reading import grid_of_text, read_grid
@@ -215,7 +218,7 @@ def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
 
 
 def check_forgetting(folder: Path, yes: bool) -> None:
-    """Raise OptionError if a grid or a site in a folder has open jobs, unless they may be forgotten."""
+    """Raise OptionError if the journals in a folder have jobs that have not ended, unless `yes`."""
     from gridweave.grid.config.journals import open_jobs
 
     count = open_jobs(folder)
@@ -225,7 +228,10 @@ def check_forgetting(folder: Path, yes: bool) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show on standard error what is going on: on a terminal as a line that moves, else a line for each step."""
+    """Show the current step on standard error, and yield a function that sets its text.
+
+    On a terminal, show one line with a spinner and the elapsed time; otherwise print a line for each step.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -251,7 +257,7 @@ def _taken(began_s: float) -> str:
 
 
 class _Step:
-    """What is going on, with how long all of it has taken; drawn anew by itself."""
+    """The line with the current step and the time since the start; rich redraws it regularly."""
 
     def __init__(self, began: float) -> None:
         self.what, self._began = "", began
@@ -300,7 +306,7 @@ def _print_brought(done: Brought) -> None:
 
 
 def _print_next(state: LocalGridState) -> None:
-    """Print what one can do with a grid that runs."""
+    """Print commands to try with a running grid."""
     named = "" if state.name == "default" else f" --grid {state.name}"
     if state.url:
         from gridweave.grid.config.local_state import TOKEN, state_folder
@@ -352,7 +358,7 @@ def status(name: Name = None, actors: _Actors = False, as_json: Json = False) ->
 
 
 def _word(found: LocalStatus) -> str:
-    """Return in short how a grid is."""
+    """Return the health of a grid in a few words."""
     if found.well:
         return "is healthy"
     if found.missing == ("gateway",):
@@ -387,7 +393,7 @@ def _print_status(found: LocalStatus) -> None:
 
 
 def print_actors(actors: Sequence[ActorStatus], title: str) -> None:
-    """Print actors as Ray knows them."""
+    """Print a table of actors with their state in Ray."""
     listed = [
         (actor.name, _health(actor.well), actor.host, str(actor.pid or ""), _since(actor.since_ms), actor.detail)
         for actor in actors
@@ -453,7 +459,7 @@ def _show(folder: Path) -> None:
 
 
 def _print_shown(shown: Shown) -> None:
-    """Print what the grid has decided, and why, in its own words."""
+    """Print where the grid placed the jobs of the demo, and the reasons it gave."""
     from gridweave.scenarios.live.demo import PAIR, SPLIT, STAYS, WIDE
 
     typer.echo("\nA split that is worth what it costs:")
@@ -470,7 +476,7 @@ def _print_shown(shown: Shown) -> None:
 
 
 def _print_placed(shown: Shown, name: str) -> None:
-    """Print where a job ran, what its split was expected to cost, and with which job it shared its nodes."""
+    """Print where a job ran, the expected cost of its split, and the job it shared its nodes with."""
     record = shown.record(name)
     why = "; ".join(cost.text for cost in (record.split, record.sharing) if cost is not None)
     nodes = counted(record.request.nodes, "node")
@@ -478,7 +484,7 @@ def _print_placed(shown: Shown, name: str) -> None:
 
 
 def print_shared(shown: Shown, name: str) -> None:
-    """Print where a job ran on shared nodes, by how much that was expected to slow it, and by how much it did."""
+    """Print where a job ran on shared nodes, with the expected and the measured slowdown."""
     from gridweave.scenarios.live.demo import JOBS
 
     _print_placed(shown, name)
@@ -490,7 +496,7 @@ def print_shared(shown: Shown, name: str) -> None:
 
 
 def _print_jobs(done: LiveRun) -> None:
-    """Print each job as simulated and as it was."""
+    """Print the sites, start and end of each job, simulated and live."""
     from gridweave.scenarios.live.demo import JOBS
 
     rows = []

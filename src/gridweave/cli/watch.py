@@ -1,4 +1,4 @@
-"""`gridweave watch`: a grid at work, live."""
+"""`gridweave watch`: show the state of a grid live in a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _QUEUE_LINES = 50
 _PAST_JOBS = 20
 _RUNNING = 500
-"""So many jobs that run are shown at most, the newest."""
+"""Largest number of running jobs to show; the newest ones are shown."""
 
 
 @at_grid
@@ -49,7 +49,7 @@ def watch(
         reach.ask(lambda grid: _print_once(grid, reach.as_json), waits=True)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        # Keys are heard while an answer is waited for.
+        # With an event loop, keys are read while a request waits for its answer.
         reach.ask(lambda grid: _live(grid, every_ms / 1000), waits=True)
 
 
@@ -89,7 +89,10 @@ async def _live(grid: Client, every_s: float) -> None:
 
 @contextlib.contextmanager
 def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
-    """Hear keys as they are pressed, and have the screen drawn anew; a terminal is afterwards as it was."""
+    """Apply each pressed key to the view and set `news`; restore the terminal's mode at the end.
+
+    If standard input is not a terminal, do nothing.
+    """
     import termios
     import tty
 
@@ -116,7 +119,7 @@ def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
 
 
 async def first_look(grid: Client) -> Seen:
-    """Return what is known of the grid now, and the last thing that happened to its newest jobs."""
+    """Return the present state of the grid, with the last event of each of its newest jobs."""
     from gridweave.cli.watch_screen import Seen, past_events
 
     seen = Seen(url=grid.connection.url)
@@ -126,28 +129,28 @@ async def first_look(grid: Client) -> Seen:
 
 
 async def look(grid: Client, seen: Seen) -> None:
-    """Ask for sites and queue; where there is no answer, what was known stays, and the problem is noted."""
+    """Update sites, queue and running jobs in `seen`; raise GridweaveError and change nothing if a request fails."""
 
     async def running() -> list[JobRecord]:
         return [record async for record in grid.jobs(state=PLACED, limit=_RUNNING)]
 
     sites, queue, seen.running = await asyncio.gather(grid.sites(), grid.queue(_QUEUE_LINES), running())
     seen.sites, seen.queue, seen.now_ms, seen.problem = sites, queue, now_ms(), ""
-    seen.url = grid.transport.connection.url  # its gateway may have been started again elsewhere
+    seen.url = grid.transport.connection.url  # changes if the gateway restarts at another address
 
 
 async def follow(
     grid: Client, seen: Seen, draw: Callable[[], bool], every_s: float, news: asyncio.Event | None = None
 ) -> None:
-    """Draw anew whenever something happens, and now and then, until `draw` says that it is enough.
+    """Redraw after each event and every `every_s` seconds, until `draw` returns False.
 
-    What is seen is kept up to date; who sets `news` has it drawn as well.
+    This keeps `seen` up to date. A caller can set `news` to request a redraw.
     """
     news = news or asyncio.Event()
 
     async def listen() -> None:
         while True:
-            with contextlib.suppress(GridweaveError):  # `look` says what is wrong
+            with contextlib.suppress(GridweaveError):  # `ask` records the problem
                 async with aclosing(grid.events()) as events:
                     async for event in events:
                         seen.events.append(event)
@@ -168,7 +171,7 @@ async def follow(
         while draw():
             await news.wait()
             news.clear()
-            # A burst of events is one picture.
+            # Draw a burst of events only once.
             await asyncio.sleep(min(0.1, every_s))
         for other in others:
             other.cancel()

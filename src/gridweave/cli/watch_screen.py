@@ -71,7 +71,10 @@ class Seen(msgspec.Struct, kw_only=True):
 
 
 def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
-    """Return the last event of each job, oldest first, made from its record: for the time before the first event."""
+    """Return the last event of each job, oldest first, made from its record.
+
+    These fill the list of events until the grid sends its first event.
+    """
     found = []
     for record in records:
         if record.end_ms is not None:
@@ -130,7 +133,7 @@ class WatchView(msgspec.Struct, kw_only=True):
     is_over: bool = False
 
     def press(self, key: str) -> None:
-        """Change the settings as a key says, or add the key to the filter."""
+        """Apply a key: change a setting, or edit the filter while it is typed."""
         if self.is_typing and key.isprintable():
             self.words += key
         elif self.is_typing and key in ("\x7f", "\b"):
