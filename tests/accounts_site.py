@@ -1,6 +1,6 @@
-"""A site on a real Slurm cluster whose jobs run as their users, in a process of its own: as which user, the test says.
+"""A site on a real Slurm cluster whose jobs run as their users, in a process that a test can start as any user.
 
-``python accounts_site.py PLAN``: reads what to do, plays it, and prints what has come of it.
+``python accounts_site.py PLAN`` reads a plan, carries it out, and prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ USERS = {"anna": "gw-test-anna", "bert": "gw-test-bert"}
 
 
 class Conf:
-    """A cluster that somebody else has started."""
+    """A cluster that another process has started; replaces `SlurmCluster`."""
 
     def __init__(self, conf: str) -> None:
         self.conf = conf
 
     def run(self, *_: str) -> str:
-        """Tell of the queue: it is not asked here."""
+        """Return an empty queue, which only error messages use."""
         return ""
 
 
@@ -46,13 +46,13 @@ class AccountsSite(BatchSite):
         self.slurm = Slurm(plan.settings)  # type: ignore[assignment]
 
     async def hand_in(self, user: str, *argv: str, nodes: int = 1) -> int:
-        """Hand in a job of a user; return its number, -1 if it is not taken."""
+        """Submit a job of a user; return its number, or -1 if the site declines it."""
         request = JobRequest(program=Program(argv=argv), nodes=nodes, limit_ms=120_000, user=user)
         (answer,) = await self.driver.submit([(f"{user} {argv}"[:100], request)])
         return getattr(answer, "job_id", -1)
 
     async def left(self) -> list[str]:
-        """Return whose jobs are left in Slurm that have names of the site's."""
+        """Return the users of the jobs in Slurm that have the site's names and have not ended."""
         view = await self.slurm.view(self.shared.prefix)
         return [each.runs_as for each in view.allocations if each.state != "ended"]
 
@@ -88,7 +88,7 @@ echo asked
 
 
 async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
-    """Run jobs of two users who do not trust each other, and of one who is not in the table."""
+    """Run jobs of two users who do not trust each other, and of a user who is not in the table."""
     await check_plan(plan, 1)
     site = AccountsSite(folder, plan)
     await site.start()
@@ -122,7 +122,7 @@ async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
         for each in waits:
             await site.over(each)
         async with asyncio.timeout(PATIENCE_S):
-            # The job of another under the name of one of the site's is none of the site's, and stays.
+            # One job stays: the attacker's, which has the name of a job of the site but another owner.
             while len(await site.left()) > 1:
                 await asyncio.sleep(0.3)
         told["left"] = await site.left()

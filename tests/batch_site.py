@@ -1,4 +1,4 @@
-"""A live site on a real Slurm cluster, in the event loop of a test, that can be killed and started anew."""
+"""A live site on a real Slurm cluster, in the event loop of a test, that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ BY_JOBS = BatchPolicy()
 
 
 class DeafSlurm(Slurm):
-    """A cluster whose answers are lost, some of them: it has heard, and nobody knows."""
+    """A Slurm client that loses the answers to the next `lost` submissions, which Slurm has accepted."""
 
     lost = 0
 
     async def submit(self, request: AllocationRequest) -> str:
-        """Submit, and lose the answer if that is due."""
+        """Submit a request; UnavailableError if its answer is to be lost."""
         number = await super().submit(request)
         if self.lost:
             self.lost -= 1
@@ -47,7 +47,7 @@ class DeafSlurm(Slurm):
 
 
 class BatchSite:
-    """A site on a cluster, in this event loop, that can be killed and started anew."""
+    """A site on a cluster, in this event loop, that can be killed and restarted."""
 
     def __init__(
         self, cluster: SlurmCluster, folder: Path, policy: BatchPolicy = BY_JOBS, name: str = "two", number: int = 0
@@ -61,7 +61,7 @@ class BatchSite:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Start it from its journal."""
+        """Start the site from its journal."""
         lows = [25_000 + 100 * self.number + 4 * place for place in range(NODES)]
         machines = tuple(Machine(name=f"n{k}", nodes=1, ports=(low, low + 4)) for k, low in enumerate(lows))
         settings = SiteSettings(name=self.name, number=self.number, machines=machines, policy=self.policy)
@@ -80,11 +80,11 @@ class BatchSite:
         self.tasks = [asyncio.ensure_future(work) for work in works]
 
     async def to_grid(self, _peer: str, _data: bytes) -> None:
-        """Send the grid what it is to hear: there is none."""
+        """Raise UnavailableError: there is no grid."""
         raise UnavailableError("there is no grid")
 
     async def kill(self) -> None:
-        """End it as if its process had been killed: nothing more is written, said or heard."""
+        """Stop the site as if its process had been killed, without a last write or message."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -102,7 +102,7 @@ class BatchSite:
         resources: Resources | None = None,
         **program: object,
     ) -> int:
-        """Hand in a job of an own user, and return its number."""
+        """Submit a job of one of the site's own users and return its number."""
         made = Program(argv=argv, **program)  # type: ignore[arg-type]
         request = JobRequest(program=made, nodes=nodes, limit_ms=limit_ms, user="anna", resources=resources)
         (answer,) = await self.driver.submit([(key or f"{argv}{nodes}{self.driver.clock.now_ms()}", request)])
@@ -110,17 +110,17 @@ class BatchSite:
         return answer.job_id
 
     def record(self, job_id: int) -> JobRecord:
-        """Return what is known of a job."""
+        """Return the record of a job."""
         records = self.driver.site.book.records
         return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
 
     async def over(self, job_id: int) -> JobRecord:
-        """Return what is known of a job as soon as it is over."""
+        """Wait for the end of a job and return its record."""
         await self.until(lambda: self.record(job_id).state in OVER, f"the end of job {job_id}")
         return self.record(job_id)
 
     async def until(self, holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds; raise the error of a task that fails meanwhile."""
         try:
             async with asyncio.timeout(within_s):
                 while not holds():
@@ -133,11 +133,11 @@ class BatchSite:
             raise AssertionError(f"{what}: not within {within_s:.0f} s\n{queue}") from None
 
     def running(self, job_id: int) -> Callable[[], bool]:
-        """Return what tells whether a job runs."""
+        """Return a function that checks whether a job runs."""
         return lambda: self.record(job_id).state == "running"
 
     def output(self, record: JobRecord, rank: int = 0) -> str:
-        """Return what a rank has written."""
+        """Return the standard output of a rank."""
         return output_of(self.shared, record.job_id, record.attempt, rank, "out", 0, 1 << 16).data.decode()
 
     def queue(self) -> list[str]:
@@ -151,7 +151,7 @@ class SiteOfGrid(BatchSite):
     grid: GridDriver
 
     async def to_grid(self, _peer: str, data: bytes) -> None:
-        """Hand the grid what it is to hear."""
+        """Pass a packet to the grid."""
         self.grid.packet(self.name, data)
 
 
@@ -173,7 +173,7 @@ class GridOfClusters:
         next(site for site in self.sites if site.name == name).driver.packet(GRID, data)
 
     async def __aenter__(self) -> GridOfClusters:
-        """Start it."""
+        """Start the sites and the grid."""
         for site in self.sites:
             site.folder.mkdir(exist_ok=True)
             site.grid = self.driver
@@ -182,19 +182,19 @@ class GridOfClusters:
         return self
 
     async def submit(self, *argv: str, nodes: int, limit_ms: int = 60_000) -> int:
-        """Hand in a job, and return its number."""
+        """Submit a job and return its number."""
         request = JobRequest(program=Program(argv=argv), nodes=nodes, limit_ms=limit_ms, user="anna")
         (answer,) = await self.driver.submit([(f"{argv} {nodes}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id
 
     def record(self, job_id: int) -> JobRecord:
-        """Return what is known of a job."""
+        """Return the record of a job."""
         records = self.driver.grid.book.records
         return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop it; in the end nothing of it is left in Slurm."""
+        """Stop the grid and the sites, and cancel all of their jobs in Slurm."""
         self._works.cancel()
         await asyncio.gather(self._works, return_exceptions=True)
         await self.driver.close()

@@ -1,4 +1,4 @@
-"""A grid in containers for the failure drills: brought up, hurt, mended, and looked into."""
+"""A grid in containers for the failure drills: start it, inject faults, repair it, and inspect it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from waiting import PATIENCE_S
 ROOT = Path(__file__).parent.parent
 
 SITES = {"alpha": 8, "beta": 6, "gamma": 4}
-"""As in docker/grid.toml."""
+"""The nodes of each site, as in docker/grid.toml."""
 
 SERVICES = ("db", "grid", *SITES)
 
@@ -41,18 +41,18 @@ T = TypeVar("T")
 
 
 class NotYetError(AssertionError):
-    """What was waited for has not happened in time."""
+    """An awaited condition has not become true in time."""
 
 
 def until(what: str, happened: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
-    """Wait until something has happened that happens by itself, and return it.
+    """Wait until `happened` returns a true value, and return that value.
 
     Parameters
     ----------
     what : str
-        For the error.
+        Name of the condition in the error.
     happened : callable
-        Returns something true then. An error of the grid, or of Docker, means that it has not.
+        Checks the condition. An error of the grid or of Docker counts as not true yet.
     timeout_s : float
 
     Raises
@@ -73,7 +73,7 @@ def until(what: str, happened: Callable[[], T | None], timeout_s: float = PATIEN
 
 
 def docker(*arguments: str, timeout_s: float = 120) -> str:
-    """Return what a command of Docker prints; if it fails, the error says why."""
+    """Run a Docker command and return its output; if it fails, CalledProcessError has its standard error."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, f"docker {' '.join(arguments)}: {done.stderr.strip()}")
@@ -81,7 +81,7 @@ def docker(*arguments: str, timeout_s: float = 120) -> str:
 
 
 def compose_command() -> list[str] | None:
-    """Return how Compose is called here: v2 where there is one, else docker-compose; None without either."""
+    """Return the command for Compose: ``docker compose`` if installed, else ``docker-compose``; None without either."""
     asked = ["docker", "compose", "version"]
     if shutil.which("docker") and not subprocess.run(asked, capture_output=True, check=False).returncode:
         return ["docker", "compose"]
@@ -89,22 +89,22 @@ def compose_command() -> list[str] | None:
 
 
 class ComposeGrid:
-    """The grid of docker-compose.yml, as a project of its own with other ports, and with an override for the drills.
+    """The grid of docker-compose.yml as a separate project, with other ports and the overrides of the drills.
 
     Parameters
     ----------
     folder : pathlib.Path
-        For its secrets, for what its jobs write down, and for the small disk of gamma.
+        Folder for secrets, for the histories that jobs write, and for the small disk of gamma.
     command : list of str
-        How Compose is called.
+        The command for Compose.
     image : str
-        The tag of the image that all of it runs.
+        Tag of the image of all containers.
     project : str
-        What Compose calls it.
+        Name of the Compose project.
     first_port : int
-        On this machine, of the grid's gateway; those of the sites follow.
+        Port of the grid's gateway on this machine; the ports of the sites' gateways follow.
     files : sequence of pathlib.Path
-        More files of Compose, which change what the others say.
+        More Compose files, which override the others.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ComposeGrid:
     # -- up and down
 
     def compose(self, *arguments: str, files: Sequence[Path] = (), timeout_s: float = 600) -> str:
-        """Return what a command of Compose prints."""
+        """Run a Compose command and return its output."""
         chosen = [ROOT / "docker-compose.yml", ROOT / "tests" / "compose" / "drills.yml", *self._files, *files]
         names = [part for file in chosen for part in ("-f", str(file))]
         command = [*self._command, "-p", self.project, "--project-directory", str(ROOT), *names, *arguments]
@@ -144,7 +144,7 @@ class ComposeGrid:
         return done.stdout.strip()
 
     def prepare(self) -> None:
-        """Make what lies outside of containers: secrets, the file of the stories, and a disk that is soon full."""
+        """Create the files outside of the containers: secrets, the file of the job histories, and a small disk."""
         subprocess.run([str(ROOT / "docker" / "secrets.sh"), str(self.folder / "secrets")], check=True)
         self.story.parent.mkdir()
         self.story.touch()
@@ -154,13 +154,13 @@ class ComposeGrid:
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "drills", str(self._small)], check=True)
 
     def up(self) -> None:
-        """Start everything, and wait until all of it is healthy."""
+        """Start all containers and wait until they are healthy."""
         self.compose("up", "-d", "--no-build")
         for service in SERVICES:
             self.wait_healthy(service)
 
     def clear(self) -> None:
-        """Take everything down, with its volumes, also after a failure half way."""
+        """Remove all containers and volumes, also after a failed start."""
         self.compose("down", "--volumes", "--timeout", "5", "--remove-orphans")
         if os.path.ismount(self._small):
             subprocess.run(["umount", str(self._small)], check=True)
@@ -174,12 +174,12 @@ class ComposeGrid:
         return docker("ps", "--all", "--quiet", "--no-trunc", *filters)
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """Return what Docker says of a container."""
+        """Return Docker's description of a container."""
         found: dict[str, Any] = json.loads(docker("inspect", self.container(service)))[0]
         return found
 
     def health(self, service: str) -> str:
-        """Return whether a container is ``healthy``; or ``starting``, ``unhealthy``, or how it has ended."""
+        """Return a container's health: ``healthy``, ``starting`` or ``unhealthy``; its status if it does not run."""
         state = self.inspect(service)["State"]
         return str(state["Health"]["Status"] if state["Running"] else state["Status"])
 
@@ -191,7 +191,7 @@ class ComposeGrid:
             raise NotYetError(f"{error}; its log:\n{self.log(service)}") from None
 
     def log(self, service: str, lines: int = 60) -> str:
-        """Return the last lines that a container has printed."""
+        """Return the last lines of a container's log."""
         done = subprocess.run(
             ["docker", "logs", "--tail", str(lines), self.container(service)],
             stdout=subprocess.PIPE,
@@ -202,13 +202,13 @@ class ComposeGrid:
         return done.stdout
 
     def execute(self, service: str, *command: str) -> str:
-        """Return what a command prints that is run in a container, as the user of what it serves."""
+        """Run a command in a container, as the user of its service, and return its output."""
         user = "postgres" if service == "db" else "gridweave"
         return docker("exec", "--user", user, self.container(service), *command)
 
     @staticmethod
     def wait(seconds: float) -> None:
-        """Let a fault last."""
+        """Sleep while a fault lasts."""
         time.sleep(seconds)
 
     def address(self, service: str, network: str) -> str:
@@ -219,7 +219,7 @@ class ComposeGrid:
     # -- faults
 
     def kill(self, *services: str) -> None:
-        """Kill -9 the first process of containers, all at once, and with it all the others; Docker starts them anew."""
+        """Kill the containers with SIGKILL to their first processes, and wait until Docker has restarted them."""
         before = {service: self.inspect(service)["State"] for service in services}
         for service in services:
             os.kill(before[service]["Pid"], signal.SIGKILL)
@@ -230,7 +230,7 @@ class ComposeGrid:
             )
 
     def stop(self, service: str) -> None:
-        """Stop a container; it stays so until it is started."""
+        """Stop a container; Docker does not restart it."""
         self.compose("stop", "--timeout", "10", service)
 
     def start(self, service: str) -> None:
@@ -239,13 +239,13 @@ class ComposeGrid:
 
     @contextlib.contextmanager
     def disconnected(self, site: str, end: str) -> Iterator[None]:
-        """Take the interface to the network of a site from one of its ends, and give it back.
+        """Disconnect one end of a site's network for the duration of the block.
 
         Parameters
         ----------
         site : str
         end : str
-            ``grid``, or the site.
+            The end to disconnect: ``grid`` or the site.
         """
         network, container = f"{self.project}_{site}", self.container(end)
         docker("network", "disconnect", network, container)
@@ -256,7 +256,7 @@ class ComposeGrid:
 
     @contextlib.contextmanager
     def paused(self, service: str) -> Iterator[None]:
-        """Have all processes of a container stand still, those of its jobs, too, and go on."""
+        """Pause all processes of a container, including its jobs, for the duration of the block."""
         container = self.container(service)
         docker("pause", container)
         try:
@@ -266,7 +266,7 @@ class ComposeGrid:
 
     @contextlib.contextmanager
     def cut(self, site: str, direction: str) -> Iterator[None]:
-        """Have what is sent in one direction dropped; answers to what is sent in the other one still arrive.
+        """Drop the requests in one direction; answers to requests in the other direction still arrive.
 
         Parameters
         ----------
@@ -286,9 +286,9 @@ class ComposeGrid:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Have the disk of gamma filled to its last byte, and free again."""
+        """Fill the disk of gamma to its last byte for the duration of the block."""
         ballast = self._small / "ballast"
-        # Unbuffered: what did not go in would be tried again when the file is closed.
+        # Unbuffered, as closing a buffered file would try to write the rest again.
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             os.chown(ballast, 10_001, 10_001)
             while True:
@@ -302,7 +302,7 @@ class ComposeGrid:
 
     @contextlib.contextmanager
     def client(self, service: str = "grid", *, total_s: float = PATIENCE_S) -> Iterator[SyncClient]:
-        """Yield a client of a gateway, which tries for so long."""
+        """Yield an operator's client of a gateway; it retries each request for at most `total_s`."""
         url = f"http://127.0.0.1:{self.ports[service]}"
         token = (self.folder / "secrets" / f"{service}_operator").read_text()
         patience = Patience(total_s=total_s, connect_s=total_s, try_s=min(10.0, total_s))
@@ -310,18 +310,18 @@ class ComposeGrid:
             yield client
 
     def hand_in(self, service: str, jobs: Sequence[tuple[int, float]]) -> list[int]:
-        """Hand in jobs at the gateway of the grid, or of a site, that write down what they do.
+        """Submit jobs that write their own history, at the gateway of the grid or of a site.
 
         Parameters
         ----------
         service : str
         jobs : sequence of (int, float)
-            Nodes, and seconds that they sleep.
+            Nodes and sleep time in seconds of each job.
 
         Returns
         -------
         list of int
-            Their numbers.
+            The job numbers.
         """
         with self.client(service) as client:
             handed_in: list[SyncJobHandle] = [
@@ -339,7 +339,7 @@ class ComposeGrid:
         return numbers
 
     def hand_in_within(self, site: str, jobs: Sequence[tuple[int, float]]) -> list[int]:
-        """Hand in jobs at a site as a user does who is on its machine, when no other way leads there; as `hand_in`."""
+        """Submit jobs like `hand_in`, but by a command in the site's container, for sites that are cut off."""
         handed_in: list[int] = []
         for nodes, sleep_s in jobs:
             program = (*WRITES_ITS_OWN_STORY, "/story/lines", f"{sleep_s:.1f}")
@@ -349,7 +349,7 @@ class ComposeGrid:
         return handed_in
 
     def wait_ended_within(self, site: str, numbers: Sequence[int]) -> None:
-        """Wait until jobs of a site have ended, as a user sees it who is on its machine."""
+        """Wait until jobs of a site have ended, by a command in the site's container."""
 
         def ended() -> bool:
             shown = [json.loads(self.within(site, "show", "--json", str(number))) for number in numbers]
@@ -358,13 +358,13 @@ class ComposeGrid:
         until(f"the end of jobs {list(numbers)} of {site}, as seen there", ended)
 
     def within(self, site: str, *command: str) -> str:
-        """Return what a command of ours prints in the container of a site, to whoever may do everything."""
+        """Run a gridweave command as an operator in the container of a site, and return its output."""
         token = f'export GRIDWEAVE_TOKEN="$(cat /run/secrets/{site}_operator)"'
         line = f'{token}; export GRIDWEAVE_URL=http://127.0.0.1:8765; export LOGNAME=operator; exec gridweave "$@"'
         return self.execute(site, "sh", "-c", line, "sh", *command)
 
     def records(self, service: str, numbers: Sequence[int], *, total_s: float = PATIENCE_S) -> list[JobRecord]:
-        """Return the records of jobs, as a gateway shows them."""
+        """Return the records of jobs from a gateway."""
         with self.client(service, total_s=total_s) as client:
             return [client.record(number) for number in numbers]
 
@@ -379,12 +379,12 @@ class ComposeGrid:
     # -- the history
 
     def check(self, folder: Path) -> Mapping[int, str]:
-        """Check all that has happened so far, by all journals and by what the jobs wrote down.
+        """Check the history so far against all journals and against the histories that the jobs wrote.
 
         Parameters
         ----------
         folder : pathlib.Path
-            For copies of the sites' journals.
+            Folder for copies of the sites' journals.
 
         Returns
         -------
@@ -411,7 +411,7 @@ class ComposeGrid:
         return outcomes
 
     def _copy_journal(self, site: str, place: Path) -> None:
-        """Copy a journal as SQLite copies one that is written meanwhile."""
+        """Copy a journal with SQLite's backup, which works while the journal is written."""
         code = (
             "import sqlite3, sys\n"
             "source, copy = (sqlite3.connect(name) for name in sys.argv[1:])\n"
@@ -424,5 +424,5 @@ class ComposeGrid:
 
 
 def journal_of(site: str) -> str:
-    """Return where the journal of a site is in its container."""
+    """Return the path of a site's journal in its container."""
     return f"/var/lib/gridweave/{site}/site.journal"

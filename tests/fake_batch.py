@@ -1,4 +1,4 @@
-"""A batch system in memory, and a site on it whose keeper a test has look and act, step by step."""
+"""A batch system in memory, and a site on it whose reconciler a test runs step by step."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ NODES = 4
 
 
 class FakeBatch:
-    """A batch system of four nodes: it takes what it is asked for, and a test says what becomes of that.
+    """A batch system of four nodes that accepts all requests; a test decides how its allocations proceed.
 
     Attributes
     ----------
     queue : dict of str to Allocation
-        What it knows, by number.
+        The allocations that the batch system knows, by number.
     past : list of Allocation
-        What its accounting keeps of those that it knows no more.
+        Ended allocations in its accounting.
     asked, cancelled : list of str
-        The names that it was asked for, and the numbers that were given back, also those that it would not have.
+        The names of all requests, including failed ones, and the numbers of the cancelled allocations.
     told : tuple of str, optional
-        How an allocation ended, by what its script has printed.
+        The end that `end_told` reads from the output of an allocation's script.
     fails : dict of str to GridweaveError
-        What a method raises, by its name; a request is raised what stands under its account or its ``2 nodes``, too.
+        Errors by the name of the method that raises them. `submit` also raises errors under the account, or under the
+        size of the request, such as ``2 nodes``.
     """
 
     def __init__(self) -> None:
@@ -54,17 +55,17 @@ class FakeBatch:
         self.told: tuple[AllocationEnd, str] | None = None
 
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
-        """Know nothing that is wrong."""
+        """Return no problems."""
         return ()
 
     async def view(self, prefix: str) -> BatchView:
-        """Return what it knows."""
+        """Return the allocations whose names begin with a prefix; all nodes are idle."""
         self._fail("view")
         found = tuple(each for each in self.queue.values() if each.name.startswith(prefix))
         return BatchView(nodes=NODES, idle=NODES, longest_ms=self.longest_ms, allocations=found)
 
     async def submit(self, request: AllocationRequest) -> str:
-        """Take a request, and have it wait."""
+        """Accept a request, which then waits, and return its number."""
         self.asked.append(request.name)
         self._fail("submit")
         self._fail(request.runs_as or request.account)
@@ -77,20 +78,20 @@ class FakeBatch:
         return number
 
     def script(self, command: tuple[str, ...], given: str = "") -> str:
-        """Return nothing that is ever run."""
+        """Return a text that is never run as a script."""
         return f"{command} {given}"
 
     async def ended(self, names: Collection[str]) -> Sequence[Allocation]:
-        """Return what its accounting keeps."""
+        """Return the ended allocations of these names from the accounting."""
         self._fail("ended")
         return [each for each in self.past if each.name in names]
 
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return what a test says that it tells."""
+        """Return the end that the test has set."""
         return self.told
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
-        """Forget what is given back."""
+        """Remove allocations from the queue."""
         self._fail("cancel")
         for each in allocations:
             self._fail(f"cancel {each.runs_as}")
@@ -102,12 +103,12 @@ class FakeBatch:
             raise self.fails[what]
 
     def change(self, number: str, **fields: object) -> None:
-        """Have something become of an allocation."""
+        """Change fields of an allocation."""
         self.queue[number] = msgspec.structs.replace(self.queue[number], **fields)
 
 
 class KeptSite:
-    """A site on a `FakeBatch`, whose keeper looks and acts when a test says so."""
+    """A site on a `FakeBatch`; its reconciler acts only when a test calls `round`."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class KeptSite:
             settings, folder / "journal", Clock(), to_grid=self._to_grid, to_machine=self._to_machine
         )
         self.shared: SharedFolder = shared_folder(self.driver, plan)
-        # The way to the folder of a test is open to nobody, and nothing runs in it.
+        # Users are added after the folder is made: they could not reach a test's folder, and nothing runs in it.
         plan = msgspec.structs.replace(plan, users=users or {})
         self.hub: Hub
         self.keeper: BatchKeeper
@@ -140,14 +141,14 @@ class KeptSite:
             self.hub.order(machine, data)
 
     async def round(self) -> None:
-        """Look, and act on what is seen, as the keeper does again and again."""
+        """Run one round of the reconciler: take a snapshot of the batch system, and act on it."""
         await self.keeper.has_looked()
         await self.keeper.follow()
 
     async def submit(
         self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000, options: tuple[str, ...] = ()
     ) -> int:
-        """Hand in a job, and return its number."""
+        """Submit a job and return its number."""
         program = Program(argv=("true",))
         request = JobRequest(program=program, nodes=nodes, limit_ms=limit_ms, user=user, batch_options=options)
         (answer,) = await self.driver.submit([(f"{len(self.driver.site.book.records)} {user}", request)])
@@ -155,7 +156,7 @@ class KeptSite:
         return answer.job_id
 
     async def starts(self, job_id: int) -> None:
-        """Have the nodes of the last allocation come, and the job run on them."""
+        """Let the last allocation start and its nodes report, and the job run on them."""
         number, last = list(self.batch.queue.items())[-1]
         self.batch.change(number, state="running", reason="")
         for node in range(self.batch.requests[-1].nodes):
@@ -165,12 +166,12 @@ class KeptSite:
             await self.driver.told(RunStarted(machine, job_id, attempt))
 
     async def wait(self, span_ms: int) -> None:
-        """Put the clock forward, and have the site do what is due then."""
+        """Advance the clock by a time span, and let the site do what is due."""
         self.driver.clock = Clock(epoch_ms=self.driver.clock.epoch_ms - span_ms)
         await self.driver.told()
 
     async def heard(self, number: str, node: int) -> None:
-        """Have a node of an allocation ask for its orders, and wait for none."""
+        """Let a node of an allocation ask for its orders once, without waiting for any."""
         name = self.batch.queue[number].name
         asking = asyncio.ensure_future(self.hub.ask(self.shared.key(name), name, node))
         await asyncio.sleep(0)
@@ -178,12 +179,12 @@ class KeptSite:
         await asyncio.gather(asking, return_exceptions=True)
 
     def record(self, job_id: int) -> JobRecord:
-        """Return what is known of a job."""
+        """Return the record of a job."""
         records = self.driver.site.book.records
         return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
 
     def why(self, job_id: int) -> str:
-        """Return why a job waits, as it is explained."""
+        """Return the reason in a job's forecast; empty without a forecast."""
         forecast = self.driver.site.forecast(self.driver.clock.now_ms(), job_id)
         return "" if forecast is None else forecast.reason
 
@@ -196,7 +197,7 @@ async def kept_site(
     batch: FakeBatch | None = None,
     rules: MachineRules = ANY_JOBS,
 ) -> AsyncIterator[KeptSite]:
-    """Yield a site whose driver runs, on a batch system that knows it or on a new one."""
+    """Yield a site with a running driver, on the given batch system or on a new one."""
     site = KeptSite(folder, policy, users, batch, rules)
     running = asyncio.ensure_future(site.driver.run())
     try:

@@ -1,4 +1,4 @@
-"""Machines without processes: what runs on them is a number and a time, and is written into a history."""
+"""Machines without processes: a job on them only takes virtual time, and is recorded in a history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[int, int]
 
 
 class Countdown:
-    """Something that is due after a while, in which the time for which it rests does not count."""
+    """A timer that can be paused; it calls `due` after running for `span_ms`."""
 
     def __init__(self, loop: VirtualLoop, span_ms: int, due: Callable[[], None]) -> None:
         self._loop, self._left_s, self._due = loop, span_ms / 1000, due
@@ -29,7 +29,7 @@ class Countdown:
         self._round = 0
 
     def go_on(self, *, rests: bool) -> None:
-        """Let it run, or rest."""
+        """Pause the timer if `rests`, or else let it run."""
         now_s = self._loop.time()
         if rests and self._since_s is not None:
             self._left_s -= now_s - self._since_s
@@ -45,7 +45,7 @@ class Countdown:
 
 
 class Piece(msgspec.Struct):
-    """What a machine runs, or has run, of an attempt; it may stand still, or be about to end."""
+    """A node task: the part of an attempt that one machine runs or has run; it may be paused, or about to end."""
 
     launch: Launch
     at_gate: bool = False
@@ -62,12 +62,12 @@ class Piece(msgspec.Struct):
 
 
 class Machine:
-    """A machine: its folder and its processes, which outlive its agent."""
+    """A machine with its folder and its processes, both of which outlive its agent."""
 
     def __init__(self, works: Works, number: int, site: int, name: str, nodes: int, *, pauses: bool = False) -> None:
         self.works, self.number, self.site, self.name, self.nodes = works, number, site, name, nodes
         self.pauses = pauses
-        # Of each job whether it is to run, as the site has told this last; and the jobs that it has told to end.
+        # The site's last order for each job, True to run and False to pause; and the jobs that it ordered to end.
         self.told: dict[Key, bool] = {}
         self.told_to_end: set[Key] = set()
         self.folder: dict[Key, Piece] = {}
@@ -78,16 +78,16 @@ class Machine:
 
     @property
     def running(self) -> list[Key]:
-        """What has processes."""
+        """The node tasks that have processes."""
         return [key for key, piece in self.folder.items() if piece.begun_ms is not None and not piece.outcome]
 
     def beside(self, key: Key) -> Iterator[Key]:
-        """Yield what has processes on the same nodes as another."""
+        """Yield the other running node tasks that share a node with this one."""
         slots = set(self.slots[key])
         yield from (other for other in self.running if other != key and not slots.isdisjoint(self.slots[other]))
 
     def end(self, key: Key, outcome: str, reason: str) -> None:
-        """Have a piece end."""
+        """End a node task with an outcome, unless it has ended already."""
         piece = self.folder[key]
         if piece.outcome:
             return
@@ -100,7 +100,7 @@ class Machine:
             self.runner.tell(key)
 
     def crash(self, *, wiped: bool) -> None:
-        """Lose all processes, and, if wished, the folder."""
+        """Lose all processes, and with `wiped` also the folder."""
         self.is_up = False
         self.runner = None
         for key in self.running:
@@ -111,7 +111,7 @@ class Machine:
 
 
 class Works:
-    """What all machines run, as it really is.
+    """The true state of the jobs on all machines, whatever the sites know.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Works:
     rng : numpy.random.Generator
     history : History
     grace_s : float
-        How long a piece takes on average to save what it has done.
+        Mean time that a node task takes to save its work.
     """
 
     def __init__(self, loop: VirtualLoop, rng: np.random.Generator, history: History, *, grace_s: float = 0.02) -> None:
@@ -127,9 +127,9 @@ class Works:
         self._here: dict[Key, dict[Machine, tuple[int, int]]] = {}
         self._since: dict[Key, int] = {}
         self._works: set[Key] = set()
-        # Since when two jobs work on a node of a machine that lets one of them stand still.
+        # Since when two jobs work on a node of a machine that should pause one of them.
         self._shared: dict[tuple[Machine, int], int] = {}
-        # Since when only some parts of an attempt run, of those that all had to; and for how long it was so at most.
+        # Since when an attempt runs with only some of its parts, and the longest time for which it did so.
         self._alone: dict[Key, int] = {}
         self.alone_ms: dict[Key, int] = {}
         self.finished: set[int] = set()
@@ -139,7 +139,7 @@ class Works:
         self.stops = 0
 
     def began(self, machine: Machine, key: Key, launch: Launch) -> None:
-        """Note that a machine runs its part; all of a job begin to work when the last is there."""
+        """Record that a machine runs its part of a job; all parts begin to work when the last one has started."""
         now_ms = self.loop.now_ms()
         slots = tuple((slot, slot + 1) for slot in machine.slots[key])
         self.history.occupied(now_ms, machine.number, *key, slots, len(slots))
@@ -156,7 +156,7 @@ class Works:
         self._end_alone(key)
         run_ms = int(launch.environment["RUN_MS"])
         for number, each in enumerate(sorted(here, key=lambda each: each.number)):
-            # Of one that fails the others only see that it does not answer any more.
+            # Only one part fails by itself; the others just get no more answers from it.
             outcome = launch.environment["OUTCOME"]
             if number == 0 or outcome == "finished":
                 each.folder[key].work = self._countdown(run_ms, each, key, outcome)
@@ -168,7 +168,7 @@ class Works:
         piece.limits = [*piece.limits, self._countdown(launch.limit_ms or 0, machine, key, "limit")]
 
     def _keep_pace(self, key: Key) -> None:
-        """Let time go on for the parts of an attempt: each has a limit of its own, and they work together."""
+        """Run or pause the timers of an attempt: limits of parts are independent, but a paused part stops all work."""
         machines = sorted(self._here.get(key, ()), key=lambda machine: machine.number)
         here = [(machine, machine.folder[key]) for machine in machines if key in machine.folder]
         stands = any(piece.stands for _, piece in here)
@@ -180,7 +180,7 @@ class Works:
             self._look_who_works(machine)
 
     def set_pace(self, machine: Machine, key: Key, *, stands: bool) -> None:
-        """Have a part stand still, or go on."""
+        """Pause a running part, or resume it."""
         piece = machine.folder[key]
         if piece.begun_ms is not None and not piece.outcome and piece.stands != stands:
             piece.stands = stands
@@ -188,7 +188,7 @@ class Works:
             self._keep_pace(key)
 
     def _look_who_works(self, machine: Machine) -> None:
-        """Note since when two jobs work on a node; one that is about to end does no more."""
+        """Record since when two jobs work on a node; paused and ending jobs do not count."""
         if not machine.pauses:
             return
         count: dict[int, int] = defaultdict(int)
@@ -208,14 +208,14 @@ class Works:
 
         def due() -> None:
             is_here = machine.folder.get(key) is piece and not piece.outcome
-            # What works together goes on only together, but for what ends at this very instant.
+            # A part finishes only while all parts work, or at the instant at which another part has finished.
             if is_here and (outcome != "finished" or key in self._works or key[0] in self.finished):
                 machine.end(key, outcome, "")
 
         return Countdown(self.loop, span_ms, due)
 
     def left(self, machine: Machine, key: Key, outcome: str) -> None:
-        """Note that a part has ended."""
+        """Record that a part has ended."""
         now_ms = self.loop.now_ms()
         if key in self._works:
             self._works.discard(key)
@@ -234,20 +234,20 @@ class Works:
             del self._since[key]
 
     def _end_alone(self, key: Key) -> None:
-        """Note for how long the part of an attempt that ran alone did so."""
+        """Update the longest time for which an attempt ran with only some of its parts."""
         since_ms = self._alone.pop(key, None)
         if since_ms is not None:
             self.alone_ms[key] = max(self.alone_ms.get(key, 0), self.loop.now_ms() - since_ms)
 
     def check_alone(self, since_ms: int, patience_ms: int) -> None:
-        """Check that no part waits for others for longer than it may, when nothing has failed since an instant."""
+        """Check that no part has waited longer than `patience_ms` for others; time before `since_ms` does not count."""
         now_ms = self.loop.now_ms()
         for key, begun_ms in self._since.items():
             if key not in self._works and now_ms - max(begun_ms, since_ms) > patience_ms:
                 raise ViolationError(f"{now_ms} ms: a part of job {key} is alone since {begun_ms} ms")
 
     def check_shared(self, since_ms: int, patience_ms: int) -> None:
-        """Check that no two jobs work on a node for longer than they may, when nothing has failed since an instant."""
+        """Check that no two jobs have worked on a node longer than `patience_ms`, counted from `since_ms`."""
         now_ms = self.loop.now_ms()
         for (machine, slot), begun_ms in self._shared.items():
             if now_ms - max(begun_ms, since_ms) > patience_ms:
@@ -255,7 +255,7 @@ class Works:
 
 
 class FakeRunner:
-    """Stands for the agent's `Runner`: starts, ends and finds again pieces of a `Machine` of this file."""
+    """Replaces the agent's `Runner`: starts, ends and recovers the node tasks of a `Machine` of this file."""
 
     def __init__(self, root: Machine, environment: Mapping[str, str] | None = None, **options: object) -> None:
         self.machine = root
@@ -266,13 +266,13 @@ class FakeRunner:
         self._released: list[Key] = []
 
     async def open(self) -> None:
-        """Take the folder."""
+        """Become the runner of the machine; UnavailableError if the machine is down."""
         if not self.machine.is_up:
             raise UnavailableError("the machine is down")
         self.machine.runner = self
 
     async def adopt(self) -> None:
-        """Find again what is there."""
+        """Report the node tasks that an earlier runner left behind."""
         for key, piece in self.machine.folder.items():
             if piece.at_gate and not piece.outcome:
                 self._events.put_nowait(PieceReady(*key))
@@ -285,11 +285,11 @@ class FakeRunner:
         await asyncio.sleep(0)
 
     def knows(self, job_id: int, attempt: int) -> bool:
-        """Return whether a piece is or was here."""
+        """Whether the machine has or had this node task."""
         return (job_id, attempt) in self.machine.folder or (job_id, attempt) in self._forgotten
 
     async def start(self, launch: Launch) -> None:
-        """Start a piece, after a while."""
+        """Start a node task after a random delay."""
         key = launch.job_id, launch.attempt
         if self.knows(*key):
             return
@@ -300,7 +300,7 @@ class FakeRunner:
         by = self
 
         def begin() -> None:
-            # A fork server that is asked goes on without its runner, or not.
+            # If the runner has died meanwhile, the fork server starts the task with probability 1/2.
             gone = machine.runner is not by and works.rng.random() < 0.5
             if machine.folder.get(key) is not piece or piece.outcome or not machine.is_up or gone:
                 return
@@ -315,7 +315,7 @@ class FakeRunner:
         await asyncio.sleep(0)
 
     def _begin(self, piece: Piece, key: Key) -> None:
-        """Have the ranks of a piece begin; those that nobody has heard of in time end by themselves."""
+        """Start the ranks of a node task; they end by themselves unless the site confirms their start in time."""
         machine, works = self.machine, self.machine.works
         piece.at_gate, piece.begun_ms = False, works.loop.now_ms()
         piece.stands = not piece.pace[0]
@@ -331,7 +331,7 @@ class FakeRunner:
             works.loop.outside(piece.launch.alone_ms / 1000, heard_by)
 
     async def open_gate(self, job_id: int, attempt: int) -> None:
-        """Let the ranks of a piece begin."""
+        """Open the gate of a node task after a random delay, so that its ranks start."""
         key, machine = (job_id, attempt), self.machine
         piece = machine.folder.get(key)
 
@@ -343,23 +343,23 @@ class FakeRunner:
         await asyncio.sleep(0)
 
     def heard(self, job_id: int, attempt: int) -> None:
-        """Take note that the site knows that a piece runs."""
+        """Record that the site has confirmed the start of a node task."""
         if (job_id, attempt) in self.machine.folder:
             self.machine.folder[job_id, attempt].is_heard = True
 
     def is_at_gate(self, job_id: int, attempt: int) -> bool:
-        """Return whether the ranks of a piece wait at their gate."""
+        """Whether the ranks of a node task wait at their gate."""
         piece = self.machine.folder.get((job_id, attempt))
         return piece is not None and piece.at_gate and not piece.outcome
 
     def room_problem(self, *, trial: bool) -> str | None:
-        """Return why there is no room for another piece."""
+        """Return why the machine cannot hold another node task, or None."""
         return "its disk is full" if self.machine.is_full and trial else None
 
     async def cancel(
         self, job_id: int, attempt: int, reason: str, *, at_once: bool = False, saves: bool = False
     ) -> None:
-        """End a piece, or keep it from starting."""
+        """End a node task, or keep it from starting; it ends after a random delay."""
         key = job_id, attempt
         if key in self._forgotten:
             return
@@ -372,7 +372,7 @@ class FakeRunner:
         if piece.begun_ms is None:
             machine.end(key, "cancelled", reason)
         else:
-            # What stands still is woken to hear of it.
+            # A paused task is resumed so that it can react to the signal.
             piece.is_ending = True
             machine.works.set_pace(machine, key, stands=False)
             machine.works.loop.outside(
@@ -382,7 +382,7 @@ class FakeRunner:
         await asyncio.sleep(0)
 
     async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
-        """Have a piece stand still, or go on, from an instant on; the last wish counts."""
+        """Pause or resume a node task at an instant; only the last order counts."""
         key, machine = (job_id, attempt), self.machine
         piece, wish = machine.folder.get(key), (runs, at_unix_ms)
         if piece is None or piece.outcome:
@@ -398,7 +398,7 @@ class FakeRunner:
         await asyncio.sleep(0)
 
     def release(self, job_id: int, attempt: int) -> None:
-        """Keep the last few pieces whose end is known, and remove those before."""
+        """Release a node task whose end the site knows; the last three released tasks are kept."""
         self._released.append((job_id, attempt))
         while len(self._released) > 3:
             key = self._released.pop(0)
@@ -407,23 +407,23 @@ class FakeRunner:
             self._forgotten.add(key)
 
     async def report_again(self, job_id: int, attempt: int) -> None:
-        """Tell of an end that the site has lost."""
+        """Report the end of a node task again, after the site has lost the report."""
         piece = self.machine.folder.get((job_id, attempt))
         if piece is not None and piece.outcome:
             self._told.discard((job_id, attempt))
             self.tell((job_id, attempt))
 
     async def events(self) -> AsyncIterator[PieceEvent]:
-        """Yield what happens."""
+        """Yield the events of the node tasks, without end."""
         while True:
             yield await self._events.get()
 
     def ready(self, key: Key) -> None:
-        """Tell that ranks wait at their gate."""
+        """Report that the ranks wait at their gate."""
         self._events.put_nowait(PieceReady(*key))
 
     def started(self, key: Key) -> None:
-        """Tell of a start."""
+        """Report a start."""
         self._tell_started(key)
 
     def _tell_started(self, key: Key) -> None:
@@ -431,7 +431,7 @@ class FakeRunner:
         self._events.put_nowait(PieceStarted(*key, piece.begun_ms or 0, piece.launch.alone_ms))
 
     def tell(self, key: Key) -> None:
-        """Tell of an end, once."""
+        """Report an end, unless it was reported already."""
         if key not in self._told:
             self._told.add(key)
             piece = self.machine.folder[key]

@@ -1,4 +1,4 @@
-"""A grid whose sites are linked over HTTP, in one event loop: the real sides of `gridweave serve`, but for Ray."""
+"""A grid whose sites are linked over HTTP, in one event loop: the real services of `gridweave serve`, without Ray."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SITES = (("alpha", 4), ("beta", 2))
 
 
 def write_secret(folder: Path, name: str) -> str:
-    """Write a secret into a file, and return where."""
+    """Write a secret into a file and return its path."""
     path = folder / name
     path.write_text(f"  {name}-{'s' * 40}\n")
     return str(path)
 
 
 class LinkedSite:
-    """A site with its gateway; its machine runs real processes.
+    """A site with its gateway and one machine, which runs real processes.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class LinkedSite:
         self.backend = SiteBackend(self, self.name)
 
     async def start(self) -> None:
-        """Start it; what runs of its jobs is found again."""
+        """Start the site; it recovers jobs that still run."""
         root = Path(self.service.folder) / "m0"
         root.mkdir(parents=True, exist_ok=True)
         self.agent = AgentDriver("m0", root, self._report)
@@ -85,7 +85,7 @@ class LinkedSite:
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask a question at the desk of an actor of the site."""
+        """Send a query to an actor of the site."""
         answer: bytes = await self.call(actor, "ask", method, data, timeout_s=timeout_s)
         return answer
 
@@ -93,7 +93,7 @@ class LinkedSite:
         await self.actor.report(data)
 
     async def stop(self, *, end_jobs: bool = True) -> None:
-        """End it, as far as it lives in this process."""
+        """Stop the site's services, and end its jobs unless `end_jobs` is False."""
         await self.gateway.stop()
         await self.actor.stop()
         if end_jobs:
@@ -104,7 +104,7 @@ class LinkedSite:
 
 
 class GridSide:
-    """The grid's side: a meta-scheduler and its gateway with the links, in the event loop that makes them."""
+    """The meta-scheduler and its gateway with the links; they run in the event loop that creates this object."""
 
     def __init__(self, service: GridService) -> None:
         settings, machines = service.gateway.settings(""), tuple(site.machines for site in service.sites)
@@ -115,7 +115,7 @@ class GridSide:
         self._works = [asyncio.create_task(work) for work in self.served.works()]
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Call a method of the meta-scheduler, or have the gateway carry a packet."""
+        """Call a method of the meta-scheduler, or let the gateway carry a packet."""
         if method == "carry":
             return await carry(self.links, *arguments)
         assert actor == GRID_ACTOR, f"{actor} is not of this side"
@@ -128,12 +128,12 @@ class GridSide:
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask a question at the desk of the meta-scheduler."""
+        """Send a query to the meta-scheduler."""
         answer: bytes = await self.call(actor, "ask", method, data, timeout_s=timeout_s)
         return answer
 
     async def stop(self) -> None:
-        """Let go of the journal, and of all connections."""
+        """Close the journal and all connections."""
         for work in self._works:
             work.cancel()
         await asyncio.gather(*self._works, return_exceptions=True)
@@ -142,20 +142,20 @@ class GridSide:
 
 
 class LinkedGrid:
-    """A grid's side and its sites, with a wire for each direction of each link.
+    """A meta-scheduler and its sites, with a `Wire` for each direction of each link.
 
     Parameters
     ----------
     folder : pathlib.Path
     probes : ProbePlan, optional
-        How often the ways between the sites are measured.
+        When to measure the paths between the sites.
     **options
-        Of `GridSettings`.
+        Fields of `GridSettings`.
 
     Attributes
     ----------
     down, up : dict from str to Wire
-        To each site, and from it.
+        The wires to each site and from each site.
     grid : GridSide
     sites : dict from str to LinkedSite
     """
@@ -172,7 +172,7 @@ class LinkedGrid:
 
     @property
     def backend(self) -> LiveBackend:
-        """The grid, as its gateway sees it."""
+        """The backend of the grid's gateway."""
         return self.grid.backend
 
     def _site_service(self, number: int, port: int) -> SiteService:
@@ -208,24 +208,24 @@ class LinkedGrid:
         )
 
     async def start_grid(self) -> None:
-        """Start the grid's side."""
+        """Start the meta-scheduler and its gateway."""
         service = self._grid_service()
         self.grid = GridSide(service)
         await self.grid.gateway.start()
         await self.grid.meta.ready()
 
     async def stop_grid(self) -> None:
-        """End the grid's side."""
+        """Stop the meta-scheduler and its gateway."""
         await self.grid.gateway.stop()
         await self.grid.stop()
 
     async def restart_site(self, name: str) -> None:
-        """End a site and start it again; its jobs run on."""
+        """Stop a site and start it again; its jobs keep running."""
         await self.sites[name].stop(end_jobs=False)
         await self.sites[name].start()
 
     def cut(self, name: str, how: Any, *, down: bool = True, up: bool = True) -> None:
-        """Cut the link of a site, or mend it (``""``); in one direction alone, if wished."""
+        """Cut the link of a site, or repair it with ``""``, in one or both directions."""
         for wires, is_meant in ((self.down, down), (self.up, up)):
             if is_meant:
                 wires[name].set(how)
@@ -233,7 +233,7 @@ class LinkedGrid:
 
 @contextlib.asynccontextmanager
 async def linked_grid(folder: Path, **options: Any) -> AsyncIterator[LinkedGrid]:
-    """Yield a linked grid that runs; all of it ends in the end, and an error that ended a part of it is raised."""
+    """Yield a running linked grid; stop it afterwards, and raise the first error that ended a background task."""
     grid = LinkedGrid(folder, **options)
 
     def ended(_name: str, task: asyncio.Task[Any]) -> None:
@@ -241,7 +241,7 @@ async def linked_grid(folder: Path, **options: Any) -> AsyncIterator[LinkedGrid]
             grid.errors.append(task.exception() or AssertionError())
 
     async with contextlib.AsyncExitStack() as stack:
-        # A part whose work ends by an error ends its process; here that is this one.
+        # In production an error of a background task ends its process, which would be the test's here.
         stack.enter_context(mock.patch.object(ray_names, "_ended", ended))
         ports = {name: unused_port() for name, _ in SITES}
         for name, port in ports.items():

@@ -1,4 +1,4 @@
-"""What a live grid did, by its journals and by what its jobs wrote down, for the checker of the simulated world."""
+"""Check the history of a live grid, from its journals and its jobs' own records, as in the simulated world."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from gridweave.site.messages import (
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 
-# What is told first of an instant: who leaves, who was accepted, what was held, committed, started, reported.
+# Order of the entries at one instant: ends, accepted jobs, reserved nodes, commits, starts, reports.
 _LEFT, _ACCEPTED, _HELD, _COMMITTED, _STARTED, _REPORTED = range(6)
 
 Entry = tuple[int, int, int, str, tuple[Any, ...]]
 
 
 class _Journals:
-    """What happened in every core, as its journal has it: all inputs are played again through fresh ones."""
+    """The events in all cores, found by replaying the inputs in their journals to new cores."""
 
     def __init__(self, sites: Sequence[tuple[SiteSettings, str | Path]], grid: tuple[GridSettings, str | Path]) -> None:
         self.entries: list[Entry] = []
@@ -114,13 +114,13 @@ class _Journals:
 
 
 def check_history(plan: GridPlan, cancelled: set[int] = frozenset()) -> dict[int, str]:  # type: ignore[assignment]
-    """Check what the journals of a grid say that happened, as the simulated world is checked.
+    """Check the history in the journals of a grid by the rules of the simulated world.
 
     Parameters
     ----------
     plan : GridPlan
     cancelled : set of int
-        The jobs that users wanted no more.
+        The jobs that users cancelled.
 
     Returns
     -------
@@ -143,15 +143,16 @@ def check_journals(
     grid: tuple[GridSettings, str | Path],
     cancelled: set[int] = frozenset(),  # type: ignore[assignment]
 ) -> dict[int, str]:
-    """Check what journals say that happened, as the simulated world is checked.
+    """Check the history in journals by the rules of the simulated world.
 
     Parameters
     ----------
     sites : sequence of (SiteSettings, str or pathlib.Path)
-        Of each site what it was made of, and its journal, in the grid's order.
+        The settings and the journal of each site, in the grid's order.
     grid : (GridSettings, str or pathlib.Path)
+        The settings and the journal of the grid.
     cancelled : set of int
-        The jobs that users wanted no more.
+        The jobs that users cancelled.
 
     Returns
     -------
@@ -175,7 +176,7 @@ def check_journals(
 
 
 class _Told:
-    """Tells the history what happened."""
+    """Reports the entries of journals to a history."""
 
     def __init__(self, history: History, journals: _Journals) -> None:
         self._history, self._journals = history, journals
@@ -190,7 +191,7 @@ class _Told:
     def answered(self, now_ms: int, site: int, answer: Reserved | LeaseEnded | Started) -> None:
         self._attempt[site, answer.job_id] = answer.attempt
         if isinstance(answer, Reserved):
-            # A site that is down lets go when it is back; that nothing is held at the end is checked at the end.
+            # No time limit, as a site that is down releases nodes only when it is back. `check_complete` finds leaks.
             self._history.reserved(site, answer.job_id, answer.attempt, 2**62)
         else:
             self._history.unreserved(now_ms, site, answer.job_id, answer.attempt)
@@ -222,7 +223,7 @@ class _Told:
                 self._history.stopped(now_ms, job_id, completed=False)
 
     def reported(self, now_ms: int, job_id: int, outcome: str) -> None:
-        # Whether it did what it should is what the job itself wrote down; here it counts that it is told of once.
+        # `check_stories` checks whether the job did its work; here it must only be reported exactly once.
         self._history._completed.add(job_id)
         self._history.reported(now_ms, job_id, outcome)
 
@@ -238,7 +239,7 @@ WRITES_ITS_OWN_STORY = (
         'echo "begin $line $(date +%s%3N)" >> "$0"; sleep "$1"; echo "end $line $(date +%s%3N)" >> "$0"'
     ),
 )
-"""A program that writes down when it began and ended; the file and how long it sleeps are to be added."""
+"""A program that records when it begins and ends; append the file and the sleep time in seconds as arguments."""
 
 
 class _Rank(msgspec.Struct):
@@ -247,17 +248,17 @@ class _Rank(msgspec.Struct):
 
 
 Ranks = dict[tuple[int, str], dict[int, _Rank]]
-"""Of a job: its ranks by number, for each attempt and site."""
+"""The ranks of a job: maps (attempt, site) to ranks by number."""
 
 
 class Stories(NamedTuple):
-    """What jobs wrote down: the ranks of each job, and how many it has."""
+    """The histories that jobs wrote: the ranks of each job, and its total number of ranks."""
 
     ranks: dict[int, Ranks]
     sizes: dict[int, int]
 
     def whole_attempts(self, job_id: int) -> list[int]:
-        """Return the attempts of a job in which all ranks came to their end."""
+        """Return the attempts of a job in which all ranks ended, in ascending order."""
         ended: dict[int, set[int]] = defaultdict(set)
         for (attempt, _), ranks in self.ranks.get(job_id, {}).items():
             ended[attempt] |= {number for number, rank in ranks.items() if rank.end_ms is not None}
@@ -265,7 +266,7 @@ class Stories(NamedTuple):
 
 
 def read_stories(file: Path) -> Stories:
-    """Return what jobs of `WRITES_ITS_OWN_STORY` wrote into a file; ViolationError if a rank began twice."""
+    """Read the histories that jobs of `WRITES_ITS_OWN_STORY` wrote; ViolationError if a rank began twice."""
     ranks: dict[int, Ranks] = defaultdict(lambda: defaultdict(dict))
     sizes: dict[int, int] = {}
     for line in file.read_text().splitlines():
@@ -282,10 +283,10 @@ def read_stories(file: Path) -> Stories:
 
 
 def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -> None:
-    """Check what the jobs themselves wrote down.
+    """Check the histories that the jobs wrote.
 
-    Every finished job has one attempt, and no more, in which all its ranks came to their end; no two attempts of a job
-    overlap; and never do more ranks run at a site than it has nodes.
+    All ranks ended in exactly one attempt of each finished job, and in at most one attempt of any other job. No site
+    ever ran more ranks than it has nodes.
 
     Raises
     ------
@@ -302,7 +303,7 @@ def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -
 
 
 def _check_counts(ranks: dict[int, Ranks], nodes: dict[str, int]) -> None:
-    """Check that no site ever runs more ranks than it has nodes; of those that were killed only the begin is known."""
+    """Check that no site ever ran more ranks than it has nodes; killed ranks have no recorded end and do not count."""
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for places in ranks.values():
         for (_, site), numbered in places.items():

@@ -1,4 +1,4 @@
-"""What users of a live world want of their jobs beyond running: that they wait, for a wish, for others, in an array."""
+"""Holds, dependencies and arrays of the jobs in a live world, and checks that the grid obeys them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gridweave.site.eligibility import has_come, past_of
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest
 
 CLOCKS_MS = 200
-"""A start is told by the clock of a site, an end by that of the grid; each is wrong by less than half of this."""
+"""Tolerance between a start by a site's clock and an end by the grid's clock; each is off by less than half of it."""
 
 
 def with_wishes(rng: np.random.Generator, request: JobRequest, others: Iterable[int], place: str) -> JobRequest:
-    """Return a request that perhaps is to be held, waits for others of the same place, or is part of an array."""
+    """Return a request that is perhaps held, waits for other jobs of the same place, or belongs to an array."""
     known = sorted(others)
     after = []
     if known and rng.random() < 0.3:
@@ -32,7 +32,7 @@ def with_wishes(rng: np.random.Generator, request: JobRequest, others: Iterable[
 
 
 def was_hopeless(record: JobRecord, records: Mapping[int, JobRecord]) -> bool:
-    """Return whether a job was cancelled because of another, and rightly."""
+    """Whether a job was cancelled because its condition on another job could never hold."""
     if record.outcome != "cancelled" or not record.reason.startswith("it waited until"):
         return False
     return any(has_come(after, past_of(records[after.job_id])) is False for after in record.request.after)

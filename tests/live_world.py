@@ -1,7 +1,7 @@
-"""A live grid in one thread and in virtual time: real drivers and cores, on a bad network, killed at random.
+"""A live grid in one thread and in virtual time: real drivers and cores on a bad network, killed at random.
 
-`play(seed)` draws a grid, jobs and faults from the seed, lets all of it run, and raises if anything came to pass that
-must not. `python tests/live_world.py FIRST COUNT` plays many.
+`play(seed)` draws a grid, jobs and faults from the seed, runs them, and raises an error if an invariant is violated.
+`python tests/live_world.py FIRST COUNT` runs many seeds.
 """
 
 from __future__ import annotations
@@ -58,41 +58,41 @@ from memory_journal import Disk, MemoryJournal, replay
 from virtual_time import Process, VirtualLoop
 
 SLACK_MS = 20_000
-"""So long may it take until what is wanted is done, when nothing fails: repetitions, and pauses after failures."""
+"""Longest time until an action is done when nothing fails; includes repeated messages and pauses after failures."""
 
 TROUBLE_S = 30
 LONGEST_S = 600
 _FOREVER_MS = 10**15
 
 
-_LOST_FOR = ("gone for good", "its site did not say in time that all of it had begun")  # though no machine lost the job
+_LOST_FOR = ("gone for good", "its site did not say in time that all of it had begun")  # lost, but not by a machine
 
 
 class VirtualClock:
-    """Stands for `gridweave.site.service.driver.Clock`; it may be wrong by some ms."""
+    """Replaces `gridweave.site.service.driver.Clock`; shows the time of the loop plus `off_ms`."""
 
     def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
         self._loop, self._off_ms = loop, off_ms
 
     def now_ms(self) -> int:
-        """Return what it shows."""
+        """Return the time that the clock shows, in ms."""
         return self._loop.now_ms() + self._off_ms
 
     def real_ms(self, span_ms: float) -> int:
-        """Return how long a span takes."""
+        """Return the length of a time span, rounded up to whole ms."""
         return int(np.ceil(span_ms))
 
     def at(self, unix_ms: float) -> int:
-        """Return what it shows at an instant of the world."""
+        """Return the time that the clock shows at an instant of the loop."""
         return int(unix_ms) + self._off_ms
 
     def unix_ms(self, shown_ms: int) -> int:
-        """Return at which instant of the world it shows this."""
+        """Return the instant of the loop at which the clock shows this time."""
         return shown_ms - self._off_ms
 
 
 class Node:
-    """Something that runs in a process of its own, and is started anew when it was killed."""
+    """A driver in its own virtual process, which can be killed and started again."""
 
     def __init__(self, world: LiveWorld, name: str, make: Callable[[Process], Awaitable[Any]]) -> None:
         self._world, self.name, self._make = world, name, make
@@ -102,7 +102,7 @@ class Node:
         self.up_since_ms = 0
 
     def start(self) -> None:
-        """Start it, anew or for the first time."""
+        """Start a new process and open a driver in it."""
         self.process = Process(self.name, self._world.errors.append)
         self.driver = None
         self.up_since_ms = self._world.loop.now_ms()
@@ -116,29 +116,29 @@ class Node:
 
     @property
     def is_up(self) -> bool:
-        """Whether it can be called."""
+        """Whether the driver is open and can be called."""
         return self.process.is_alive and self.driver is not None
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self.process.kill()
         self.driver = None
 
 
 class LiveWorld:
-    """A grid, its users, and what goes wrong.
+    """A grid, its users, and its faults.
 
     Parameters
     ----------
     loop : VirtualLoop
     rng : numpy.random.Generator
     shapes : list of list of int, optional
-        Nodes of each machine of each site, under full control and all for the grid; drawn, if left out.
+        Nodes of each machine of each site, under full control and all for the grid; drawn by default.
     evicted : str
-        What becomes of jobs that others evict (``restart``, ``pause``); nobody evicts, if left empty. A site is killed
-        often just when it has told one to leave, or to stand still.
+        What happens to evicted jobs (``restart``, ``pause``); empty if no job is evicted. With evictions, a site is
+        often killed right after it has ordered a job to end or to pause.
     changes : numpy.random.Generator, optional
-        Draws other settings for each life of a driver; they stay the same, if left out.
+        Draws new settings at each start of a driver; without it, settings stay the same.
     rendezvous_ms : int
         How long the parts of a job on several sites wait for each other.
     """
@@ -202,7 +202,7 @@ class LiveWorld:
         control = str(rng.choice(["full", "full", "limited", "none"])) if is_drawn else "full"
         sites = tuple((each.name, each.owner.nodes_for_grid(each.nodes)) for each in self.settings)
         mode = "multi-site" if control != "none" else "sharing"
-        # Every other grid maps all that waits: no draw of its own, by which all others of a seed would be other ones.
+        # Every second grid uses `pjs`. This is derived from the nodes, as one more draw would change all later draws.
         is_mapped = control == "limited" and n_sites > 1 and sum(nodes for _, nodes in sites) % 2
         selection = "pjs" if is_mapped else "best-fit"
         self.grid_settings = GridSettings(
@@ -217,10 +217,10 @@ class LiveWorld:
         self.requests: dict[int, JobRequest] = {}
         self._places: dict[str, list[int]] = {}
         self.with_wishes = bool(draw() < 0.7)
-        # Of each site's link: from the grid to it, and from it to the grid.
+        # For the link of each site, whether it is cut from the grid to the site, and from the site to the grid.
         self._cut = [[False, False] for _ in range(n_sites)]
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- drivers and journals -----------------------------------------------------------------------------------------
 
     def _open_disks(self) -> None:
         self.disks = [Disk(settings.name) for settings in self.settings] + [Disk(GRID)]
@@ -269,7 +269,7 @@ class LiveWorld:
         return driver
 
     def _changed_site(self, settings: SiteSettings) -> SiteSettings:
-        """Return the settings of a site for its next life."""
+        """Return the settings of a site for its next start."""
         if self.changes is None:
             return settings
         draw = self.changes.choice
@@ -282,7 +282,7 @@ class LiveWorld:
         return msgspec.structs.replace(settings, machines=machines, owner=owner, policy=policy)
 
     def _changed_grid(self, settings: GridSettings) -> GridSettings:
-        """Return the settings of the grid for its next life."""
+        """Return the settings of the grid for its next start."""
         if self.changes is None:
             return settings
         draw = self.changes.choice
@@ -308,10 +308,10 @@ class LiveWorld:
 
         return make
 
-    # -- what is carried ----------------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
 
     def _copies(self) -> Iterator[float]:
-        """Yield the delay of each copy of a message that arrives."""
+        """Yield the delay in s of each copy of a message that arrives: none if it is lost, two if it is doubled."""
         lost, twice = (self.loss, self.twice) if self.in_trouble else (0.0, 0.0)
         if self.rng.random() >= lost:
             yield self.rng.exponential(self.delay_s)
@@ -338,7 +338,7 @@ class LiveWorld:
         self._note_orders(machine, orders)
 
         def arrives() -> None:
-            # Orders end with the agent that they were for.
+            # Orders for an agent that has died are lost.
             if to.is_up and to.process is life:
                 life.spawn(_harmless(to.driver.order(data)))
 
@@ -346,9 +346,9 @@ class LiveWorld:
             self.loop.outside(delay_s, arrives)
 
     def _note_orders(self, machine: Machine, orders: Sequence[Order]) -> None:
-        """Note what a site wants of a machine, and check that no two jobs are to work on a node.
+        """Record a site's orders to a machine, and check that they let only one job work on each node.
 
-        Beside a job that begins, or is to go on, others were told to stand still; one that is to end cannot.
+        Before a job starts or resumes, the site must pause the other jobs on its nodes, except those ordered to end.
         """
         new = []
         for order in orders:
@@ -385,7 +385,7 @@ class LiveWorld:
         if to.is_up:
             to.process.spawn(_harmless(to.driver.report(data)))
 
-    # -- what is durable ----------------------------------------------------------------------------------------------
+    # -- durable messages ---------------------------------------------------------------------------------------------
 
     def _grid_sent(self, site: int, message: Any) -> None:
         if isinstance(message, ReserveNodes) and message.start_ms is not None:
@@ -421,10 +421,10 @@ class LiveWorld:
     # -- users --------------------------------------------------------------------------------------------------------
 
     async def use(self, number: int, node: Node, widest: int) -> None:
-        """Be a user: hand in a job, until there is an answer; perhaps hand it in again, or want it no more."""
+        """Act as a user: submit a job until it is answered, then perhaps submit it again, or hold or cancel it."""
         rng = self.rng
         await asyncio.sleep(rng.random() * TROUBLE_S * 0.7)
-        # What runs for longer than `SLACK_MS` would count as alone when a part of it fails.
+        # A job longer than `SLACK_MS` would count as running alone after one of its parts fails.
         run_ms = int(rng.uniform(4_000, 15_000) if self.evicts else rng.exponential(3_000)) + 1
         limit_ms = run_ms + 30_000 if rng.random() < 0.85 else max(1, run_ms // 2)
         ends_well, goes_on = rng.random() > 0.1, rng.random() < 0.1
@@ -433,14 +433,14 @@ class LiveWorld:
             environment={"RUN_MS": str(run_ms), "OUTCOME": "finished" if ends_well else "failed"},
             ranks="first-node" if rng.random() < 0.2 else "each-node",
             if_lost="fail" if rng.random() < 0.2 and not goes_on else "requeue",
-            # The rest of a job that has failed would hang to its limit.
+            # Otherwise the remaining ranks of a failed job would run until its limit.
             end_on_failure=not (goes_on and ends_well),
         )
         request = JobRequest(program=program, nodes=int(rng.integers(1, widest + 1)), limit_ms=limit_ms, user="anna")
         if self.evicts:
             request = msgspec.structs.replace(request, priority=float(rng.choice([0, 0, 1, 2])))
         if self.evicted == "pause" and node in self.sites[:QUEUE] + self.sites[QUEUE + 1 :] and rng.random() < 0.5:
-            # Some have room on a machine beside another.
+            # Some jobs fit into the memory of a machine together with another job.
             forms = (JobForm(width=request.nodes, memory_mb=int(rng.choice([30, 60]))),)
             request = msgspec.structs.replace(request, forms=forms)
         if self.with_wishes:
@@ -466,7 +466,7 @@ class LiveWorld:
             await self._until_answered(node, lambda: node.driver.wish("cancel", [job_id]))
 
     async def _hold(self, node: Node, job_id: int, is_held: bool) -> None:
-        """Have a job held, perhaps again and again; in the end let it go."""
+        """Hold and release a job, perhaps several times; release it at the end."""
         rng = self.rng
         while is_held or rng.random() < 0.3:
             await asyncio.sleep(rng.exponential(2.0))
@@ -484,10 +484,10 @@ class LiveWorld:
                     return answer
             await asyncio.sleep(self.rng.exponential(0.5))
 
-    # -- trouble ------------------------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
     async def trouble(self) -> None:
-        """Let things fail, until it is enough; then see to it that all works again."""
+        """Inject random faults for `TROUBLE_S` seconds, then repair everything."""
         rng, loop = self.rng, self.loop
         end_s = loop.time() + TROUBLE_S
         while loop.time() < end_s:
@@ -501,7 +501,7 @@ class LiveWorld:
                 self._crash(self.machines[int(rng.integers(len(self.machines)))])
             elif what < 0.8:
                 site = int(rng.integers(len(self._cut)))
-                # The one direction, the other, or both.
+                # One direction or both; both are twice as likely as each single one.
                 for way in ([0], [1], [0, 1], [0, 1])[int(rng.integers(4))]:
                     self._cut[site][way] = True
                     loop.call_later(rng.exponential(4.0), self._cut[site].__setitem__, way, False)
@@ -527,7 +527,7 @@ class LiveWorld:
             self.loop.call_later(self.rng.exponential(2.0), self._start, node)
 
     def _kill_amid(self, site: Node) -> None:
-        """Kill a site while jobs leave that were evicted, if they still do, or stand still."""
+        """Kill a site if one of its jobs is being evicted or is paused."""
         if site.is_up and any(run.is_evicted or run.is_paused for run in site.driver.site.runs.state().runs):
             self.killed_amid += 1
             self._kill(site)
@@ -542,7 +542,7 @@ class LiveWorld:
             node.start()
 
     def _crash(self, machine: Machine) -> None:
-        """Have a machine fail; if it has nothing to tell that its site does not know, perhaps with all it knew."""
+        """Crash a machine; perhaps wipe its folder, unless the folder has an outcome that the site still waits for."""
         site = self.sites[machine.site]
         wiped = site.is_up and self.rng.random() < 0.4
         if wiped:
@@ -561,16 +561,16 @@ class LiveWorld:
             self.loop.call_later(self.rng.exponential(4.0), self._start, node)
 
     async def _forget(self, site: Node, node: Node) -> None:
-        """Be an operator: a machine that is said to be gone for good does not come back before that was heard."""
+        """Act as an operator who gives up a machine; the machine comes back only after the site was informed."""
         try:
             await site.driver.forget_machine(node.name)
         finally:
             self.loop.call_later(self.rng.exponential(4.0), self._start, node)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- the run and its checks ---------------------------------------------------------------------------------------
 
     async def play(self) -> None:
-        """Let it all happen, and check what came of it."""
+        """Run the grid, its users and its faults until all jobs have ended, and check the history."""
         for node in [*self.sites, self.grid, *self.agents.values()]:
             node.start()
         rng = self.rng
@@ -596,7 +596,7 @@ class LiveWorld:
         self._check_end()
 
     def on_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Keep what went wrong where nobody waits; that somebody who was killed did not get an answer is no fault."""
+        """Record errors of callbacks and tasks that nobody awaits; calls of a killed process may fail."""
         error = context.get("exception")
         if error is not None and not isinstance(error, (GridweaveError, ConnectionError)):
             self.errors.append(error)
@@ -659,12 +659,12 @@ class LiveWorld:
 
     @property
     def evictions(self) -> int:
-        """How many jobs were evicted, as far as sites have written it down."""
+        """Number of evictions in the journals."""
         return self._noted("evicted")
 
     @property
     def pauses(self) -> int:
-        """How many jobs were told to stand still for another, as far as sites have written it down."""
+        """Number of pauses in the journals."""
         return self._noted("paused")
 
     def _noted(self, kind: str) -> int:
@@ -694,7 +694,7 @@ def _reopened(driver: Any, disk: Disk) -> MemoryJournal:
 
 
 async def _call(node: Node, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Call something in another process, which may die meanwhile."""
+    """Call a driver in another process; ConnectionError if the process is down or dies during the call."""
     if not node.is_up:
         raise ConnectionError(f"{node.name} is down")
 
@@ -721,11 +721,11 @@ LEVELS = (
 
 
 QUEUE = 1
-"""The number of the site, in a world with evictions, that is a queue; machines of all others have no two jobs alike."""
+"""Number of the site that is a queue in a world with evictions; the other sites share their machines among jobs."""
 
 
 def evicting(nodes: int, evicted: str) -> HeterogeneousPolicy:
-    """Return a site on which jobs of each level evict those below; two that say what memory they need have room."""
+    """Return the policy of a site where jobs of each level evict lower ones; memory allows two jobs on a node."""
     return HeterogeneousPolicy(
         nodes=nodes,
         evicted=evicted,
@@ -736,16 +736,16 @@ def evicting(nodes: int, evicted: str) -> HeterogeneousPolicy:
 
 
 SMALL_PACKET = 1_000
-"""Bytes of a few messages."""
+"""Size of a packet of a few messages."""
 
 ONE_MESSAGE = 300
-"""Bytes of a packet that holds one message: a link of so little capacity that the parts of a job meet slowly."""
+"""Size of a packet of one message; the link's capacity is then so small that the parts of a job meet slowly."""
 
 
 def play(
     seed: int, *, evicted: str = "", changes: bool = False, packet_bytes: int | None = None, **world: Any
 ) -> LiveWorld:
-    """Play one grid.
+    """Run one grid to its end and check it.
 
     Parameters
     ----------
@@ -753,16 +753,16 @@ def play(
     evicted : str
         As for `LiveWorld`.
     changes : bool
-        Whether each life of a driver has other settings.
+        Whether settings change at each start of a driver.
     packet_bytes : int, optional
-        How long a packet of several messages may be; drawn, if left out.
+        Largest size of a packet of several messages; drawn by default.
     **world
         Other arguments of `LiveWorld`.
 
     Returns
     -------
     LiveWorld
-        As it was at the end.
+        The final state.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     loop = VirtualLoop(rng)
@@ -797,7 +797,7 @@ def play(
 
 
 def main() -> None:
-    """Play many seeds, with evictions if the third argument says what becomes of the evicted; print those that fail."""
+    """Run many seeds and print those that fail; the optional third argument is `evicted` of `LiveWorld`."""
     logging.disable()
     first, count, evicted = int(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:4])
     failed = evictions = pauses = killed = 0
@@ -807,7 +807,7 @@ def main() -> None:
             evictions, pauses, killed = evictions + world.evictions, pauses + world.pauses, killed + world.killed_amid
         except Exception as error:
             failed += 1
-            if count == 1:  # show all of it
+            if count == 1:  # show the traceback
                 raise
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
     what = f"{evictions} evictions, {pauses} pauses, {killed} kills of a site amid them"

@@ -1,4 +1,4 @@
-"""A whole live grid in this process, with real processes on its machines: drivers, desks and agents without Ray."""
+"""A whole live grid in this process, without Ray: drivers, queries and agents that run real processes."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ from gridweave.site.users.owner import OwnerPolicy
 from ports import meeting_ports
 
 SITES = (("north", (2, 2)), ("south", (2,)))
-"""Of what a grid is made if nothing else is said: sites, and the nodes of each of their machines."""
+"""The default sites, each with the nodes of its machines."""
 
 
 class LocalGrid:
-    """A grid of drivers in one event loop, behind the same `Backend` as one on Ray.
+    """A grid of drivers in one event loop, behind the same `Backend` as a grid on Ray.
 
     Parameters
     ----------
     folder : pathlib.Path
-        Where journals and jobs are. A grid that is started there again goes on where the last one stood.
+        Folder of journals and jobs. A new grid in the same folder continues where the last one ended.
     sites : tuple of (str, tuple of int)
-        Their names, and the nodes of each of their machines (``m0``, ``m1``, ...).
+        Name of each site, and the nodes of each of its machines (``m0``, ``m1``, ...).
     rules : dict from str to MachineRules, optional
-        Whose jobs the machines of a site start, as whom; anybody's, as this process, if left out.
+        Per site, which users' jobs its machines start and under which accounts. By default the machines start all
+        users' jobs, as the user of this process.
     maxima : Maxima
-        Of the users of the grid.
+        Quotas of the grid's users.
     **options
-        Of `GridSettings`.
+        Fields of `GridSettings`.
 
     Attributes
     ----------
     backend : LiveBackend
     away : set of str
-        Actors that do not answer (``grid``, ``site:north``, ``agent:north/m0``): a test may add to it.
+        Actors that do not answer (``grid``, ``site:north``, ``agent:north/m0``); tests may change it.
     desks : dict from str to SiteDesk
-        Of the sites: a test may say at one which machines do not answer.
+        The queries of each site; a test can set which machines do not answer.
 
     Examples
     --------
@@ -98,7 +99,7 @@ class LocalGrid:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> LocalGrid:
-        """Start it."""
+        """Start the grid."""
         for settings in self.settings:
             for agent in settings.machines:
                 await self._start_agent(settings.name, agent.name)
@@ -164,13 +165,13 @@ class LocalGrid:
         self._tasks.add(asyncio.get_running_loop().create_task(work))
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
-        """Refuse: the backend only asks at desks."""
+        """Fail: the backend sends only queries."""
         raise AssertionError(f"{method} of {actor} is called")
 
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """Ask a question at a desk, as `ActorCalls` does on Ray."""
+        """Send a query to an actor, as `ActorCalls` does on Ray."""
         self._reach(actor)
         try:
             async with asyncio.timeout(timeout_s):
@@ -179,14 +180,14 @@ class LocalGrid:
             raise UnavailableError(f"actor {actor} does not answer: TimeoutError") from error
 
     async def __aexit__(self, *_: object) -> None:
-        """End what runs, and stop."""
+        """End the running jobs and stop the grid."""
         for agent in self.agents.values():
             await agent.end_all()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
         for task in self._tasks:
-            # What failed while nobody looked fails the test.
+            # Errors of background tasks fail the test.
             with contextlib.suppress(asyncio.CancelledError):
                 task.result()
         for agent in self.agents.values():

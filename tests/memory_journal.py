@@ -1,4 +1,4 @@
-"""A journal in memory, with the steps, codecs and digests of the real one: what is flushed outlasts its process."""
+"""A journal in memory with the steps, codecs and digests of the real one; flushed steps survive their process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gridweave.site.state import HasState, kind_of, read_state, state_bytes
 
 
 class Disk:
-    """What is durable.
+    """The durable content of a journal.
 
     Attributes
     ----------
     on_sent : callable
-        Is told of every message that is durable: to whom it is, and what it is.
+        Called with the recipient and the message for every message that becomes durable.
     fails : callable
-        Says before every flush whether it is to fail.
+        Called before each flush and read; True lets it fail.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,14 +40,14 @@ class Disk:
         self.notes: list[dict[str, Any]] = []
         self.usage: list[dict[str, Any]] = []
         self.ended: dict[int, dict[str, Any]] = {}
-        self.settings: Any = None  # those of the first life
+        self.settings: Any = None  # the settings at the first start
         self.writer: object = None
         self.flushes = 0
         self.on_sent: Callable[[str, Any], None] = lambda peer, message: None
         self.fails: Callable[[], bool] = lambda: False
 
     def write(self, rows: StepRows, messages: Codec) -> None:
-        """Write a step."""
+        """Apply the rows of a step."""
         self.inputs += rows.inputs
         for row in rows.submissions:
             assert row["key"] not in self.submissions, "a key is used twice"
@@ -67,14 +67,14 @@ class Disk:
 
 
 class _Known:
-    """As `Journal.channel` tells it."""
+    """The state of a channel, as `Journal.channel` returns it."""
 
     def __init__(self, first: int, unacknowledged: tuple[Any, ...], received: int, other: str) -> None:
         self.first, self.unacknowledged, self.received, self.other = first, unacknowledged, received, other
 
 
 class MemoryJournal:
-    """Stands for `gridweave.site.journal.journal.Journal`; its place is a `Disk`."""
+    """Replaces `gridweave.site.journal.journal.Journal`; stores its rows in a `Disk`."""
 
     def __init__(
         self,
@@ -107,17 +107,17 @@ class MemoryJournal:
 
     @property
     def kept_settings(self) -> Any:
-        """From what a core is to be made before it is replayed."""
+        """The settings with which to create the core for a replay."""
         return self.disk.settings
 
     @property
     def pending(self) -> int:
-        """Steps that are not durable."""
+        """Number of steps that are not durable yet."""
         return len(self._pending)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Step]:
-        """Gather what belongs together."""
+        """Collect the rows of one step."""
         assert not self._is_spoilt, "a step had failed after its core had acted"
         self._made += 1
         codecs = self._events, self._messages, self._answers
@@ -135,7 +135,7 @@ class MemoryJournal:
         return key in self.disk.submissions or any(row["key"] == key for r in self._pending for row in r.submissions)
 
     def flush(self) -> int:
-        """Make durable what was gathered, or fail."""
+        """Make all collected steps durable; UnavailableError if the disk fails or has another writer."""
         self.is_replaced = self.disk.writer is not self
         if self.is_replaced or self.disk.fails():
             raise UnavailableError(f"{self.where} cannot be written")
@@ -146,18 +146,18 @@ class MemoryJournal:
         return self._made
 
     def flush_at_once(self) -> bool:
-        """Flush, or leave every other time to a thread, as if the disk had been slow."""
+        """Flush, but return False every second time, as if the disk were slow; the caller then uses a thread."""
         if self.disk.flushes % 2:
             return False
         self.flush()
         return True
 
     def submissions_at_once(self, keys: Iterable[str]) -> dict[str, KeptAnswer] | None:
-        """Return what was answered, or nothing, as if somebody else read."""
+        """Return the answers to submissions, or None if the disk fails, as if another thread were reading."""
         return None if self.disk.fails() else self.submissions(keys)
 
     def submissions(self, keys: Iterable[str]) -> dict[str, KeptAnswer]:
-        """Return what was answered."""
+        """Return the answers to submissions by key, for the keys that are known."""
         if self.disk.fails():
             raise UnavailableError(f"{self.where} cannot be read")
         rows = {row["key"]: row for rows in self._pending for row in rows.submissions} | self.disk.submissions
@@ -170,45 +170,45 @@ class MemoryJournal:
         }
 
     def channel(self, peer: str) -> _Known:
-        """Return where a connection stands."""
+        """Return the durable state of the channel to a peer."""
         counts, kept = self.disk.channels.get(peer, Counts()), self.disk.outbox.get(peer, {})
         assert sorted(kept) == list(range(counts.first, counts.next)), "the outbox has gaps"
         messages = tuple(self._messages.decode(kept[number], self.where) for number in sorted(kept))
         return _Known(counts.first, messages, counts.received, counts.other)
 
     def snap(self, core: HasState) -> Snap:
-        """Return the state of a core."""
+        """Return a snapshot of a core."""
         return Snap(self.sequence, self.now_ms, kind_of(core), state_bytes(core))
 
     def keep(self, snap: Snap, state: bytes) -> None:
-        """Keep the state of a core."""
+        """Store a snapshot in a step of its own."""
         with self.step() as step:
             step.snapshot(snap.kind, state, sequence=snap.sequence, now_ms=snap.now_ms)
 
     def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
-        """Forget nothing: it does not live so long."""
+        """Do nothing: no test runs long enough to need it."""
 
     def story(self, job_id: int) -> list[Note]:
-        """Return what happened to a job."""
+        """Return the history of a job."""
         mine = [row for row in self.disk.notes if row["job_id"] == job_id]
         return [Note(row["job_id"], row["at_ms"], row["kind"], row["detail"]) for row in mine]
 
     def notes(self, *, after: int, limit: int = 1_000) -> list[NumberedNote]:
-        """Return what happened to jobs."""
+        """Return up to `limit` notes whose numbers are greater than `after`."""
         return [NumberedNote(**row) for row in self.disk.notes if row["number"] > after][:limit]
 
     def ended(self, job_ids: Iterable[int]) -> dict[int, JobRecord]:
-        """Return what is kept of jobs that are over."""
+        """Return the stored records of ended jobs."""
         if self.disk.fails():
             raise UnavailableError(f"{self.where} cannot be read")
         kept = self.disk.ended
         return {each: msgspec.msgpack.decode(kept[each]["record"], type=JobRecord) for each in job_ids if each in kept}
 
     def close(self) -> None:
-        """Let go."""
+        """Do nothing."""
 
     def replay(self, core: Any) -> Replayed:
-        """Bring a fresh core to where this ends."""
+        """Bring a new core to the last durable state; fail if it decides otherwise than recorded."""
         begin = None
         if self.disk.snapshot is not None:
             begin, state = self.disk.snapshot
@@ -220,5 +220,5 @@ class MemoryJournal:
 
 
 def replay(journal: MemoryJournal, core: Any) -> Replayed:
-    """Stands for `gridweave.site.journal.replay.replay`."""
+    """Replay a journal; replaces `gridweave.site.journal.replay.replay`."""
     return journal.replay(core)

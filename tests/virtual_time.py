@@ -1,4 +1,4 @@
-"""An event loop whose time passes in no time; its processes can be killed or stopped between any two awaits."""
+"""An event loop in virtual time; its virtual processes can be killed or stopped between any two awaits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CURRENT: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proces
 
 
 class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Instead of waiting it lets the time pass."""
+    """A selector that advances the virtual time instead of waiting."""
 
     now_s = 1000.0
 
@@ -27,7 +27,7 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
 
 
 class _Held:
-    """What is to be called, and waits while its process is stopped."""
+    """A callback that is held back while its process is stopped."""
 
     handle: Any = None
 
@@ -42,7 +42,9 @@ class _Held:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop in virtual time; what is given to a thread takes a random while, and is not done if its process died.
+    """An event loop in virtual time.
+
+    A call in an executor takes a random time, and is skipped if its process dies before.
 
     Parameters
     ----------
@@ -53,29 +55,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = _Selector()
         super().__init__(self._virtual)
         self._rng = rng
-        # A flush is done, and then heard of; in between its process may die.
+        # Sets the delays of calls in an executor. The result arrives after the call, so a process can die in between.
         self.slowest_s = 0.05
 
     def time(self) -> float:
-        """Return the instant in s."""
+        """Return the virtual time in s."""
         return self._virtual.now_s
 
     def now_ms(self) -> int:
-        """Return the instant in ms."""
+        """Return the virtual time in ms."""
         return int(self.time() * 1000)
 
     def outside(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> None:
-        """Call something later that is of no process, and so comes whatever becomes of this one."""
+        """Call a function after a delay, outside of all processes, so that it runs even if this process dies."""
         self.call_later(delay_s, callback, *args, context=contextvars.Context())
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        """Call something as soon as its process is not stopped."""
+        """Call a function soon, or when its process continues if that is stopped."""
         held = _Held(self._process_of(context), callback, args)
         held.handle = super().call_soon(held, context=context)
         return held.handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
-        """Call something at an instant, or as soon as its process goes on after that."""
+        """Call a function at an instant, or when its process continues if that is stopped."""
         held = _Held(self._process_of(context), callback, args)
         held.handle = super().call_at(when, held, context=context)
         return held.handle
@@ -85,7 +87,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return CURRENT.get() if context is None else context.get(CURRENT)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Do something after a while, and tell of it after another."""
+        """Call a function after a random delay, and return its result after another one."""
         future = self.create_future()
         process = CURRENT.get()
         done_s, heard_s = sorted(self._rng.exponential(self.slowest_s / 4, 2))
@@ -104,19 +106,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class Process:
-    """What runs and dies together."""
+    """A virtual process: tasks that are stopped and killed together."""
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
         self.name = name
         self.is_alive = True
         self.is_stopped = False
         self.held: list[tuple[contextvars.Context, _Held]] = []
-        # In the order in which they were begun: a seed is to give the same history in every process.
+        # A dict keeps the order of starts, so that a seed gives the same history in every run.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._on_error = on_error
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, endless: bool = False) -> asyncio.Task[Any]:
-        """Do something in this process; what is endless and fails all the same is an error of the program."""
+        """Run a coroutine in this process; if an `endless` one ends while the process lives, report an error."""
         context = contextvars.copy_context()
         context.run(CURRENT.set, self)
         task = asyncio.get_running_loop().create_task(work, context=context)
@@ -131,17 +133,17 @@ class Process:
             self._on_error(task.exception() or RuntimeError(f"{self.name} has ended"))
 
     def kill(self) -> None:
-        """End it at once, wherever it is."""
+        """Cancel all tasks of the process at once."""
         self.is_alive = False
         for task in list(self._tasks):
             task.cancel()
 
     def stop(self) -> None:
-        """Let nothing of it go on, as SIGSTOP does; what comes for it waits."""
+        """Stop the process as SIGSTOP does; its callbacks wait."""
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """Let it go on where it was, as SIGCONT does."""
+        """Continue the process as SIGCONT does, and run the callbacks that waited."""
         self.is_stopped = False
         loop = asyncio.get_running_loop()
         for context, held in self.held:
