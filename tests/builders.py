@@ -1,6 +1,6 @@
-"""Short builders of random workloads for one site: hypothesis strategies, and a quicker one from a numpy generator.
+"""Random workloads: hypothesis strategies, and faster functions that draw from a numpy generator.
 
-Numbers are small and coarse so that ties, jobs that fit exactly and ends at one instant come up all the time.
+Numbers are small and coarse, so that ties, exact fits and simultaneous ends are frequent.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ USERS = (None, 1, 2)
 
 
 class Case(NamedTuple):
-    """A machine and jobs for it, none wider than the machine unless asked for."""
+    """A machine and jobs for it; by default no job is wider than the machine."""
 
     nodes: int
     jobs: list[Job]
 
 
 def assert_alike(got: SimulationResult, want: Any) -> None:
-    """Assert that a schedule over several sites is that of a reference, job by job."""
+    """Assert that a schedule over several sites equals that of a reference, job by job."""
     ran = {job_id: row for row, job_id in enumerate(got.workload.job_id.tolist()) if got.n_fragments[row]}
     assert {job_id: int(got.start_ms[row]) for job_id, row in ran.items()} == want.start
     assert {job_id: int(got.end_ms[row]) for job_id, row in ran.items()} == want.end
@@ -46,17 +46,17 @@ def assert_alike(got: SimulationResult, want: Any) -> None:
 
 
 class Dice:
-    """Small numbers read from the bytes of one draw, one byte each.
+    """Small numbers from the bytes of one hypothesis draw, one byte per number.
 
-    Hypothesis takes longer over a number than over a hundred bytes, and shrinks each byte as it does a number. A drawn
-    byte stands for the same number whatever else is drawn, so a workload can be cut short.
+    Hypothesis needs more time for one number than for a hundred bytes, and shrinks bytes like numbers. The number from
+    a byte does not depend on the other draws, so hypothesis can shorten a workload.
     """
 
     def __init__(self, draw: st.DrawFn, count: int) -> None:
         self._bytes = iter(draw(st.binary(min_size=count, max_size=count)))
 
     def number(self, first: int, last: int) -> int:
-        """Return a number from the first to the last, at most 256 of them."""
+        """Return a number from `first` to `last`, inclusive; the range has at most 256 numbers."""
         assert 0 <= last - first < 256
         return first + next(self._bytes) % (last - first + 1)
 
@@ -65,16 +65,16 @@ class Dice:
         return values[self.number(0, len(values) - 1)]
 
     def chance(self) -> bool:
-        """Return yes or no."""
+        """Return True or False."""
         return self.pick((False, True))
 
     def ids(self, count: int, among: int) -> list[int]:
-        """Return the numbers from 1 in any order, of as many as there may be."""
+        """Return `count` of the numbers from 1 to `among`, in random order."""
         keys = [self.number(0, 255) for _ in range(among)]
         return sorted(range(1, count + 1), key=lambda job_id: keys[job_id - 1])
 
     def times(self, *, perfect: bool) -> tuple[int, int]:
-        """Return an estimate and a run time, which is often the estimate and may be beyond it."""
+        """Return an estimate and a run time; the run time often equals the estimate, and may exceed it."""
         estimate, exact = self.number(1, 12), self.chance()
         run = self.number(1, estimate + 2)
         return estimate, estimate if perfect or not exact else run
@@ -84,12 +84,12 @@ class Dice:
 def cases(
     draw: st.DrawFn, *, max_jobs: int = 20, max_nodes: int = 8, perfect: bool = False, tick: int = 1, too_wide: int = 0
 ) -> Case:
-    """Draw a machine and jobs in random order of submission, with ids that do not follow it.
+    """Draw a machine and jobs in random order of submission; their ids do not follow that order.
 
     Parameters
     ----------
     draw : callable
-        Given by hypothesis.
+        Passed by hypothesis.
     max_jobs, max_nodes : int
         Upper bounds.
     perfect : bool
@@ -129,7 +129,7 @@ def cases(
 def queue_options(
     draw: st.DrawFn, backfills: Sequence[str] = ("none", "easy", "conservative", "slack")
 ) -> dict[str, Any]:
-    """Draw keyword arguments of `reference.simulation.simulate` for a queue with one of the backfillings given."""
+    """Draw keyword arguments of `reference.simulation.simulate` for a queue with one of the given backfillings."""
     dice = Dice(draw, 5)
     return {
         "discipline": "queue",
@@ -155,7 +155,7 @@ def planning_options(draw: st.DrawFn, backfills: Sequence[str] = ("none", "easy"
 
 @st.composite
 def cancellation_lists(draw: st.DrawFn, jobs: Sequence[Job], *, tick: int = 1) -> list[tuple[int, int]]:
-    """Draw cancellations: before, at and after submissions, of jobs waiting, running and gone."""
+    """Draw cancellations before, at and after submissions, of waiting, running and ended jobs."""
     dice = Dice(draw, 11)
     last = max(job.submit for job in jobs) // tick + 15
     return [(dice.number(0, last) * tick, dice.pick(jobs).id) for _ in range(dice.number(0, 5))]
@@ -163,7 +163,7 @@ def cancellation_lists(draw: st.DrawFn, jobs: Sequence[Job], *, tick: int = 1) -
 
 @st.composite
 def reservation_lists(draw: st.DrawFn, case: Case, *, tick: int = 1, max_size: int = 4) -> list[Reservation]:
-    """Draw requests for reservations, some in the past, some wider than the machine."""
+    """Draw requests for reservations; some are in the past, and some are wider than the machine."""
     dice = Dice(draw, 1 + 6 * max_size)
     last = max(job.submit for job in case.jobs) // tick + 10
     requests = []
@@ -202,7 +202,7 @@ def limit_lists(draw: st.DrawFn, nodes: int, *, tick: int = HOUR, max_size: int 
 def random_jobs(
     rng: np.random.Generator, count: int, nodes: int, *, load: float = 0.9, tick: int = 1, perfect: bool = False
 ) -> list[Job]:
-    """Return jobs in order of submission, many of them at one instant; for long runs of comparisons.
+    """Return jobs in order of submission, many of them at the same instant; for long comparisons.
 
     Parameters
     ----------
@@ -211,11 +211,11 @@ def random_jobs(
     count, nodes : int
         Number of jobs, nodes of the machine. Widths are 1 to ``nodes``, narrow ones more often.
     load : float
-        Work that arrives per unit of time, in parts of what the machine can do, on average.
+        Mean load, as a fraction of the machine's capacity.
     tick : int
         All times are multiples of this many milliseconds.
     perfect : bool
-        Whether every job runs for exactly its estimate. Otherwise 3 of 10 do, 1 of 10 is killed at it.
+        Whether every job runs for exactly its estimate. Otherwise 30% do, and 10% are killed at their estimates.
 
     Returns
     -------
@@ -251,7 +251,7 @@ def random_jobs(
 
 
 def to_workload(jobs: Sequence[Job], *, nodes: int | None = None) -> Workload:
-    """Return the same jobs as the package's job table, in the table's order; an unknown user is -1 there."""
+    """Return the jobs as a `Workload`, in its order; an unknown user becomes -1."""
     from gridweave.scenarios.workload.table import Workload
 
     ordered = sorted(jobs, key=lambda job: (job.submit, job.id))
@@ -274,7 +274,7 @@ def to_workload(jobs: Sequence[Job], *, nodes: int | None = None) -> Workload:
 def workload_of_gaps(
     rows: list[tuple[int, int, int, int]], *, nodes: int = 16, tick_ms: int = 1000, overran: list[bool] | None = None
 ) -> Workload:
-    """Return the jobs with these gaps, widths, estimates and run times in ticks (the run time cut at the estimate)."""
+    """Return jobs from rows of gap, width, estimate and run time, in ticks; run times are cut at the estimates."""
     from gridweave.scenarios.workload.table import Workload
 
     gap, width, estimate, run = np.array(rows, np.int64).T
@@ -300,7 +300,7 @@ def cancelling(rng: np.random.Generator, workload: Workload) -> Workload:
 
 
 class GridCase(NamedTuple):
-    """Sites and jobs for them; of each job its home, its draw for the selection ``random``, and its sensitivity."""
+    """Sites and jobs, with each job's home site, its draw for the selection ``random``, and its sensitivity."""
 
     nodes: tuple[int, ...]
     jobs: list[Job]
@@ -321,14 +321,14 @@ def grid_cases(
     for_one_site: bool = False,
     too_wide: int = 0,
 ) -> GridCase:
-    """Draw sites, often alike, and jobs in random order of submission, with ids that do not follow it.
+    """Draw sites, often equal ones, and jobs in random order of submission; their ids do not follow that order.
 
     Parameters
     ----------
     draw : callable
-        Given by hypothesis.
+        Passed by hypothesis.
     max_sites, max_jobs, max_nodes : int
-        Upper bounds; the last is of one site.
+        Upper bounds; `max_nodes` is per site.
     perfect : bool
         Whether every job runs for exactly its estimate.
     tick : int
@@ -336,7 +336,7 @@ def grid_cases(
     for_one_site : bool
         Whether no job is wider than the largest site. Otherwise jobs may be as wide as all sites together.
     too_wide : int
-        Jobs may be wider than that by up to this many nodes.
+        Jobs may exceed that width by up to this many nodes.
 
     Returns
     -------
@@ -370,9 +370,9 @@ def grid_options(
     limited: bool = True,
     heads: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Draw keyword arguments of `reference.grid.simulate_grid` but for those by job, which a case has.
+    """Draw keyword arguments of `reference.grid.simulate_grid`, except those per job, which a case has.
 
-    With ``limited`` there may be a lower bound and a table of fragments. ``heads``: what the head may reserve.
+    Without ``limited``, there is no lower bound and no table of fragments. ``heads`` lists the head reservations.
     """
     dice = Dice(draw, 24)
     options: dict[str, Any] = {
@@ -388,7 +388,7 @@ def grid_options(
 
 
 def _overhead(dice: Dice) -> float | tuple[float, ...]:
-    """Draw an overhead for all numbers of fragments, or one for each of the first few."""
+    """Draw one overhead for all numbers of fragments, or one for each small number of fragments."""
     overheads = (0.0, 0.1, 0.29, 0.3, 0.5, 1.0, 3.0)
     each = dice.chance()
     drawn = tuple(dice.pick(overheads) for _ in range(dice.number(1, 4)))
@@ -396,7 +396,7 @@ def _overhead(dice: Dice) -> float | tuple[float, ...]:
 
 
 def _max_fragments(dice: Dice) -> list[tuple[int, int]] | None:
-    """Draw None, or the rows of a table of up to three widths and the fragments that they allow."""
+    """Draw None, or a table of up to three widths with the number of fragments each allows."""
     table = {dice.number(1, 16): dice.number(1, 4) for _ in range(dice.number(0, 3))}
     return sorted(table.items()) if dice.chance() else None
 
@@ -411,7 +411,7 @@ def random_grid_jobs(
     perfect: bool = False,
     widest: int | None = None,
 ) -> GridCase:
-    """Return sites with the jobs of `random_jobs` on a machine as large as all of them; for long runs of comparisons.
+    """Return sites with the jobs of `random_jobs` for a machine as large as all sites; for long comparisons.
 
     Parameters
     ----------
@@ -424,7 +424,7 @@ def random_grid_jobs(
     load, tick, perfect
         As for `random_jobs`.
     widest : int, optional
-        Wider jobs are cut down to this width. Without it jobs are up to as wide as all sites together.
+        Wider jobs are cut down to this width. Without it jobs may be as wide as all sites together.
 
     Returns
     -------
@@ -440,7 +440,7 @@ def random_grid_jobs(
 
 
 def week_beginning(offset_ms: int) -> WeekClock:
-    """Return a clock that shows this time of the week at instant zero, and is never moved."""
+    """Return a clock without time changes that shows this time of the week at instant zero."""
     from gridweave.site.kernels.limits import WeekClock
 
     return WeekClock(np.zeros(1, np.int64), np.array([offset_ms], np.int64))

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from client_helpers import Elsewhere
 
-# Whoever starts the tests in the background may have them ignore interrupts, and all that they start with them.
+# Tests that are started in the background may ignore interrupts, and would pass that on to their child processes.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# To look for garbage takes a tenth of the time of tests that compile or compare with a reference, and finds little.
+# Garbage collection takes a tenth of the time of tests that compile or compare with a reference, and finds little.
 gc.set_threshold(100_000, 20, 50)
 
-# No test fails because the machine was busy, or because a kernel had to be compiled first.
+# No deadlines: a test must not fail because the machine is busy or a kernel has to be compiled first.
 hypothesis.settings.register_profile("gridweave", deadline=None)
 hypothesis.settings.load_profile("gridweave")
 
@@ -37,26 +37,26 @@ TracePath = Callable[[str], Path]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let workers begin with the files that take longest, so that none waits for another in the end."""
+    """Run the longest files first, so that the workers end at about the same time."""
     if not hasattr(config, "workerinput"):
         return
     sizes = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ray = {item.path for item in items if item.get_closest_marker("ray")}
-    # Those with Ray are given to two workers (below), and stay in their order.
+    # Files that use Ray go to two workers (below) and keep their order.
     items.sort(key=lambda item: (0, 0) if item.path in ray else (1 if item.path in slow else 2, -sizes[item.path]))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Give all files that share a Ray cluster to one worker, and those with a Ray of their own to another.
+    """Give all files that share a Ray cluster to one worker, and all files that start their own Ray to another.
 
-    Both wait for most of their time, while the others have the processors.
+    Both workers wait most of the time, so the other workers can use the processors.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
-        """By files in the order of the workers."""
+        """Distributes files to workers, with one worker for each kind of Ray test."""
 
         files: ClassVar[dict[str, str]] = {}
 
@@ -76,7 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 @pytest.fixture(scope="session")
 def trace_path() -> TracePath:
-    """Return a function from the name of a real trace to its file; it skips the test where the trace is not at hand."""
+    """Return a function from the name of a real trace to its file; it skips the test if the trace is missing."""
 
     def find(name: str) -> Path:
         folders = [Path(os.environ["GRIDWEAVE_TRACES"])] if os.environ.get("GRIDWEAVE_TRACES") else []
@@ -91,7 +91,7 @@ def trace_path() -> TracePath:
 
 @pytest.fixture
 def no_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Look for traces in an empty folder alone, and return it."""
+    """Let gridweave look for traces only in an empty folder, and return that folder."""
     from gridweave.scenarios.traces import load
 
     folder = tmp_path / "traces"
@@ -104,7 +104,7 @@ def no_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the grids that the user of this machine has configured, or runs, away from a test."""
+    """Hide the grids that this machine's user has configured or runs from a test."""
     for name in sorted(os.environ):
         if name.startswith("GRIDWEAVE_") and name not in ("GRIDWEAVE_TRACES", "GRIDWEAVE_TOPOLOGIES"):
             monkeypatch.delenv(name)
@@ -114,7 +114,7 @@ def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def elsewhere(no_configuration: None) -> Iterator[Elsewhere]:
-    """Start a gateway before a grid in memory, in another thread."""
+    """Start a gateway to a grid in memory, in another thread."""
     from client_helpers import Elsewhere
 
     there = Elsewhere()
@@ -124,9 +124,9 @@ def elsewhere(no_configuration: None) -> Iterator[Elsewhere]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """Join all tests that need Ray to one cluster of two workers on this machine; skip them where Ray is missing."""
+    """Connect all tests that need Ray to one cluster of two workers on this machine; skip them without Ray."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what Ray says while it is imported and started
+        warnings.simplefilter("ignore")  # Ray's own warnings on import and start
         ray = pytest.importorskip("ray")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(
@@ -136,7 +136,7 @@ def ray_cluster() -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=128 << 20,
-            # Workers find the actors of tests where this process finds them.
+            # Workers need this process's search path to find the actors of tests.
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}},
         )
     yield

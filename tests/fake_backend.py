@@ -1,6 +1,6 @@
-"""A live grid in memory for tests of the gateway: it keeps jobs, keys and events as a real one does, and runs nothing.
+"""A live grid in memory for tests of the gateway: it keeps jobs, keys and events like a real one, but runs nothing.
 
-Tests say when a job starts, what it writes and how it ends; they can have the grid be away, or be slow.
+Tests set when a job starts, its output and its outcome, and can make the grid unavailable or slow.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ class FakeBackend(Backend):
     Attributes
     ----------
     is_away : bool
-        Whether it answers nothing.
+        Whether the grid does not answer.
     open_gate : asyncio.Event
-        Submissions are taken in, and answered only when it is set: until then their answers are under way.
+        Submissions are answered only while it is set; they are accepted at once in any case.
     away : dict from str to tuple of str
-        Which of the machines of each site are away; each has m0 and m1.
+        The machines of each site that are away; each site has m0 and m1.
     given_up : list of (str, str)
-        Sites and machines.
+        The machines that were given up, as (site, machine).
     polls, submits : int
-        How often it was asked for events after a wait, and jobs were handed in.
+        Number of requests for events that waited, and number of submissions.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class FakeBackend(Backend):
         self.stories.setdefault(job_id, []).append(StoryEntry(at_ms=self.now_ms, kind=kind, detail=detail))
         if job_id < OWN_FIRST:
             request = self.records_by_id[job_id].request
-            number = self.told[-1].number + 2 if self.told else 1  # as those of a journal, they have gaps
+            number = self.told[-1].number + 2 if self.told else 1  # with gaps, like the numbers of a journal
             self.told.append(
                 JobEvent(
                     number=number,
@@ -121,38 +121,38 @@ class FakeBackend(Backend):
             news, self._news = self._news, asyncio.Event()
             news.set()
 
-    # -- what tests do ------------------------------------------------------------------------------------------------
+    # -- for tests ----------------------------------------------------------------------------------------------------
 
     def start(self, job_id: int, places: tuple[tuple[str, int], ...] = ()) -> None:
-        """Have a job run, at north if nothing else is said."""
+        """Let a job run; by default all of its nodes are at north."""
         record = self.records_by_id[job_id]
         record.state, record.start_ms, record.attempt, record.starts = "running", self.now_ms, 1, 1
         record.places = places or (("north", record.request.nodes),)
         self._note(job_id, "runs", " and ".join(f"{nodes} nodes at {name}" for name, nodes in record.places))
 
     def end(self, job_id: int, outcome: str = "finished") -> None:
-        """Have a job end."""
+        """Let a job end with an outcome."""
         record = self.records_by_id[job_id]
         record.state, record.outcome, record.end_ms = "ended", outcome, self.now_ms
         self._note(job_id, "ended", outcome)
 
     def refuse(self, job_id: int, *, for_good: bool) -> None:
-        """Have a site refuse a job, or the grid, for good."""
+        """Let the site north refuse a job, or with `for_good` the grid."""
         if for_good:
             self.records_by_id[job_id].state = "refused"
         self._note(job_id, "refused", "impossible" if for_good else "at north: not now")
 
     def write(self, job_id: int, data: bytes, rank: int = 0, stream: str = "out") -> None:
-        """Have a rank write."""
+        """Append to the output of a rank."""
         place = (job_id, rank, stream)
         self.written[place] = self.written.get(place, b"") + data
 
-    # -- what the gateway asks ----------------------------------------------------------------------------------------
+    # -- for the gateway ----------------------------------------------------------------------------------------------
 
     async def submit(
         self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
     ) -> list[Accepted | Declined]:
-        """Take jobs in; each key once."""
+        """Accept or decline jobs; a repeated key gets its first answer again."""
         self._check()
         self.submits += 1
         if site not in self._next:
@@ -186,7 +186,7 @@ class FakeBackend(Backend):
     async def wish(
         self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
-        """Cancel jobs that have not ended, hold those that wait, release those that are held, signal those that run."""
+        """Apply an action to the jobs whose state allows it, and return their numbers."""
         self._check()
         before = {"cancel": OPEN, "kill": OPEN, "signal": ("running",), "requeue": ("running",)}
         before |= {"hold": ("waiting",), "release": ("held",)}
@@ -203,7 +203,7 @@ class FakeBackend(Backend):
         return done
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return what is known of jobs."""
+        """Return the records of the jobs that are known."""
         self._check()
         return [self.records_by_id[job_id] for job_id in job_ids if job_id in self.records_by_id]
 
@@ -227,12 +227,12 @@ class FakeBackend(Backend):
         return JobPage(jobs=page, below=page[-1].job_id if len(found) > len(page) else None)
 
     async def story(self, job_id: int) -> list[StoryEntry]:
-        """Return what happened to a job."""
+        """Return the history of a job."""
         self._check()
         return self.stories.get(job_id, [])
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:
-        """Return what happened after an event."""
+        """Return the events after a number, waiting up to `timeout_s` for the first."""
         self._check()
         last = self.told[-1].number if self.told else 0
         if after < 0:
@@ -244,12 +244,12 @@ class FakeBackend(Backend):
                 async with asyncio.timeout(timeout_s):
                     await news.wait()
         self._check()
-        # Numbers are 1, 3, 5, ...
+        # Events are numbered 1, 3, 5, ...
         found = self.told[max(0, (after + 1) // 2) :][:PAGE]
         return JobEvents(events=found, last=found[-1].number if found else max(after, last))
 
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Return when a job starts."""
+        """Return the forecast of a job."""
         self._check()
         record = self.records_by_id.get(job_id)
         if record is None:
@@ -258,7 +258,7 @@ class FakeBackend(Backend):
         return Forecast(job_id=job_id, now_ms=self.now_ms, state=record.state, reason="it waits", sites=reasons)
 
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return that waiting jobs start at north, one after the other."""
+        """Return planned starts: the waiting jobs start at north, one after the other."""
         self._check()
         start_ms, found = self.now_ms + 1000, list[ScheduledJob]()
         for record in [each for each in self.records_by_id.values() if each.state == "waiting"][:limit]:
@@ -269,7 +269,7 @@ class FakeBackend(Backend):
         return PlannedStarts(now_ms=self.now_ms, jobs=found)
 
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Return that with fewer nodes jobs wait twice as long."""
+        """Return an answer in which jobs wait twice as long with fewer nodes."""
         self._check()
         unknown = set(asked.drain) - set(self.nodes)
         if unknown:
@@ -283,7 +283,7 @@ class FakeBackend(Backend):
         return WhatIfAnswer(now_ms=self.now_ms, plays=plays, sure=told[0], assumed=told[1])
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
-        """Return when such a job would start."""
+        """Return the forecast of a job that is not submitted."""
         self._check()
         problem = request_problem(request)
         if problem is not None:
@@ -293,7 +293,7 @@ class FakeBackend(Backend):
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
     ) -> OutputPart | None:
-        """Return what a rank has written."""
+        """Return a part of a rank's output."""
         self._check()
         record = self.records_by_id.get(job_id)
         if record is None:
@@ -305,7 +305,7 @@ class FakeBackend(Backend):
         return OutputPart(data=part, offset=offset, is_last=is_last, removed=removed)
 
     async def sites(self) -> list[SiteInfo]:
-        """Return how the sites are."""
+        """Return the state of both sites."""
         self._check()
         return [self._site(name, nodes) for name, nodes in self.nodes.items()]
 
@@ -331,14 +331,14 @@ class FakeBackend(Backend):
         )
 
     async def drain(self, site: str, draining: bool) -> None:
-        """Drain a site."""
+        """Drain a site, or resume it."""
         self._check()
         if site not in self.draining:
             raise InputError(f"site {site!r:.50} is none of north, south")
         self.draining[site] = draining
 
     async def give_up(self, site: str, machine: str) -> GivenUp:
-        """Give up a machine; each site has m0 and m1."""
+        """Give up a machine."""
         self._check()
         if site not in self.away:
             raise InputError(f"site {site!r:.50} is none of north, south")
@@ -350,7 +350,7 @@ class FakeBackend(Backend):
         return GivenUp()
 
     async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
-        """Return what a site has learned; only north learns."""
+        """Apply changes to the run times that a site has learned, and return them; only north learns."""
         self._check()
         if site not in self.draining:
             raise InputError(f"site {site!r:.50} is none of north, south")
@@ -362,7 +362,7 @@ class FakeBackend(Backend):
         return SiteExperience(site=site, learns=True, times=in_order(self.learned.values()))
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return what waits."""
+        """Return the first jobs in the queue."""
         self._check()
         of_grid = [record for job_id, record in sorted(self.records_by_id.items()) if job_id < OWN_FIRST]
         waiting = [record for record in of_grid if record.state == "waiting"]
@@ -388,7 +388,7 @@ class FakeBackend(Backend):
         )
 
     async def learnt(self) -> GridExperience:
-        """Return what splits of one kind of jobs cost, and what two kinds use."""
+        """Return the learned split cost of one kind of jobs, and the learned resource use of two kinds."""
         self._check()
         kind = LearntSplit(
             user="anna", job_class="cfd", nodes=12, whole_runs=7, split_runs=5, factor=1.3, modelled=1.1, used=True
@@ -398,7 +398,7 @@ class FakeBackend(Backend):
         return GridExperience(splits=[kind], needs=[known, new])
 
     async def network(self) -> KnownNetwork:
-        """Return two sites with a link, a router with one that is down, and where they are."""
+        """Return two sites with a link, a router with a link that is down, and their positions."""
         self._check()
         places = (("north", 54.3, 10.1), ("south", 48.1, 11.6), ("middle", 50.1, 8.7))
         nodes = [
@@ -412,7 +412,7 @@ class FakeBackend(Backend):
         return KnownNetwork(nodes=nodes, links=[fast, down], paths=[there, back])
 
     async def scheduling(self) -> Scheduling:
-        """Return how it schedules."""
+        """Return the scheduling policy of the grid and the sites."""
         self._check()
         return Scheduling(
             now_ms=self.now_ms,
@@ -429,7 +429,7 @@ class FakeBackend(Backend):
         )
 
     async def health(self) -> Health:
-        """Return whether it answers."""
+        """Return whether the grid answers."""
         return Health(status="unavailable" if self.is_away else "ok", sites={"north": True, "south": True})
 
 

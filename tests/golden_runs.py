@@ -1,12 +1,12 @@
-"""The runs of the golden schedules, and what is hashed of each.
+"""The runs of the golden schedules, and the text of each run that is hashed.
 
-This is the only file of them that names entry points of the project: when one is renamed or merged, its adapter changes
-here, and no hash does. What is hashed is plain text: a line for each job in the order of ids, with its start, its end
-and its places, and no name of a class, a field or a module. So the text of two versions can be compared by eye::
+Only this file of the golden tests names entry points of the project. If an entry point is renamed or merged, its
+adapter here changes, and the hashes stay the same. The hashed text has a line for each job in the order of ids, with
+its start, its end and its nodes, and no names of classes, fields or modules. So two versions can be compared by eye::
 
-    python tests/golden_runs.py                 # the names of all runs
-    python tests/golden_runs.py grid/adaptive   # what is hashed of one
-    python tests/golden_runs.py --write         # write tests/golden.json anew
+    python tests/golden_runs.py                 # print the names of all runs
+    python tests/golden_runs.py grid/adaptive   # print the text of one run
+    python tests/golden_runs.py --write         # rewrite tests/golden.json
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ GRID_NODES = (16, 12, 8, 8, 4)
 Runs = dict[str, Callable[[], str]]
 
 
-# -- what is hashed ---------------------------------------------------------------------------------------------------
+# -- hashed texts -----------------------------------------------------------------------------------------------------
 
 
 def _lines(rows: Iterable[Iterable[object]]) -> str:
@@ -93,7 +93,7 @@ def _lines(rows: Iterable[Iterable[object]]) -> str:
 
 
 def _schedule(job_id: Any, start_ms: Any, end_ms: Any, *more: Any) -> str:
-    """Return starts and ends by job id; of jobs that never start only the id, and more of each job behind that."""
+    """Return a line per job in the order of ids: start, end and further columns, or ``never``."""
     columns = [np.asarray(column).tolist() for column in (job_id, start_ms, end_ms)]
     more_columns = [column.tolist() if isinstance(column, np.ndarray) else column for column in more]
     rows = sorted(zip(*columns, *more_columns, strict=True))
@@ -101,7 +101,7 @@ def _schedule(job_id: Any, start_ms: Any, end_ms: Any, *more: Any) -> str:
 
 
 def _grid_schedule(result: SimulationResult) -> str:
-    """Return a schedule of a grid: also the nodes of each site, and what the links did to each job, in millionths."""
+    """Return the schedule of a grid with each job's nodes per site and, with links, its slowdowns in millionths."""
     more: list[Any] = [_nodes_by_site(result.fragments_of(row)) for row in range(len(result.workload))]
     columns: list[Any] = [more]
     if "factor" in result.columns:
@@ -134,7 +134,7 @@ def _requests(seed: int, count: int, until_ms: int) -> list[tuple[int, Reservati
 
 
 def _sharing_jobs(seed: int, nodes: int, count: int = 300) -> Workload:
-    """Draw jobs with resources, a tenth of them short, and more than there is room for alone."""
+    """Draw jobs with resources, a tenth of them short; they need more nodes than the site has without sharing."""
     rng = np.random.default_rng(seed)
     jobs = random_jobs(rng, count, nodes, load=1.4, tick=4 * MINUTE)
     short = rng.random(count) < 0.1
@@ -155,9 +155,9 @@ def _sharing_jobs(seed: int, nodes: int, count: int = 300) -> Workload:
 
 
 def _grid_jobs(seed: int, mode: str, *, count: int = 400) -> tuple[Workload, IntArray, npt.NDArray[np.float64]]:
-    """Draw jobs, the home of each, and how sensitive each is to being split.
+    """Draw jobs with their home sites and their sensitivities to a split.
 
-    If jobs are split, they are up to as wide as three quarters of the grid; otherwise three are too wide for any site.
+    If `mode` splits jobs, the widest need three quarters of the grid; otherwise three jobs are too wide for any site.
     """
     splits = mode in ("multi-site", "adaptive")
     widest = 36 if splits else GRID_NODES[0]
@@ -174,7 +174,7 @@ def _grid_jobs(seed: int, mode: str, *, count: int = 400) -> tuple[Workload, Int
 
 
 def _net_jobs(seed: int, change: bool, options: dict[str, Any], count: int = 300) -> tuple[Workload, GridNet]:
-    """Draw jobs that send, and links between the sites, which change or do not."""
+    """Draw jobs that communicate, and links between the sites; with `change`, the links change over time."""
     rng = np.random.default_rng(seed)
     jobs = random_jobs(rng, count, sum(GRID_NODES) // 2, load=1.6, tick=1000)
     model = drawn_model(rng, len(GRID_NODES))
@@ -224,11 +224,11 @@ def _grid_net(seed: int, policy: dict[str, Any], change: bool = False, **options
     return _grid_schedule(simulate(workload, GRID_NODES, GridPolicy(**policy), rng=rng, net=net))
 
 
-# -- adapters: one core, told event by event --------------------------------------------------------------------------
+# -- adapters: one core, event by event -------------------------------------------------------------------------------
 
 
 def _core(seed: int, policy: Any, *, reservations: int = 0) -> str:
-    """Tell a site's core of jobs, cancellations at any time and requests; return what it had them do, and where."""
+    """Send jobs, random cancellations and reservation requests to a site's core; return its commands."""
     is_shared = isinstance(policy, SharedNodes)
     workload = _sharing_jobs(seed, SITE_NODES) if is_shared else _site_jobs(seed)
     rng = np.random.default_rng([seed, 1])
@@ -350,13 +350,14 @@ def _net_world(
 
 
 class LiveCores:
-    """The cores of a live grid and its sites; machines that do what they are told at once, and messages without delay.
+    """The cores of a live grid and its sites, with machines and messages that take no time.
 
     Parameters
     ----------
     seed : int
-        For the jobs, and for what their users want of them later.
+        Seed of the jobs and of their users' later actions.
     control : str
+        The grid's control, as in `GridPolicy`.
     """
 
     _SITES = ((4, 4, 8), (6, 2), (4,))
@@ -391,7 +392,7 @@ class LiveCores:
         self._log: list[tuple[object, ...]] = []
 
     def play(self, jobs: int) -> str:
-        """Have it all happen; return what ran where and when, and how it stands with each job."""
+        """Run a number of random jobs; return all starts and ends on machines, and the final state of each job."""
         when_ms = 0
         for number in range(jobs):
             when_ms += int(self._rng.exponential(1500))
@@ -418,7 +419,7 @@ class LiveCores:
         heapq.heappush(self._calendar, (when_ms, next(self._numbers), do))
 
     def _be_user(self, number: int, when_ms: int) -> None:
-        """Draw a job, of the grid or of a site, and what its user wants of it later."""
+        """Schedule the submission of a random job to the grid or to a site, and its user's later actions."""
         rng, grid = self._rng, len(self._sites)
         is_own = bool(rng.random() < 0.25)
         place = int(rng.integers(grid)) if is_own else grid
@@ -478,7 +479,10 @@ def _live_cores(seed: int, control: str) -> str:
 
 
 def _live_world(seed: int) -> str:
-    """Play a live grid on a bad network; seeds are of large packets, or the size of messages would decide on losses."""
+    """Run a live grid on a bad network.
+
+    Only seeds with large packets are valid: with small ones, the size of messages would change which are lost.
+    """
     rng = np.random.Generator(np.random.PCG64(seed))
     VirtualLoop(rng).close()
     rng.choice([15, 60, 10_000])
@@ -502,7 +506,7 @@ def _catalogue(name: str, jobs: int, **changes: Any) -> str:
 
 
 def _printed(*arguments: str) -> str:
-    """Return what a command prints in a folder with a small trace, ``jobs.swf``, and one with resources."""
+    """Return the output of a command in a folder with a small trace, ``jobs.swf``, and a trace with resources."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         _write_trace(Path("jobs.swf"))
         runner = CliRunner(env={"COLUMNS": "120", "LINES": "50", "NO_COLOR": "1", "TERM": "dumb"})
@@ -668,7 +672,7 @@ SCHEDULES: Runs = {
     **{f"live-world/{seed}": functools.partial(_live_world, seed) for seed in (4, 27, 45, 51)},
     **{f"catalogue/{name}": functools.partial(_catalogue, name, **changes) for name, changes in _CATALOGUE.items()},
 }
-"""Name of a run to what returns the text that is hashed of it."""
+"""Maps the name of a run to the function that returns its hashed text."""
 
 PRINTED: Runs = {
     " ".join(arguments): functools.partial(_printed, *arguments)
@@ -681,24 +685,24 @@ PRINTED: Runs = {
         ("run", "two-sites", "--set", "workload.jobs=200", "--json"),
     )
 }
-"""A command to what returns all that it prints; these may change on purpose."""
+"""Maps a command to the function that returns its output; outputs may change on purpose."""
 
 SECTIONS = {"schedules": SCHEDULES, "printed": PRINTED}
 
 
 def digest(text: str) -> str:
-    """Return the hash of what a run comes to."""
+    """Return the hash of a run's text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_golden() -> dict[str, dict[str, str]]:
-    """Return the hashes as they are to be, by section and name."""
+    """Return the expected hashes by section and name."""
     golden: dict[str, dict[str, str]] = json.loads(GOLDEN.read_text(encoding="utf-8"))
     return golden
 
 
 def main() -> None:
-    """Write all hashes anew, print what is hashed of some runs, or the names of all."""
+    """Rewrite all hashes, print the texts of some runs, or print the names of all runs."""
     runs = SCHEDULES | PRINTED
     names = sys.argv[1:]
     if names == ["--write"]:

@@ -1,7 +1,7 @@
-"""What is measured of the house: its files, functions, imports, names and copies, read from the sources alone.
+"""Measure the code base: its files, functions, imports, names and copied lines, from the sources alone.
 
-Run as a script, it shortens the lists of `house_exceptions.json`: what is needed no more is dropped, and numbers are
-lowered to what they are now. It adds nothing.
+Run as a script, it shortens the lists in `house_exceptions.json`: it drops exceptions that are no longer needed and
+lowers numbers to the present values. It never adds exceptions.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FOLDER_FILES = {"src/gridweave/cli": 30}  # a file for each command
 MAX_FUNCTION_LINES = 40
 COPIED_LINES = 6
 
-# Decision code: all of these folders, but for those named, which carry decisions out.
+# Decision code: the folders in PURE without SHELLS, which carry the decisions out.
 PURE = ("netmodel/", "site/", "grid/", "scenarios/batch/kernels/")
 SHELLS = (
     *("site/journal/", "site/machine/", "site/service/", "site/batch/service/"),
     *(f"site/batch/slurm/{name}.py" for name in ("asking", "commands", "look", "slurmrestd", "submit")),
     *("grid/config/", "grid/service/", "grid/gateway/", "grid/client/"),
 )
-# Decision code may import these: errors name paths, and the compiler keeps on disk what it has compiled.
+# Decision code may import these although they are impure: errors contain paths, and compiled code is cached on disk.
 BELOW = {
     f"src/gridweave/{name}.py"
     for name in ("errors", "jit", "plugins", "ranges", "settings", "shared_calls", "values", "version")
@@ -53,8 +53,8 @@ IMPURE = {
     *("random", "secrets", "uuid", "ray", "sqlalchemy", "sqlite3", "rich", "typer", "prometheus_client"),
 }
 
-# What some disciplines can do, and the names by which a file that knows of it can be recognised. Disciplines may know;
-# the fewer other files do, the easier it is to add or remove a discipline.
+# Capabilities of some disciplines, with the names that show that a file depends on them. Disciplines may do so; the
+# fewer other files do, the easier it is to add or remove a discipline.
 CAPABILITIES = {
     "batch system": re.compile(r"slurm|AsksBatch|BatchSeen|AskSeen|batch_system|pilot", re.IGNORECASE),
     "evictions": re.compile(r"evict", re.IGNORECASE),
@@ -88,7 +88,7 @@ PHRASES = (
     *("takes? in", "takes? note", "tells?", "to be had", "told", "twins?", "wherein", "whoever", "whom", "wish(es)?"),
 )
 
-# The one circle that is wanted: users like `result.plot()`.
+# The only import circle that is allowed, for `result.plot()`.
 RESULTS = re.compile(r"scenarios/results(/|\.py$)")
 PLOTS = re.compile(r"scenarios/plots(/|\.py$)")
 
@@ -97,17 +97,17 @@ _FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method of the product, those within others included."""
+    """A function or method of the product, nested ones included."""
 
-    name: str  # as site/scheduler/core.py:SiteCore.submit
+    name: str  # e.g. site/scheduler/core.py:SiteCore.submit
     lines: int  # from def to its end
     code_lines: int  # without the docstring
-    has_return: bool  # says what it returns
+    has_return: bool  # has a return annotation
 
 
 @functools.cache
 def product_files() -> tuple[str, ...]:
-    """Return the Python files of gridweave and gridweave-papers, relative to the root, without those behind links."""
+    """Return the Python files of gridweave and gridweave-papers, relative to the root; links are not followed."""
     own = (path for path in PACKAGE.iterdir() if not path.is_symlink())
     tops = [*(ROOT / folder for folder in FOLDERS), *own, ROOT / PAPERS]
     found = [path for top in tops for path in (top.rglob("*.py") if top.is_dir() else [top]) if path.suffix == ".py"]
@@ -116,13 +116,13 @@ def product_files() -> tuple[str, ...]:
 
 @functools.cache
 def text_of(file: str) -> str:
-    """Return what a file holds."""
+    """Return the text of a file."""
     return (ROOT / file).read_text(encoding="utf-8")
 
 
 @functools.cache
 def tree_of(file: str) -> ast.Module:
-    """Return a file as a tree of syntax."""
+    """Return the syntax tree of a file."""
     return ast.parse(text_of(file), file)
 
 
@@ -132,12 +132,12 @@ def line_counts() -> dict[str, int]:
 
 
 def folder_counts() -> dict[str, int]:
-    """Return the number of Python files that stand in each folder itself."""
+    """Return the number of Python files in each folder, without its subfolders."""
     return dict(Counter(Path(file).parent.as_posix() for file in product_files()))
 
 
 def lost_imports() -> set[str]:
-    """Return, as "a.py -> gridweave.b.name", which imports of ours lead nowhere; a type checker may let them pass."""
+    """Return imports of missing names of ours, as "a.py -> gridweave.b.name"; a type checker may miss them."""
     homes = {module_name(file): file for file in product_files()}
     packages = {home.rsplit(".", depth)[0] for home in homes for depth in range(1, home.count(".") + 1)}
     lost = set()
@@ -153,12 +153,12 @@ def lost_imports() -> set[str]:
 
 
 def long_files() -> dict[str, int]:
-    """Return the files that are too long, with their lines."""
+    """Return the files that are too long, with their numbers of lines."""
     return {file: lines for file, lines in line_counts().items() if lines > MAX_FILE_LINES}
 
 
 def full_folders() -> dict[str, int]:
-    """Return the folders with too many files, with the number of these."""
+    """Return the folders with too many files, with their numbers of files."""
     counts = folder_counts().items()
     return {folder: files for folder, files in counts if files > FOLDER_FILES.get(folder, MAX_FOLDER_FILES)}
 
@@ -201,17 +201,17 @@ def _docstring(node: ast.AST) -> ast.stmt | None:
 
 
 def long_functions() -> set[str]:
-    """Return the names of the functions that are too long, their docstrings not counted."""
+    """Return the names of the functions that are too long, docstrings not counted."""
     return {function.name for function in functions() if function.code_lines > MAX_FUNCTION_LINES}
 
 
 def function_p95() -> int:
-    """Return the number of lines, docstring included, that 95 of 100 functions do not exceed."""
+    """Return the 95th percentile of the lines of functions, docstrings included."""
     return _p95(function.lines for function in functions())
 
 
 def function_code_p95() -> int:
-    """Return the number of lines, docstring left out, that 95 of 100 functions do not exceed."""
+    """Return the 95th percentile of the lines of functions, docstrings not counted."""
     return _p95(function.code_lines for function in functions())
 
 
@@ -221,7 +221,7 @@ def _p95(lengths: Iterable[int]) -> int:
 
 
 def module_name(file: str) -> str:
-    """Return the name by which a file of the product is imported."""
+    """Return the module name of a file of the product."""
     top, inner = ("gridweave_papers", PAPERS) if file.startswith(PAPERS) else ("gridweave", "src/gridweave/")
     parts = Path(file.removeprefix(inner)).with_suffix("").parts
     return ".".join((top, *(part for part in parts if part != "__init__")))
@@ -229,7 +229,10 @@ def module_name(file: str) -> str:
 
 @functools.cache
 def imported_names(file: str) -> tuple[tuple[str, str], ...]:
-    """Return what a file imports anywhere, in functions and for types as well: modules, and names of them or ""."""
+    """Return all imports of a file as (module, name), with name "" for whole modules.
+
+    Imports in functions and for type checking count.
+    """
     found = []
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
@@ -242,7 +245,7 @@ def imported_names(file: str) -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def import_graph() -> nx.DiGraph:
-    """Return which file imports which, in functions and for types as well."""
+    """Return the graph of imports between files, including imports in functions and for type checking."""
     homes = {module_name(file): file for file in product_files()}
     graph = nx.DiGraph()
     graph.add_nodes_from(product_files())
@@ -255,7 +258,7 @@ def import_graph() -> nx.DiGraph:
 
 
 def circles() -> set[frozenset[str]]:
-    """Return the sets of files that import each other, directly or through others; results may draw themselves."""
+    """Return the sets of files that import each other, directly or through others; results may import plots."""
     graph = import_graph()
     wanted = [(file, home) for file, home in graph.edges if RESULTS.match(file) and PLOTS.match(home)]
     parts = nx.strongly_connected_components(nx.restricted_view(graph, [], wanted))
@@ -263,9 +266,9 @@ def circles() -> set[frozenset[str]]:
 
 
 def folder_graph() -> nx.DiGraph:
-    """Return which folder imports which, files in folders below it not counted; results may draw themselves.
+    """Return the graph of imports between folders, where subfolders are separate nodes; results may import plots.
 
-    The files of src/gridweave itself are left out: its ``__init__`` hands out public names of all folders.
+    The files directly in src/gridweave are left out, as its ``__init__`` exports public names of all folders.
     """
     graph = nx.DiGraph()
     for file, home in import_graph().edges:
@@ -277,7 +280,7 @@ def folder_graph() -> nx.DiGraph:
 
 
 def folder_circles() -> set[frozenset[str]]:
-    """Return the pairs of folders that import each other, and each longer circle that has no such pair."""
+    """Return the pairs of folders that import each other, and the longer circles without such a pair."""
     graph = folder_graph()
     pairs = {frozenset(pair) for pair in graph.edges if graph.has_edge(*reversed(pair))}
     graph.remove_edges_from([edge for edge in graph.edges if frozenset(edge) in pairs])
@@ -285,7 +288,7 @@ def folder_circles() -> set[frozenset[str]]:
 
 
 def hidden_names(file: str) -> list[str]:
-    """Return the names of gridweave that a file uses although they begin with an underscore or belong to kernels."""
+    """Return the names of gridweave that a file uses although they are private or belong to kernels."""
     ours = [(module, name) for module, name in imported_names(file) if module.split(".")[0] == "gridweave"]
     found = [f"{module}.{name}" for module, name in ours if "kernels" in module.split(".") or name.startswith("_")]
     imported = {name for _, name in ours}
@@ -298,7 +301,7 @@ def hidden_names(file: str) -> list[str]:
 
 
 def undocumented(names: Iterable[tuple[str, str]]) -> set[str]:
-    """Return those functions and classes, given by module and name, that have no docstring where they are defined."""
+    """Return the functions and classes without a docstring, among those given by module and name."""
     homes = {module_name(file): file for file in product_files()}
     return {
         f"{module}.{node.name}"
@@ -309,7 +312,7 @@ def undocumented(names: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def impurities(file: str) -> list[str]:
-    """Return what in a file reads a clock, does I/O or draws from a global state: imports, calls and attributes."""
+    """Return the imports, calls and attributes in a file that read a clock, do I/O or use global random state."""
     found = [f"imports {module}" for module, _ in imported_names(file) if module.split(".")[0] in IMPURE]
     for node in ast.walk(tree_of(file)):
         if (
@@ -324,14 +327,14 @@ def impurities(file: str) -> list[str]:
 
 
 def is_pure(file: str) -> bool:
-    """Tell whether a file is to be pure."""
+    """Whether a file must be pure."""
     return file.startswith(PURE) and not file.startswith(SHELLS)
 
 
 def impure_imports() -> set[str]:
-    """Return, as "a.py -> b.py", where pure files import what is not pure.
+    """Return the imports of impure files by pure files, as "a.py -> b.py".
 
-    If there is none, nothing is reached through imports of imports either, for each pure file is looked at.
+    Direct imports suffice: every pure file is checked, so without violations no indirect import is impure either.
     """
     return {
         f"{file} -> {home}"
@@ -341,7 +344,7 @@ def impure_imports() -> set[str]:
 
 
 def doubled_names() -> dict[str, int]:
-    """Return the public names of more than one class, with their number."""
+    """Return the public names that more than one class has, with the number of classes."""
     names = (
         node.name
         for file in product_files()
@@ -357,7 +360,7 @@ def lomarc_files() -> list[str]:
 
 
 def capability_files() -> dict[str, int]:
-    """Return how many files outside the disciplines have a name of each capability."""
+    """Return the number of files outside the disciplines that depend on each capability."""
     return {
         capability: sum(
             any(pattern.search(name) for name in names_in(file))
@@ -376,7 +379,7 @@ def names_in(file: str) -> frozenset[str]:
 
 
 def words_in_names() -> dict[str, int]:
-    """Return how often a word to avoid is in the name of something, each name counted once per file."""
+    """Return how often names contain each word to avoid; a name counts once per file."""
     counts = Counter[str]()
     for file in product_files():
         for name in names_in(file):
@@ -387,7 +390,7 @@ def words_in_names() -> dict[str, int]:
 
 
 def words_in_docstrings() -> dict[str, int]:
-    """Return how often docstrings have a word or phrase to avoid, the short ones below constants included."""
+    """Return how often docstrings contain each word or phrase to avoid; the strings under constants count."""
     text = "\n".join(" ".join(docstring.split()) for file in product_files() for docstring in _docstrings(file))
     found = {phrase: re.findall(rf"\b(?:{phrase})\b", text, re.IGNORECASE) for phrase in PHRASES}
     return {phrase: len(matches) for phrase, matches in found.items() if matches}
@@ -400,7 +403,7 @@ def _docstrings(file: str) -> Iterator[str]:
 
 
 def asked_attributes() -> int:
-    """Return how often decision code and the grid ask whether something has an attribute, instead of for its type."""
+    """Return how often decision code and the grid check for an attribute instead of a type."""
     return sum(
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -412,19 +415,19 @@ def asked_attributes() -> int:
 
 
 def long_subjects() -> int:
-    """Return how many commits have a subject of more than 72 characters; none where there is no history."""
+    """Return the number of commits with a subject of more than 72 characters; 0 without a Git history."""
     command = ["git", "log", "--no-merges", "--format=%s"]
     log = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     return sum(len(subject) > MAX_SUBJECT_LETTERS for subject in log.splitlines())
 
 
 def without_return() -> dict[str, int]:
-    """Return the files with functions that do not say what they return, with the number of these."""
+    """Return the files with functions without a return annotation, with the number of such functions."""
     return dict(Counter(function.name.split(":")[0] for function in functions() if not function.has_return))
 
 
 def unchecked_files() -> set[str]:
-    """Return the files with a comment that switches no-untyped-def off."""
+    """Return the files with a comment that disables no-untyped-def."""
     found = set()
     for file in product_files():
         if "no-untyped-def" in text_of(file):
@@ -435,10 +438,10 @@ def unchecked_files() -> set[str]:
 
 
 def copied_lines() -> dict[str, set[int]]:
-    """Return the lines of each file that stand in a run of six or more, word for word, elsewhere as well.
+    """Return the lines of each file that belong to a run of six or more lines that also occurs elsewhere.
 
-    Runs are of lines of code: indentation, blank lines, comments, docstrings, imports and lines of brackets alone do
-    not count.
+    Only lines of code count: indentation, blank lines, comments, docstrings, imports and lines with only brackets are
+    ignored.
     """
     places: dict[tuple[str, ...], list[tuple[str, tuple[int, ...]]]] = defaultdict(list)
     for file in product_files():
@@ -455,7 +458,7 @@ def copied_lines() -> dict[str, set[int]]:
 
 
 def copied_percent() -> float:
-    """Return how many of 100 lines of code are copies, rounded up to a tenth."""
+    """Return the percentage of copied lines of code, rounded up to a tenth."""
     copied = sum(map(len, copied_lines().values()))
     return math.ceil(1000 * copied / sum(len(list(_code_lines(file))) for file in product_files())) / 10
 
@@ -473,7 +476,7 @@ def _code_lines(file: str) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-# By section of the exceptions: what breaks a rule, or how much.
+# Maps each section of the exceptions to the function that measures it.
 MEASURES: dict[str, Callable[[], Any]] = {
     "long_files": long_files,
     "full_folders": full_folders,
@@ -497,7 +500,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
 
 
 def exceptions(section: str) -> Any:
-    """Return today's exceptions of one kind: names with numbers, a set, or a number."""
+    """Return the present exceptions of a section: names with numbers, a set, or a number."""
     listed = json.loads(EXCEPTIONS.read_text(encoding="utf-8"))[section]
     if isinstance(listed, list):
         return {frozenset(item) if isinstance(item, list) else item for item in listed}
@@ -505,19 +508,19 @@ def exceptions(section: str) -> Any:
 
 
 def shortened(listed: Any, measured: Any) -> Any:
-    """Return the exceptions of one kind without what is needed no more, as they are written down."""
+    """Return the exceptions of a section without those no longer needed, in the form of the file."""
     if isinstance(listed, dict):
         return {name: min(listed[name], measured[name]) for name in sorted(listed.keys() & measured.keys())}
     if isinstance(listed, set):
         kept = [item for item in measured if item in listed]
-        # Of a circle that was broken, smaller ones may be left.
+        # A broken circle may leave smaller circles.
         left = [item for item in measured - listed if isinstance(item, frozenset) and any(map(item.issubset, listed))]
         return sorted(sorted(item) if isinstance(item, frozenset) else item for item in kept + left)
     return min(listed, measured)
 
 
 def main() -> None:
-    """Shorten the lists of exceptions, and print what is left."""
+    """Shorten the lists of exceptions, and print their sizes."""
     listed = {section: shortened(exceptions(section), measure()) for section, measure in MEASURES.items()}
     EXCEPTIONS.write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
     print(f"{sum(line_counts().values())} lines in {len(product_files())} files, {len(functions())} functions")

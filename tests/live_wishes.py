@@ -39,9 +39,9 @@ def was_hopeless(record: JobRecord, records: Mapping[int, JobRecord]) -> bool:
 
 
 def check_waits(records: Mapping[int, JobRecord], notes: Iterable[Mapping[str, Any]]) -> None:
-    """Raise if a job ran before what it waited for had come true.
+    """Raise ViolationError if a job ran before its conditions on other jobs held.
 
-    That a job has started is true from then on, even if it comes back and waits again: its story tells.
+    The condition ``started`` keeps holding if the other job is requeued, so it is checked in the notes.
     """
     once = {note["job_id"] for note in notes if note["kind"] in ("starting", "runs")}
     for job_id, record in records.items():
@@ -57,7 +57,7 @@ def check_waits(records: Mapping[int, JobRecord], notes: Iterable[Mapping[str, A
 
 
 def check_notes(notes: Iterable[Mapping[str, Any]], records: Mapping[int, JobRecord]) -> None:
-    """Raise if a job that was kept from the queue ran, or more jobs of an array were under way than may be."""
+    """Raise ViolationError if a job ran while kept from the queue, or if an array exceeded its limit `at_once`."""
     kept: set[int] = set()
     inside: dict[str, set[int]] = {}
     for note in notes:
