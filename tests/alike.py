@@ -1,4 +1,4 @@
-"""Whether two cores know the same, down to the last attribute: what a state forgets is found by this."""
+"""Compare two cores attribute by attribute, to find what an encoded state omits."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
-# Known for one instant only, or only for error messages.
+# Attributes that are valid for one instant only, or used only in error messages.
 PASSING = {"out", "over", "_out", "_inner", "_fresh", "_life"}
-# Worked out again when it is asked for.
+# Caches, which are computed again on demand.
 WORKED_OUT = {"_one_job._state", "_scratch", "_whys", "_why_never", "memo", "choice", "_find"}
 
-# Dicts whose order nothing depends on.
+# Dicts whose order does not matter.
 UNORDERED = {"_end_ms"}
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 
 def differences(mine: Any, other: Any, path: str = "it", seen: set[tuple[int, int]] | None = None) -> Iterator[str]:
-    """Yield where two values differ."""
+    """Yield the paths at which two values differ."""
     seen = set() if seen is None else seen
     pair = id(mine), id(other)
     if mine is other or pair in seen or isinstance(mine, _CODE):
@@ -56,7 +56,7 @@ def differences(mine: Any, other: Any, path: str = "it", seen: set[tuple[int, in
 
 
 def _names(value: Any) -> list[str]:
-    """Return the names of the attributes of a value."""
+    """Return the names of all attributes of a value."""
     if isinstance(value, msgspec.Struct):
         return list(value.__struct_fields__)
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]

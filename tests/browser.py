@@ -1,4 +1,4 @@
-"""A real browser for tests of the pages: Chromium without a window, and what it must never say."""
+"""Headless Chromium for tests of the pages; records the errors that the browser reports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromiu
 
 
 _TIMEOUT_MS = 60_000
-"""A busy machine may be slow; nothing waits for so long that works."""
+"""Long enough for a busy machine; a page that works never takes this long."""
 
 expect.set_options(timeout=_TIMEOUT_MS)
 
 
 class Window:
-    """A page of a browser, and all that went wrong in it."""
+    """A page of a browser, and all errors in it."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -34,20 +34,20 @@ class Window:
         page.on("request", lambda request: self.asked.add(request.url))
 
     def _said(self, kind: str, text: str) -> None:
-        # A browser writes each answer of 401 or 503 there, which the pages expect and tell of calmly.
+        # The browser also logs each answer 401 or 503 there, which the pages expect and handle.
         if kind in ("error", "warning") and not text.startswith("Failed to load resource"):
             self.problems.append(text)
 
     async def go(self, url: str) -> None:
-        """Show a page, and wait until it has a heading."""
+        """Open a page and wait until it has a heading."""
         await self.page.goto(url)
         await self.page.wait_for_selector("h1")
 
 
 @contextlib.asynccontextmanager
 async def a_browser() -> AsyncIterator[Browser]:
-    """Yield a browser, which takes seconds to start; its windows know nothing of each other."""
-    # Chromium's sandbox does not work as root, and tests of the launcher run as root.
+    """Yield a browser, which takes seconds to start; its windows share no cookies or storage."""
+    # Chromium's sandbox does not work for root, and tests of the launcher run as root.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
@@ -59,7 +59,7 @@ async def a_browser() -> AsyncIterator[Browser]:
 
 @contextlib.asynccontextmanager
 async def window_of(browser: Browser, **settings: Any) -> AsyncIterator[Window]:
-    """Yield a window of a browser; `settings` are those of its context (viewport, color_scheme)."""
+    """Yield a window of a browser; `settings` are options of its context (viewport, color_scheme)."""
     context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
     context.set_default_timeout(_TIMEOUT_MS)
     try:
@@ -70,6 +70,6 @@ async def window_of(browser: Browser, **settings: Any) -> AsyncIterator[Window]:
 
 @contextlib.asynccontextmanager
 async def browsing(**settings: Any) -> AsyncIterator[Window]:
-    """Yield a window of a browser of its own."""
+    """Yield the window of a new browser."""
     async with a_browser() as browser, window_of(browser, **settings) as window:
         yield window

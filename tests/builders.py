@@ -69,7 +69,7 @@ class Dice:
         return self.pick((False, True))
 
     def ids(self, count: int, among: int) -> list[int]:
-        """Return `count` of the numbers from 1 to `among`, in random order."""
+        """Return the numbers from 1 to `count` in random order; always read `among` bytes, at least `count`."""
         keys = [self.number(0, 255) for _ in range(among)]
         return sorted(range(1, count + 1), key=lambda job_id: keys[job_id - 1])
 

@@ -1,4 +1,4 @@
-"""Actors for tests of calls, where the workers of Ray find them."""
+"""Actors for tests of calls, in a module that Ray's workers can import."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Called(LiveActor):
         self._calls, self._door = calls, Door(self, ("double", "refuse"))
 
     async def ready(self) -> str:
-        """Return its name."""
+        """Return the actor's name."""
         return self._name
 
     async def echo(self, value: Any) -> Any:
@@ -29,7 +29,7 @@ class Called(LiveActor):
         return 2 * value
 
     async def refuse(self) -> None:
-        """Refuse a question."""
+        """Raise the error of a refused question."""
         raise InputError("no such thing")
 
     async def wait(self) -> None:
@@ -37,7 +37,7 @@ class Called(LiveActor):
         await asyncio.Event().wait()
 
     async def pass_on(self, actor: str, value: Any) -> Any:
-        """Return what another actor answers."""
+        """Return another actor's answer."""
         return await self._calls.call(actor, "echo", value)
 
     async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
@@ -45,4 +45,4 @@ class Called(LiveActor):
         return await self._door.ask_all(method, questions)
 
     async def stop(self) -> None:
-        """End nothing."""
+        """Do nothing."""

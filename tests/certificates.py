@@ -9,7 +9,7 @@ import pytest
 
 
 def make_certificate(folder: Path, name: str) -> tuple[str, str]:
-    """Make a certificate for this machine that is signed by itself, and its key."""
+    """Make a self-signed certificate for this machine and its key; return the paths of both."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     command = [
         "openssl",

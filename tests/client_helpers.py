@@ -1,4 +1,4 @@
-"""What tests of the client and its commands share: a gateway before a grid in memory, and sleep that takes no time."""
+"""Helpers for tests of the client and its commands: a gateway to a grid in memory, and sleep that takes no time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from waiting import PATIENCE_S
 
 COMMENT_S = 0.02
-"""So often a stream of events that has nothing to say says so; the first time it tells where it stands."""
+"""Interval of comments in an idle stream of events; the first comment has the number of the last event."""
 
 
 class GridInMemory(FakeBackend):
-    """The grid in memory, with a hook for what becomes of jobs, and forecasts that say all there is to say.
+    """A grid in memory with a hook for accepted jobs, and with forecasts that have every kind of reason.
 
     Attributes
     ----------
     runs : callable, optional
-        Told of each job that was taken in.
+        Called for each accepted job.
     """
 
     def __init__(self) -> None:
@@ -45,21 +45,21 @@ class GridInMemory(FakeBackend):
         return answer
 
     def tell(self, job_id: int, kind: str, detail: str = "") -> None:
-        """Have an event happen."""
+        """Add an event of a job."""
         self._note(job_id, kind, detail)
 
     async def forecast(self, job_id: int) -> api.Forecast | None:
-        """Return when a job starts, with reasons of all kinds."""
+        """Return a forecast of a job with reasons of all kinds."""
         record = self.records_by_id.get(job_id)
         return None if record is None else forecast(job_id, self.now_ms, record.request, record.state)
 
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> api.Forecast:
-        """Return when such a job would start."""
+        """Return a forecast of a job that is not submitted."""
         return forecast(None, self.now_ms, request, "waiting")
 
 
 def forecast(job_id: int | None, now_ms: int, request: JobRequest, state: Any) -> api.Forecast:
-    """Return when a job would start, with reasons of all kinds."""
+    """Return a forecast with reasons of all kinds."""
     return api.Forecast(
         job_id=job_id,
         now_ms=now_ms,
@@ -85,27 +85,27 @@ def forecast(job_id: int | None, now_ms: int, request: JobRequest, state: Any) -
 
 
 class Served:
-    """A gateway before a grid in memory, behind a proxy that notes what it hears, and fails when it is told to.
+    """A gateway to a grid in memory, behind a proxy that records requests and fails on demand.
 
     Attributes
     ----------
     grid : GridInMemory
     proxy : FlakyProxy
     url : str
-        Of the proxy.
+        Address of the proxy.
     """
 
     def __init__(self, grid: GridInMemory, proxy: FlakyProxy, url: str) -> None:
         self.grid, self.proxy, self.url = grid, proxy, url
 
     def heard(self, path: str) -> list[Any]:
-        """Return the bodies of all requests to a path, or their queries where there is no body."""
+        """Return the bodies of all requests to a path, or the queries of requests without a body."""
         return [said for heard, said in self.proxy.heard if heard == path]
 
 
 @contextlib.asynccontextmanager
 async def served(**settings: Any) -> AsyncIterator[Served]:
-    """Yield a gateway on a port of this machine; it is stopped in the end."""
+    """Yield a gateway on a port of this machine; stop it afterwards."""
     grid = GridInMemory()
     unlimited = {"requests_per_s": 1e6, "burst": 1e6, "comment_s": COMMENT_S}
     gateway = Gateway(grid, GatewaySettings(**{"port": 0, **unlimited, **settings}))
@@ -119,7 +119,7 @@ async def served(**settings: Any) -> AsyncIterator[Served]:
 
 
 class Elsewhere:
-    """A gateway in an event loop of another thread.
+    """A gateway in the event loop of another thread.
 
     Attributes
     ----------
@@ -138,11 +138,11 @@ class Elsewhere:
         self.grid, self.url = self.gateway.grid, self.gateway.url
 
     def do(self, work: Any) -> Any:
-        """Return what comes of some work there."""
+        """Run a coroutine in that thread and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=PATIENCE_S)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Call a function there."""
+        """Call a function in that thread."""
 
         async def work() -> None:
             function(*args, **kwargs)
@@ -150,7 +150,7 @@ class Elsewhere:
         self.do(work())
 
     def close(self) -> None:
-        """Stop it."""
+        """Stop the gateway and its thread."""
         self.do(self._context.__aexit__(None, None, None))
         self.do(self._heard())
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -158,19 +158,19 @@ class Elsewhere:
         self._runner.close()
 
     async def _heard(self) -> None:
-        """Have connections that were accepted last hear that their other end is gone, which ends them."""
+        """Let newly accepted connections notice that their clients are gone, so that they end."""
         for _ in range(10):
             await asyncio.sleep(0)
 
 
 class Naps:
-    """Stands for sleeping: keeps how long, and lets others go on."""
+    """Replaces `asyncio.sleep`: records the lengths, and only yields to other tasks."""
 
     def __init__(self) -> None:
         self.lengths_s: list[float] = []
 
     async def __call__(self, length_s: float) -> None:
-        """Pass over a pause."""
+        """Record a pause without waiting."""
         self.lengths_s.append(length_s)
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Commands through an application of their own, without a process for each."""
+"""Run commands in this process, each through its own application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gridweave.errors import GridweaveError
 
 
 def run_well(app: typer.Typer, *arguments: object) -> Result:
-    """Run a command; it must end well."""
+    """Run a command; assert that it succeeds."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exception is None, result.output
     assert result.exit_code == 0
@@ -17,7 +17,7 @@ def run_well(app: typer.Typer, *arguments: object) -> Result:
 
 
 def failure_of(app: typer.Typer, *arguments: object) -> GridweaveError:
-    """Run a command; it must end with an error of the project, of one line, and print no result. Return the error."""
+    """Run a command; assert that it raises a one-line GridweaveError and prints no result; return the error."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert isinstance(result.exception, GridweaveError), result.output
     assert len(str(result.exception).splitlines()) == 1

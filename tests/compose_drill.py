@@ -1,4 +1,4 @@
-"""A failure drill: jobs run, something is hurt and mended, all jobs end, and the history is checked."""
+"""A failure drill: run jobs, inject a fault and repair it, wait for the jobs' ends, and check the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_BEGUN = "not begun: the time for drills was used up"
 
 @dataclass
 class Outcome:
-    """What came of a drill."""
+    """The outcome of a drill."""
 
     name: str
     seed: int
@@ -32,13 +32,13 @@ class Outcome:
     problem: str = "never came to its end"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a file."""
+        """Return the outcome for a JSON file."""
         return asdict(self) | {"is_good": not self.problem}
 
 
 @dataclass
 class Report:
-    """What came of all drills, and how long other things took; after `budget_s` no other drill begins."""
+    """The outcomes of all drills and the durations of other phases; no drill begins after `budget_s`."""
 
     seed: int
     budget_s: float = float("inf")
@@ -48,18 +48,18 @@ class Report:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no other drill is to begin."""
+        """Whether the time budget is spent, so that no other drill begins."""
         return time.monotonic() - self.began_s > self.budget_s
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Note how long something takes."""
+        """Record how long the block takes."""
         begin_s = time.monotonic()
         yield
         self.phases.append((name, time.monotonic() - begin_s))
 
     def table(self) -> Table:
-        """Return all of it as a table."""
+        """Return the report as a table."""
         took = ", ".join(f"{name}: {seconds:.0f} s" for name, seconds in self.phases)
         table = Table(title=f"Failure drills, seed {self.seed} ({took})", title_justify="left")
         for name, is_number in (
@@ -87,7 +87,7 @@ class Drill:
     ----------
     grid : ComposeGrid
     seed : int
-        Of the widths and lengths of its jobs.
+        Seed of the widths and lengths of the jobs.
     """
 
     def __init__(self, grid: ComposeGrid, seed: int) -> None:
@@ -97,11 +97,11 @@ class Drill:
         self.records: dict[int, JobRecord] = {}
 
     def submit(self, service: str, count: int) -> list[int]:
-        """Hand in jobs at the grid, some of them wider than any site, or at a site; return their numbers."""
+        """Submit jobs to a site or to the grid, where some are wider than any site; return their numbers."""
         return self._took(service, self.grid.hand_in(service, self._shapes(service, count)))
 
     def submit_within(self, site: str, count: int) -> list[int]:
-        """Hand in jobs at a site from its own machine; return their numbers."""
+        """Submit jobs to a site from its own container; return their numbers."""
         return self._took(site, self.grid.hand_in_within(site, self._shapes(site, count)))
 
     def _shapes(self, service: str, count: int) -> list[tuple[int, float]]:
@@ -114,7 +114,7 @@ class Drill:
         return numbers
 
     def submit_split(self, sleep_s: float = 10.0) -> int:
-        """Hand in a job that runs on all sites, or it does not run; return its number."""
+        """Submit a job that needs the nodes of all sites; return its number."""
         (number,) = self.grid.hand_in("grid", [(sum(SITES.values()), sleep_s)])
         self.jobs.setdefault("grid", []).append(number)
         return number
@@ -127,7 +127,7 @@ class Drill:
         )
 
     def wait_all(self) -> None:
-        """Wait until every job has ended; each must have finished."""
+        """Wait until every job has ended; assert that each has finished."""
         for service, numbers in self.jobs.items():
             for record in self.grid.wait_ended(service, numbers):
                 self.records[record.job_id] = record
@@ -135,22 +135,22 @@ class Drill:
         assert not unwell, f"jobs that did not finish: {unwell}"
 
     def run_again(self) -> int:
-        """Return how many of the grid's jobs needed more than one attempt."""
+        """Return the number of the grid's jobs that needed more than one attempt."""
         return sum(record.attempt > 1 for record in self.records.values())
 
 
 @contextlib.contextmanager
 def drilled(grid: ComposeGrid, report: Report, name: str, folder: Path) -> Iterator[Drill]:
-    """Run what the block does as a drill: jobs run everywhere before it, and all end after it, as the history shows.
+    """Run the block as a drill: start jobs on all sites before it, await their ends after it, and check the history.
 
     Parameters
     ----------
     grid : ComposeGrid
     report : Report
-        Hears what came of it.
+        Gets the outcome.
     name : str
     folder : pathlib.Path
-        For copies of the journals.
+        Folder for copies of the journals.
     """
     outcome = Outcome(name, (report.seed * 1_000_003 + zlib.crc32(name.encode())) % 2**31)
     report.outcomes.append(outcome)

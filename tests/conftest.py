@@ -37,7 +37,7 @@ TracePath = Callable[[str], Path]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the longest files first, so that the workers end at about the same time."""
+    """Run files with Ray first, then slow ones, then large ones, so that the workers end at about the same time."""
     if not hasattr(config, "workerinput"):
         return
     sizes = Counter(item.path for item in items)

@@ -1,4 +1,4 @@
-"""Actors of a live grid that have somebody fail as soon as a message of the agreement on a start is on its way."""
+"""Actors of a live grid that inject a fault when a chosen message of the agreement on a start is sent."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ FROM_SITE: msgspec.msgpack.Decoder[Packet[Any]] = msgspec.msgpack.Decoder(Packet
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is to happen, and at which message; one of all actors takes it."""
+    """A fault and the message that triggers it; only one of the actors carries it out."""
 
     message: str
-    pid: int = 0  # whose process gets the signal
+    pid: int = 0  # the process that gets the signal
     signal: int = 0
-    cut: list[str] = []  # which sites are cut off from the grid
+    cut: list[str] = []  # the sites that are cut off from the grid
 
 
 def wanted(folder: Path) -> Path:
-    """Return the file of the fault that is to happen."""
+    """Return the file of the planned fault."""
     return folder / "fault.json"
 
 
 def taken(folder: Path) -> Path:
-    """Return the file of the fault that has happened."""
+    """Return the file of the fault that was carried out."""
     return folder / "fault.taken"
 
 
 def cut_off(folder: Path, site: str) -> Path:
-    """Return the file that says that a site is cut off."""
+    """Return the file whose existence means that a site is cut off."""
     return folder / f"{site}.cut"
 
 
@@ -52,13 +52,13 @@ async def carry(
     decoder: msgspec.msgpack.Decoder[Packet[Any]],
     send: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
-    """Carry a packet between the grid and a site, unless that is cut off; if the fault waits for it, it happens now."""
+    """Carry a packet between the grid and a site unless the site is cut off; carry out a fault that it triggers."""
     if cut_off(folder, site).exists():
         raise UnavailableError(f"{site} is cut off")
     sending = asyncio.ensure_future(send())
     fault = _fault(folder, {type(message).__name__ for message in decoder.decode(data).messages})
     if fault is not None:
-        await asyncio.sleep(0)  # it is on its way
+        await asyncio.sleep(0)  # lets the packet be sent
         for each in fault.cut:
             cut_off(folder, each).touch()
         if fault.pid:
@@ -76,7 +76,7 @@ def _fault(folder: Path, messages: set[str]) -> Fault | None:
 
 
 class DrilledMeta(MetaActor):
-    """A meta-scheduler whose packets may meet a fault."""
+    """A meta-scheduler whose packets may trigger a fault."""
 
     async def _to_site(self, site: str, data: bytes) -> None:
         folder, send = Path(self._journal).parent, super()._to_site
@@ -84,7 +84,7 @@ class DrilledMeta(MetaActor):
 
 
 class DrilledSite(SiteActor):
-    """A site whose packets may meet a fault."""
+    """A site whose packets may trigger a fault."""
 
     async def _to_grid(self, peer: str, data: bytes) -> None:
         folder, send = Path(self._journal).parent.parent, super()._to_grid

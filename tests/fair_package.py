@@ -1,4 +1,4 @@
-"""The package of docs/write-a-discipline.md: its files, taken from the page, and an installation of it."""
+"""Build and install the package of docs/write-a-discipline.md from the files in that page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PAGE = Path(__file__).parent.parent / "docs" / "write-a-discipline.md"
 
 
 def blocks() -> dict[str, str]:
-    """Return the files of the page by their names."""
+    """Return the texts of the files in the page, by file name."""
     found = re.findall(r"^```\w+ (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return dict(found)
 
 
 def install_fair(folder: Path) -> Path:
-    """Build the package without the internet, and install it below a folder; return where, for PYTHONPATH."""
+    """Build the package offline and install it below a folder; return the path to add to PYTHONPATH."""
     if int(metadata.version("setuptools").split(".")[0]) < 77:
         pytest.skip("this environment builds no packages: its setuptools is older than 77 (make environment)")
     for name in ("pyproject.toml", "gridweave_fair.py"):
@@ -32,13 +32,13 @@ def install_fair(folder: Path) -> Path:
 
 
 def with_path(path: Path | None) -> str:
-    """Return a PYTHONPATH with this folder before those that are in it now."""
+    """Return the present PYTHONPATH with a folder in front."""
     paths = ["" if path is None else str(path), os.environ.get("PYTHONPATH", "")]
     return os.pathsep.join(filter(None, paths))
 
 
 def run_python(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python with a folder of packages besides its own; it must end well."""
+    """Run Python with a folder of additional packages; assert that it succeeds."""
     words = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": with_path(path)}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)

@@ -1,4 +1,4 @@
-"""Sites that grant all they are asked for, at once, and run every job for as long as it may."""
+"""Sites that grant every request at once, and run every job for its whole estimate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gridweave.grid.meta.core import MetaCore
 from gridweave.site.messages import CommitNodes, Ended, Refused, Reserved, ReserveNodes, Started
 
 Start = tuple[int, tuple[tuple[int, int], ...], int]
-"""When a job has started, on how many nodes of which sites, and how long it takes."""
+"""A start: the instant, the (site, nodes) of the job, and its run time, in ms."""
 
 
 class FaithfulSites:
@@ -20,7 +20,7 @@ class FaithfulSites:
     ----------
     core : MetaCore
     refusals : sequence of int
-        Of the requests for nodes, counted from 0, those that are refused.
+        Numbers of the requests for nodes to refuse, counted from 0.
     """
 
     def __init__(self, core: MetaCore, refusals: Sequence[int] = ()) -> None:
@@ -33,7 +33,7 @@ class FaithfulSites:
         self._n_asked = 0
 
     def tell(self, now_ms: int, *events: GridEvent) -> None:
-        """Have something happen, and all that follows from it at this instant."""
+        """Handle events, and everything that follows from them at the same instant."""
         self.now_ms = now_ms
         told = list(events)
         while told:
@@ -42,13 +42,13 @@ class FaithfulSites:
             told = [answer for command in commands for answer in self._answers(command)]
 
     def next_ms(self) -> int | None:
-        """Return when something happens next."""
+        """Return the instant of the next event, or None."""
         wakeup_ms = self.core.next_wakeup_ms()
         instants = [*self._calendar, *([] if wakeup_ms is None else [wakeup_ms])]
         return min(instants, default=None)
 
     def go_on(self, until_ms: int) -> Iterator[int]:
-        """Let happen what is to happen up to an instant; yield each instant at which something has."""
+        """Run all events up to an instant; yield each instant that had events."""
         while (next_ms := self.next_ms()) is not None and next_ms <= until_ms:
             self.now_ms = next_ms
             events = self._calendar.pop(next_ms, [])
@@ -60,7 +60,7 @@ class FaithfulSites:
             yield next_ms
 
     def _answers(self, command: GridCommand) -> list[GridEvent]:
-        """Return what a site says at once; note what it will say later."""
+        """Return a site's immediate answers to a command, and schedule its later ones."""
         if not isinstance(command, ToSite):
             return []
         site, request = command.site, command.request

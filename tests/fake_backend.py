@@ -412,7 +412,7 @@ class FakeBackend(Backend):
         return KnownNetwork(nodes=nodes, links=[fast, down], paths=[there, back])
 
     async def scheduling(self) -> Scheduling:
-        """Return the scheduling policy of the grid and the sites."""
+        """Return the scheduling policy of the grid."""
         self._check()
         return Scheduling(
             now_ms=self.now_ms,

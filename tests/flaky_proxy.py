@@ -1,4 +1,4 @@
-"""A proxy between a client and a gateway that fails under a seed: cuts, lost answers, refusals, cut streams."""
+"""A proxy between a client and a gateway that injects seeded faults: cuts, lost answers, refusals, cut streams."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from aiohttp import web
 
 FAULTS = ("before", "after", "half", "429", "502", "503", "504")
-"""A connection that is cut before the request is passed on, after it was answered, in the middle of the answer; and
-refusals that another try mends."""
+"""The kinds of faults: cut the connection before the request is forwarded, after the gateway's answer, or in the middle
+of the answer; or refuse with a status code that a retry resolves."""
 
 _NOT_PASSED = frozenset(
     {"host", "transfer-encoding", "content-length", "connection", "content-encoding", "date", "server"}
@@ -21,38 +21,38 @@ _NOT_PASSED = frozenset(
 
 
 PIECE = 300
-"""Of streams that pass, in bytes at most."""
+"""Largest piece of a stream that is forwarded at once, in bytes."""
 
 
 class FlakyProxy:
-    """Passes requests on, and fails some of them.
+    """Forwards requests, and fails some of them.
 
     Parameters
     ----------
     target : str
-        Where they go.
+        Address of the gateway.
     rng : numpy.random.Generator
     chance : float
-        How likely a request fails.
+        Probability that a request fails.
     cut_after : float, optional
-        How many pieces of a stream pass before it is cut, on average; None: none is cut.
+        Mean number of pieces of a stream before it is cut; None cuts no stream.
 
     Attributes
     ----------
     rng, chance, cut_after
-        As given; tests change them.
+        The parameters; tests change them.
     kinds : tuple of str
-        How it fails.
+        The kinds of faults to draw from.
     plan : list of str
-        How the next requests fail, whatever the chance.
+        The faults of the next requests, regardless of `chance`.
     passed : int
-        Pieces of streams that have passed.
+        Number of forwarded pieces of streams.
     open : set
-        The connections of streams that are open.
+        The connections of open streams.
     faults : collections.Counter
-        How often it failed, by how.
+        Number of faults by kind.
     heard : list of (str, object)
-        The path of each request that was passed on, and its body, or its query where it has none.
+        Path and body of each forwarded request; the query if it has no body.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FlakyProxy:
         self.app.cleanup_ctx.append(self._opened)
 
     def cut_streams(self) -> None:
-        """Cut all streams that are open."""
+        """Cut all open streams."""
         for transport in self.open:
             transport.close()
 

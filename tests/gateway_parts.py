@@ -1,4 +1,4 @@
-"""A gateway on a port of this machine, and what tests say to it."""
+"""A gateway on a port of this machine, and requests of tests to it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SLEEP: dict[str, Any] = {"program": {"argv": ["sleep", "1"]}, "limit_ms": 60_000
 
 
 def counted_bytes() -> Callable[[int], bytes]:
-    """Return a source of bytes that nobody would call random, and that never gives the same twice."""
+    """Return a source of predictable bytes that never repeat, in place of random ones."""
     numbers = itertools.count(1)
     return lambda size: next(numbers).to_bytes(size, "big")
 
 
 class Served:
-    """A gateway that runs, and a client of it.
+    """A running gateway and a client of it.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Served:
     async def ask(
         self, method: str, path: str, body: Any = None, *, token: str | None = None, **headers: str
     ) -> tuple[int, Any, Any]:
-        """Make a request with JSON; return the status, what the answer says, and its headers."""
+        """Send a JSON request; return the status, the body and the headers of the answer."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             named["Authorization"] = f"Bearer {token}"
@@ -57,21 +57,21 @@ class Served:
             return response.status, answer, response.headers
 
     async def submit(self, *jobs: dict[str, Any], token: str | None = None, **headers: str) -> list[int]:
-        """Hand in jobs that are taken in; return their numbers."""
+        """Submit jobs, assert that they are accepted, and return their numbers."""
         status, answer, _ = await self.ask("POST", "/v1/jobs", {"jobs": list(jobs)}, token=token, **headers)
         assert status == 200, answer
         return [one["job_id"] for one in answer["answers"]]
 
 
 class Browser:
-    """What a browser does with cookies, says of where a request comes from, and its page keeps of a login."""
+    """A browser's cookies, its headers about a request's origin, and the page's part of a login."""
 
     def __init__(self, served: Served, session: aiohttp.ClientSession) -> None:
         self._served, self._session = served, session
         self.key = ""
 
     async def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
-        """Make a request as a page of the gateway would, if no header says otherwise."""
+        """Send a request like a page of the gateway; `headers` override the page's."""
         own = {"Origin": self._served.url, "Sec-Fetch-Site": "same-origin", "Gridweave-Login": self.key}
         named = own | {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: value for name, value in named.items() if value}
@@ -90,14 +90,14 @@ class Browser:
 
 @contextlib.asynccontextmanager
 async def browsing_at(served: Served) -> AsyncIterator[Browser]:
-    """Yield a browser that has no cookie yet."""
+    """Yield a browser without cookies."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         yield Browser(served, session)
 
 
 @contextlib.asynccontextmanager
 async def serving(backend: Backend, **settings: Any) -> AsyncIterator[Served]:
-    """Yield a gateway in front of a grid; it is stopped in the end."""
+    """Yield a gateway to a grid; stop it afterwards."""
     gateway = Gateway(backend, GatewaySettings(**{"port": 0, **settings}))
     await gateway.start()
     try:
@@ -112,11 +112,11 @@ USUAL: dict[str, tuple[Scope, ...]] = {
     "submit": ("read", "submit", "cancel"),
     "operate": ("operate",),
 }
-"""What the tokens of tests are for, in short."""
+"""Maps short names to scopes and limits of the tests' tokens."""
 
 
 def make_tokens(place: Path, **kinds: str) -> dict[str, str]:
-    """Make a token for each user, for what `USUAL` says, and return them."""
+    """Create a token of a kind in `USUAL` for each user, and return the tokens by user."""
     store = TokenStore(place)
     tokens = {user: store.create(user, USUAL[kind]).token for user, kind in kinds.items()}
     store.close()
@@ -124,5 +124,5 @@ def make_tokens(place: Path, **kinds: str) -> dict[str, str]:
 
 
 def a_job(**changes: Any) -> dict[str, Any]:
-    """Return a job that can be handed in."""
+    """Return a valid job for a submission, with changes."""
     return {"request": SLEEP | changes}

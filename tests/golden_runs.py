@@ -134,7 +134,7 @@ def _requests(seed: int, count: int, until_ms: int) -> list[tuple[int, Reservati
 
 
 def _sharing_jobs(seed: int, nodes: int, count: int = 300) -> Workload:
-    """Draw jobs with resources, a tenth of them short; they need more nodes than the site has without sharing."""
+    """Draw jobs with resources, a tenth of them short, at a load of 1.4 without sharing."""
     rng = np.random.default_rng(seed)
     jobs = random_jobs(rng, count, nodes, load=1.4, tick=4 * MINUTE)
     short = rng.random(count) < 0.1

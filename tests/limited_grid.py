@@ -1,4 +1,4 @@
-"""A meta-scheduler under limited control, and sites that answer it, for tests step by step."""
+"""A meta-scheduler under limited control and its sites' answers, for step-by-step tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATER = 10**6
 
 
 def grid(*nodes: int, **options: Any) -> MetaCore:
-    """Return a meta-scheduler with limited control, in mode sharing unless said otherwise."""
+    """Return a meta-scheduler with limited control; the default mode is sharing."""
     return meta(*nodes, **{"mode": "sharing", "control": "limited", **options})
 
 
@@ -30,7 +30,7 @@ def enqueue(job_id: int, width: int, attempt: int, now_ms: int, estimate_ms: int
 
 
 def offered(commands: list[Any], *offers: tuple[int, int | None] | None) -> list[FromSite]:
-    """Answer requests for quotes: of each site (free nodes, earliest start), or None from one that is silent."""
+    """Return answers to requests for quotes: (free nodes, earliest start) per site, or None for a silent site."""
     asked = [c for c in commands if isinstance(c, ToSite) and isinstance(c.request, RequestQuote)]
     answers = []
     for command in asked:
@@ -41,7 +41,7 @@ def offered(commands: list[Any], *offers: tuple[int, int | None] | None) -> list
 
 
 def delegated(core: MetaCore, job_id: int, width: int, now_ms: int = 0, *, to: int = 0, wait_ms: int = LATER) -> None:
-    """Have a job delegated to a site, where it waits."""
+    """Let a job be delegated to a site, where it waits."""
     asked = step(core, now_ms, submitted(job_id, width))
     sites = sum(isinstance(command.request, RequestQuote) for command in asked)
     starts: list[tuple[int, int | None]] = [(0, now_ms + wait_ms + (site != to)) for site in range(sites)]
