@@ -112,7 +112,7 @@ USUAL: dict[str, tuple[Scope, ...]] = {
     "submit": ("read", "submit", "cancel"),
     "operate": ("operate",),
 }
-"""Maps short names to scopes and limits of the tests' tokens."""
+"""Maps kinds of tokens to their scopes."""
 
 
 def make_tokens(place: Path, **kinds: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A whole live grid with real processes behind its gateway, in an event loop of another thread."""
+"""A whole live grid with real processes and its gateway, in the event loop of another thread."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 
 class GridBehindGateway:
-    """A `LocalGrid` and its gateway at a port of this machine, for what is not asynchronous; a context manager.
+    """A `LocalGrid` with a gateway on a port of this machine, as a context manager for synchronous tests.
 
     Parameters
     ----------
     folder : pathlib.Path
-        For the journals and jobs.
+        Folder of journals and jobs.
     sites
         As for `LocalGrid`.
     **options
-        Of `GridSettings`.
+        Fields of `GridSettings`.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class GridBehindGateway:
         self._folder, self._sites, self._options = folder, sites, options
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what comes of some work in the grid's loop."""
+        """Run a coroutine in the grid's event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=PATIENCE_S)
 
     def __enter__(self) -> Self:

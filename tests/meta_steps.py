@@ -1,4 +1,4 @@
-"""A meta-scheduler spoken to event by event, as the sites and the users speak to it."""
+"""Drive a meta-scheduler event by event, in place of its sites and users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_MS = 1000
 
 
 def meta(*nodes: int, margin_ms: int = 0, **policy: Any) -> MetaCore:
-    """Return a meta-scheduler over sites of so many nodes."""
+    """Return a meta-scheduler for sites with these numbers of nodes."""
     rng = np.random.default_rng(1)
     return MetaCore(nodes, GridPolicy(**policy), rng=rng, margin_ms=margin_ms, retry_ms=RETRY_MS)
 
@@ -27,12 +27,12 @@ def submitted(job_id: int, width: int, estimate_ms: int = 100) -> GridJobSubmitt
 
 
 def step(core: MetaCore, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a meta-scheduler commands; its state must hold."""
+    """Handle events at an instant, check the invariants, and return the commands."""
     commands = core.handle(now_ms, *events)
     core.check_invariants()
     return commands
 
 
 def said(site: int, *answers: Answer) -> list[FromSite]:
-    """Return what a site says."""
+    """Return a site's answers as events of the grid."""
     return [FromSite(site, answer) for answer in answers]

@@ -1,4 +1,4 @@
-"""Networks, links that change and jobs that send, drawn at random."""
+"""Random networks, changes of their links, and jobs that communicate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridweave.scenarios.workload.table import Workload
 
 PATTERN_NAMES = tuple(PATTERNS)
 AT_ANY_COST = 10_001.0
-"""The largest bound on the factor of a split: none, in effect."""
+"""A bound on the factor of a split that is so large that it has no effect."""
 
 ZOO = """\
 graph [
@@ -39,17 +39,17 @@ graph [
 
 
 def as_in_thesis(model: NetworkModel, timetable: Timetable | None = None, **options: Any) -> GridNet:
-    """Return a network over which jobs are split over the fewest sites, at any cost, if nothing else is said."""
+    """Return a network that by default splits jobs over the fewest sites, at any cost."""
     return GridNet(model, timetable, **{"split": "fewest", "max_split_factor": AT_ANY_COST, **options})
 
 
 def no_file(name: str) -> str:
-    """Refuse to read another file."""
+    """Raise InputError in place of reading another file."""
     raise InputError(f"{name}: there is no such file")
 
 
 def drawn_model(rng: np.random.Generator, sites: int) -> NetworkModel:
-    """Return sites that hang together somehow, at speeds at which some jobs are slowed."""
+    """Draw a connected network between sites, with latencies and bandwidths that slow down some jobs."""
     graph: nx.Graph[int] = nx.path_graph(sites)
     for one in range(sites):
         for other in range(one + 2, sites):
@@ -63,7 +63,7 @@ def drawn_model(rng: np.random.Generator, sites: int) -> NetworkModel:
 
 
 def drawn_timetable(rng: np.random.Generator, model: NetworkModel, until_ms: int) -> Timetable:
-    """Return cables that fail and slow, and are whole in the end."""
+    """Draw times at which cables fail or slow down; all cables work again at `3 * until_ms`."""
     cables = int(model.topology.cable.max(initial=-1)) + 1
     changes = []
     for _ in range(4):
@@ -75,7 +75,7 @@ def drawn_timetable(rng: np.random.Generator, model: NetworkModel, until_ms: int
 
 
 def with_columns(rng: np.random.Generator, workload: Workload, sites: int) -> Workload:
-    """Return jobs that communicate and have data."""
+    """Return the jobs with random communication, and with random amounts of input and output data."""
     jobs = len(workload)
     columns = {
         "pattern": rng.integers(0, len(PATTERN_NAMES), jobs),

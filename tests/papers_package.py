@@ -1,4 +1,4 @@
-"""Packages that are installed for a test alone: their metadata in a folder of sys.path, as pip would write it."""
+"""Install packages for a single test: write their metadata into a folder of sys.path, like pip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAPERS_SOURCES = PAPERS / "src"
 
 
 def papers_entry_points() -> str:
-    """Return the entry points of gridweave-papers, as its metadata has them."""
+    """Return the entry points of gridweave-papers in the format of installed metadata."""
     groups = tomllib.loads((PAPERS / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
     lines = []
     for group, entries in groups.items():
@@ -19,7 +19,7 @@ def papers_entry_points() -> str:
 
 
 def write_metadata(folder: Path, name: str, entry_points: str | None = None) -> None:
-    """Write the metadata of a package, with those entry points or those of gridweave-papers."""
+    """Write the metadata of a package; the default entry points are those of gridweave-papers."""
     metadata = folder / f"{name.replace('-', '_')}-0.1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Ports that nobody else takes before the test that asked for one listens there."""
+"""Ports that no other process takes before the test listens on them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import os
 import socket
 
 _FIRST, _EACH = 32_000, 150
-"""Not what the kernel gives to whoever asks for any port (from 32,768), Ray to its workers, or a grid to its jobs."""
+"""First port, and number of ports per test worker.
+
+The range is clear of the kernel's free ports (from 32,768), of Ray's workers and of the jobs of a grid.
+"""
 
 _NUMBERS = itertools.count(os.getpid())
 
 
 def unused_port() -> int:
-    """Return a port of this machine at which nobody listens, another each time, also beside other test processes."""
+    """Return a free port of this machine, a different one at each call and in each test process."""
     worker = _worker()
     for number in itertools.islice(_NUMBERS, _EACH):
         port = _FIRST + _EACH * worker + number % _EACH
@@ -26,7 +29,7 @@ def unused_port() -> int:
 
 
 def meeting_ports(machine: int) -> tuple[int, int]:
-    """Return ports at which ranks meet on a machine of a grid: no other machine or test process has them."""
+    """Return the port range at which ranks meet on a machine; other machines and test processes have other ranges."""
     low = 26_000 + 1_000 * _worker() + 20 * (machine % 50)
     return low, low + 20
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of Debian's package for tests, started by them and ended with them."""
+"""A PostgreSQL server from Debian's package, which the tests start and stop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sqlalchemy import create_engine, text
 
 
 class Server:
-    """A PostgreSQL server of its own, on a socket in a temporary folder.
+    """A separate PostgreSQL server on a socket in a temporary folder.
 
     Parameters
     ----------
     folder : pathlib.Path
-        Short, as the name of a socket has at most 107 bytes.
+        Must have a short path, as the name of a socket has at most 107 bytes.
     programs : pathlib.Path
-        Where ``initdb`` and ``pg_ctl`` are.
+        Folder of ``initdb`` and ``pg_ctl``.
     user : str
-        Who runs it: PostgreSQL does not run as root.
+        User of the server's processes; PostgreSQL does not run as root.
     """
 
     def __init__(self, folder: Path, programs: Path, user: str) -> None:
@@ -43,9 +43,9 @@ class Server:
         assert not done.returncode, (self.folder / "output").read_text()
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections.
+        """Start the server and wait until it accepts connections.
 
-        It is killed, but the machine is not: what it has written is there without waiting for the disk.
+        It runs without fsync: tests kill the server but not the machine, so written data survives anyway.
         """
         options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c shared_buffers=16MB -c fsync=off"
         log = str(self.folder / "log")
@@ -54,7 +54,7 @@ class Server:
         )
 
     def stop(self) -> None:
-        """Stop it at once, as a crash would."""
+        """Stop the server at once, like a crash."""
         self._run("pg_ctl", "--wait", "--pgdata", str(self.folder / "data"), "--mode", "immediate", "stop")
 
     def new_database(self, name: str) -> str:
@@ -72,7 +72,7 @@ class Server:
 
 @contextlib.contextmanager
 def running_server() -> Iterator[Server]:
-    """Yield a server, or skip where PostgreSQL is not installed."""
+    """Yield a running server; skip the test if PostgreSQL is not installed."""
     found = [Path(path).parent for path in [shutil.which("initdb")] if path is not None]
     found += [path.parent for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)]
     if not found:

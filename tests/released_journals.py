@@ -1,7 +1,7 @@
-"""Journals as a release writes them: a small life of a site and of a grid, kept as SQL beside what was in it.
+"""Journals of released versions: short runs of a site and of a grid, as SQL, with the expected state as JSON.
 
-Run as a script, it writes those of the present version into `data/journals`; a release does so once, and from then on
-its files stay as they are (CONTRIBUTING.md). Every release reads the journals of those before it.
+Run as a script, it writes the journals of the present version into `data/journals`. This is done once per release, and
+the files never change afterwards (CONTRIBUTING.md). Every release reads the journals of earlier releases.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ GRID_OF_TWO = GridSettings(
 
 
 class StoppedClock:
-    """A clock that goes on when it is told to."""
+    """A clock that tests advance by hand."""
 
     def __init__(self) -> None:
         self.ms = 1000
 
     def now_ms(self) -> int:
-        """Return what it shows."""
+        """Return the time of the clock, in ms."""
         return self.ms
 
     def real_ms(self, span_ms: float) -> int:
-        """Return how long a span takes."""
+        """Return a time span in whole ms."""
         return int(span_ms)
 
 
 async def nowhere(_to: str, _data: bytes) -> None:
-    """Lose what is sent."""
+    """Lose a message."""
 
 
 def open_site(place: Path, clock: Any) -> SiteDriver:
@@ -70,7 +70,7 @@ def open_grid(place: Path, clock: Any) -> GridDriver:
 
 
 async def submit(driver: Any, key: str, nodes: int, **more: Any) -> Any:
-    """Hand in a job, and return what is answered."""
+    """Submit a job and return the answer."""
     request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=60_000, user="anna", **more)
     waiting = asyncio.ensure_future(driver.submit([(key, request)], origin="anna, request 7"))
     await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def submit(driver: Any, key: str, nodes: int, **more: Any) -> Any:
 
 
 async def turn(driver: Any, *events: Any, peer: str = "", first: int = 0, received: int = 0) -> None:
-    """Take a turn after some events; from a peer, if one is named."""
+    """Take a turn with events, which come in a packet from `peer` if that is given."""
     driver.clock.ms += 1000
     if peer:
         problem = driver.packet(peer, msgspec.msgpack.encode(Packet(first, events, received)))
@@ -88,18 +88,18 @@ async def turn(driver: Any, *events: Any, peer: str = "", first: int = 0, receiv
         driver.tell(*events)
     await driver.turn()
     for _ in range(3):
-        # What it sends goes out.
+        # Let the driver send its messages.
         await asyncio.sleep(0)
 
 
 def compact(driver: Any, core: Any) -> None:
-    """Have a snapshot be all that the journal begins with."""
+    """Replace the journal's inputs by a snapshot."""
     driver.journal.snapshot(core)
     assert driver.journal.compact() > 0
 
 
 async def live_at_site(place: Path) -> dict[str, Any]:
-    """Have jobs end, run, wait and be held at a site, before a snapshot and after; return what is known then."""
+    """Run a site with ended, running, waiting and held jobs, before and after a snapshot; return its final state."""
     driver = open_site(place, StoppedClock())
     own = 1_000_000_000_001
     await submit(driver, "ends", 2)
@@ -121,7 +121,7 @@ async def live_at_site(place: Path) -> dict[str, Any]:
 
 
 async def live_at_grid(place: Path) -> dict[str, Any]:
-    """Have jobs end, run, wait and be held on the grid, before a snapshot and after; return what is known then."""
+    """Run a grid with ended, running, waiting and held jobs, before and after a snapshot; return its final state."""
     driver = open_grid(place, StoppedClock())
     await submit(driver, "ends", 4)
     await submit(driver, "runs", 3)
@@ -138,7 +138,7 @@ async def live_at_grid(place: Path) -> dict[str, Any]:
 
 
 def known(driver: Any, peers: list[str]) -> dict[str, Any]:
-    """Return what can be seen of a driver's core and of its journal, as builtins."""
+    """Return the observable state of a driver's core and of its journal, as builtins."""
     core = driver.site if isinstance(driver, SiteDriver) else driver.grid
     core.check_invariants()
     job_ids = sorted(core.book.records)
@@ -156,7 +156,7 @@ def known(driver: Any, peers: list[str]) -> dict[str, Any]:
 
 
 def write(kind: str, life: Any) -> None:
-    """Write the journal of a life as SQL, and what is in it."""
+    """Write the journal of a run as SQL, and its final state as JSON."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "journal"
         found = asyncio.run(life(place))

@@ -1,4 +1,4 @@
-"""Random workloads for shared nodes, and the same for the slow reference."""
+"""Random workloads for shared nodes, and their conversion for the slow reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 
 def workload_of(jobs: Sequence[dict[str, Any]]) -> Workload:
-    """Return jobs as a workload; what is not said: id by place, submit 0, width 1, an hour, half the memory.
+    """Return jobs as a workload; defaults: ids in order, submit 0, width 1, one hour, half of the memory.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def workload_of(jobs: Sequence[dict[str, Any]]) -> Workload:
 
 
 def random_workload(rng: np.random.Generator, nodes: int, *, coarse: bool) -> Workload:
-    """Return a small workload of any load; coarse: with many ties, and many events at one instant."""
+    """Draw a small workload of any load; with `coarse`, ties and simultaneous events are frequent."""
     n = int(rng.integers(5, 60))
     parts = rng.dirichlet([1, 1, 1], n)
     memory = rng.uniform(0.05, 1, n)
@@ -81,7 +81,7 @@ def random_workload(rng: np.random.Generator, nodes: int, *, coarse: bool) -> Wo
 
 
 def random_policy(rng: np.random.Generator, variant: str, backfills: Sequence[str]) -> SharingPolicy:
-    """Return a variant with some of its numbers changed."""
+    """Draw a policy of a variant, with some of its numbers changed."""
     changes: dict[str, Any] = {"backfill": str(rng.choice(list(backfills)))}
     if rng.random() < 0.5:
         changes["aging_ms"] = [None, 10.0 * MINUTE, float("inf")][rng.integers(3)]
@@ -95,7 +95,7 @@ def random_policy(rng: np.random.Generator, variant: str, backfills: Sequence[st
 
 
 def random_kinds(rng: np.random.Generator, nodes: int, cpu: str, *, alike: bool) -> list[NodeKind]:
-    """Return nodes with one core and two threads, or with more of either, or of two kinds."""
+    """Draw the kinds of a site's nodes, with random cores and threads; with `alike`, all nodes are of one kind."""
     shape = rng.integers(3 if alike else 4)
     if shape == 0:
         return [NodeKind(count=nodes, cpu=cpu)]
@@ -111,12 +111,12 @@ def random_kinds(rng: np.random.Generator, nodes: int, cpu: str, *, alike: bool)
 
 
 def random_cores(rng: np.random.Generator, kinds: Sequence[NodeKind], jobs: int) -> npt.NDArray[np.int64]:
-    """Return on how many cores of a node each job runs."""
+    """Draw the number of cores that each job uses on a node."""
     return rng.integers(1, max(kind.cores for kind in kinds) + 1, jobs)
 
 
 def reference_jobs(workload: Workload, cores: npt.NDArray[np.int64], refused: set[int]) -> list[Job]:
-    """Return the jobs as the reference takes them, without those that are refused."""
+    """Convert the jobs for the reference, without the refused ones."""
     columns, rows = workload.columns, rows_of(TABLE_3, workload.columns)
     return [
         Job(
@@ -139,12 +139,12 @@ def reference_jobs(workload: Workload, cores: npt.NDArray[np.int64], refused: se
 
 
 def reference_kinds(kinds: Sequence[NodeKind]) -> list[Kind]:
-    """Return kinds of nodes as the reference takes them."""
+    """Convert kinds of nodes for the reference."""
     return [Kind(kind.count, kind.cores, kind.threads, kind.memory, kind.cpu == "hyperthreaded") for kind in kinds]
 
 
 def reference_options(policy: SharingPolicy, model: SlowdownModel) -> Options:
-    """Return a policy and a slowdown model as the reference takes them."""
+    """Convert a policy and a slowdown model for the reference."""
     return Options(
         coscheduling=policy.coscheduling,
         heuristic=policy.heuristic,

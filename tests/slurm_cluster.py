@@ -1,6 +1,6 @@
-"""Real Slurm clusters of virtual nodes on this machine, for tests; several side by side.
+"""Real Slurm clusters of virtual nodes on this machine, for tests; several can run at the same time.
 
-Of the Slurm whose commands come first on the path; its daemons may stand in /usr/sbin.
+They use the first Slurm on the path; its daemons may be in /usr/sbin.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
 """
-"""What makes a cluster take nodes away for jobs of its partition urgent."""
+"""Settings for a partition ``urgent`` whose jobs preempt those of other partitions."""
 
 
 JWT = """\
 AuthAltTypes=auth/jwt
 AuthAltParameters=jwt_key={key}
 """
-"""What makes a cluster take tokens."""
+"""Settings for authentication with tokens."""
 
 
 def with_tokens(folder: Path) -> str:
-    """Return what makes a cluster take tokens, by a key that is made in a folder."""
+    """Return settings for authentication with tokens; create the key in a folder."""
     key = folder / "jwt.key"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
@@ -78,12 +78,12 @@ def with_tokens(folder: Path) -> str:
 
 
 def daemon(name: str) -> str | None:
-    """Return where a daemon is."""
+    """Return the path of a daemon, or None."""
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin")))
 
 
 class SlurmCluster:
-    """A cluster of nodes that are all this machine; its partition is called main."""
+    """A cluster whose nodes are all on this machine, with the partition main."""
 
     def __init__(
         self, folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = "", memory_mb: int = 1
@@ -100,17 +100,17 @@ class SlurmCluster:
         self.conf.write_text(_CONF.format(nodes="\n".join(lines), **told))
 
     def run(self, *command: str) -> str:
-        """Run a command of Slurm, and return what it prints."""
+        """Run a Slurm command and return its output."""
         environment = os.environ | {"SLURM_CONF": str(self.conf)}
         done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=True)
         return done.stdout
 
     def version(self) -> tuple[int, int]:
-        """Return which Slurm it is."""
+        """Return the version of Slurm."""
         return read_version(self.run("sinfo", "--version"))
 
     def up(self) -> None:
-        """Start all of it, and wait until every node is idle."""
+        """Start the controller and the nodes, and wait until every node is idle."""
         self.start_controller()
         for number in range(self.nodes):
             self.start_node(number)
@@ -118,19 +118,19 @@ class SlurmCluster:
         self.wait(lambda: self.run(*idle).strip() == str(self.nodes), "idle nodes")
 
     def start_controller(self) -> None:
-        """Start the controller, or start it anew, and wait until it answers."""
+        """Start or restart the controller, and wait until it answers."""
         self.run(daemon("slurmctld") or "", "-f", str(self.conf))
         self.wait(lambda: "is UP" in self.run("scontrol", "ping"), "the controller")
 
     def start_node(self, number: int) -> None:
-        """Start the daemon of a node, counted from 0; jobs of all users find this Python there."""
+        """Start the daemon of a node, counted from 0; jobs of all users can run this Python there."""
         self.run(*reachable([daemon("slurmd") or "", "-f", str(self.conf), "-N", f"{self.name}{number + 1}"]))
 
     def kill_controller(self) -> None:
-        """Kill the controller as if its machine had failed, once what was cancelled before is written down as that.
+        """Kill the controller as if its machine had failed, after it has saved all earlier cancellations.
 
-        It writes every few seconds. By an older state it would take such a job for one that runs, on nodes that others
-        then do not get for minutes.
+        The controller saves its state every few seconds. Restarted from an older state, it would treat a cancelled job
+        as running, and withhold the job's nodes from others for minutes.
         """
         changed = self.run("sbatch", "--parsable", "--hold", "--wrap", "true").strip()
         self.run("scancel", changed)
@@ -139,17 +139,17 @@ class SlurmCluster:
         self._kill("slurmctld", signal.SIGKILL)
 
     def stop_controller(self) -> None:
-        """Have the controller end, and wait until it has."""
+        """Shut the controller down, and wait for its end."""
         number = int((self.folder / "slurmctld.pid").read_text())
         self.run("scontrol", "shutdown", "slurmctld")
         self.wait(lambda: not Path(f"/proc/{number}").exists(), "the end of the controller")
 
     def hold_controller(self) -> None:
-        """Have the controller stand still, as one that has too much to do: it takes questions, and answers none."""
+        """Stop the controller like an overloaded one: it accepts requests but does not answer."""
         self._kill("slurmctld", signal.SIGSTOP)
 
     def release_controller(self) -> None:
-        """Have the controller go on, with the questions that have come meanwhile."""
+        """Continue the controller, which then answers the requests that arrived meanwhile."""
         self._kill("slurmctld", signal.SIGCONT)
 
     def kill_node(self, number: int) -> None:
@@ -157,16 +157,16 @@ class SlurmCluster:
         self._kill(f"slurmd-{self.name}{number + 1}", signal.SIGKILL)
 
     def down(self) -> None:
-        """End all of it."""
+        """Cancel all jobs and stop all daemons."""
         with contextlib.suppress(subprocess.SubprocessError, AssertionError):
             self.run("scancel", "--partition=main")
-            # A slurmd that is told to end beside a step of a job waits for that, and nobody ends it any more.
+            # A slurmd that must exit during a job step waits for the step, which nothing would end any more.
             self.wait(lambda: not self.run("squeue", "--noheader").strip(), "an empty queue", within_s=10)
         for path in self.folder.glob("*.pid"):
             self._kill(path.stem, signal.SIGTERM)
 
     def wait(self, what: Callable[[], bool], called: str, within_s: float = PATIENCE_S) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds; AssertionError names it if it does not."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:
             with contextlib.suppress(subprocess.SubprocessError):
@@ -184,7 +184,7 @@ class SlurmCluster:
 def running_cluster(
     folder: Path, name: str, nodes: int, longest: str = "INFINITE", more: str = "", memory_mb: int = 1
 ) -> Iterator[SlurmCluster]:
-    """Yield a cluster that runs; skip where there is no Slurm."""
+    """Yield a running cluster; skip the test if Slurm is missing or the user is not root."""
     if None in map(daemon, ("slurmctld", "slurmd", "sbatch", "munged")):
         pytest.skip(MISSING)
     if os.geteuid() != 0:
@@ -203,7 +203,7 @@ def running_cluster(
 
 @contextlib.contextmanager
 def running_slurmrestd(cluster: SlurmCluster, account: str) -> Iterator[Path]:
-    """Yield the socket of a slurmrestd that an account runs, neither root nor that of Slurm; it can be read by all."""
+    """Yield the socket of a slurmrestd that runs as `account`, which is neither root nor Slurm's own user."""
     program = daemon("slurmrestd")
     if program is None:
         pytest.skip("slurmrestd is not at hand (Debian, as root: apt-get install slurmrestd)")
@@ -212,7 +212,7 @@ def running_slurmrestd(cluster: SlurmCluster, account: str) -> Iterator[Path]:
     shutil.chown(place, account)
     socket = place / "socket"
     as_account = ["setpriv", f"--reuid={account}", "--regid=nogroup", "--clear-groups", "--"]
-    # Before 23.02 each version of the interface was a plugin.
+    # Before Slurm 23.02 each version of the interface was a plugin.
     openapi = "openapi/v0.0.38" if cluster.version() < (23, 2) else "openapi/slurmctld"
     command = [*as_account, program, "-a", "rest_auth/jwt", "-s", openapi, f"unix:{socket}"]
     with (cluster.folder.parent / "rest.log").open("wb") as log:

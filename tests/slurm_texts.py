@@ -1,4 +1,4 @@
-"""Texts of ``squeue`` and ``sinfo`` that were recorded before the formats had the names of nodes, and the partition."""
+"""Parse recorded outputs of ``squeue`` and ``sinfo`` from before their formats had node names and the partition."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from gridweave.site.batch.system import BatchView
 
 
 def partition_in(sinfo: str) -> Partition:
-    """Return the partition of such a text, whose nodes have no names."""
+    """Return the partition in an output of sinfo; its nodes have no names."""
     return read_sinfo("".join(f"{line}|\n" for line in sinfo.splitlines()), "main")
 
 
 def queue_in(squeue: str) -> list[QueuedInSlurm]:
-    """Return the jobs of such a text, all of them in one partition, on nodes without names."""
+    """Return the jobs in an output of squeue, all in one partition, on nodes without names."""
     return read_squeue("".join(f"|main||{line}\n" for line in squeue.splitlines()))[0]
 
 
 def view_in(sinfo: str, squeue: str, prefix: str, own: str = "") -> BatchView:
-    """Return what is seen of a cluster by both."""
+    """Return the snapshot of a cluster from both outputs."""
     return view_of(partition_in(sinfo), queue_in(squeue), "main", prefix, own)

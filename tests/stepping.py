@@ -1,4 +1,4 @@
-"""The reference's records as the package has them, and what tells a core what happens."""
+"""Convert the reference's records to those of the package, and drive a core through them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from reference.model import Reservation
 
 @dataclass
 class Stepped:
-    """What a core did: starts by job id, answers to requests, and all commands with their instants."""
+    """The output of a core: starts by job id, answers to requests, and all commands with their instants."""
 
     start: dict[int, int] = field(default_factory=dict)
     answers: dict[int, tuple[bool, int | None]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Stepped:
 
 
 def site_job(job: PlainJob) -> Job:
-    """Return a job of the reference as a site is told of it."""
+    """Convert a job of the reference to a job of a site."""
     assert not isinstance(job.user, str)
     return Job(
         job_id=job.id,
@@ -48,7 +48,7 @@ def site_job(job: PlainJob) -> Job:
 
 
 def site_policy(options: dict[str, Any]) -> SitePolicy:
-    """Return the policy that options of the reference mean; what has no meaning there is left out."""
+    """Convert options of the reference to a policy; leave out `choice` where it has no meaning."""
     wanted = dict(options)
     if wanted.get("backfill") not in ("easy", "slack") or wanted["discipline"] == "planning":
         wanted.pop("choice", None)
@@ -56,7 +56,7 @@ def site_policy(options: dict[str, Any]) -> SitePolicy:
 
 
 def site_limit(limit: PlainLimit) -> Limit:
-    """Return a limit of the reference as the package has it."""
+    """Convert a limit of the reference to a limit of the package."""
     window = limit.window and Window(
         days=tuple(sorted(limit.window.days)), from_ms=limit.window.from_ms_of_day, to_ms=limit.window.to_ms_of_day
     )
@@ -72,7 +72,7 @@ def site_limit(limit: PlainLimit) -> Limit:
 
 
 def is_expressible(limit: PlainLimit) -> bool:
-    """Whether the package takes a limit: it refuses those that no job could ever be started under."""
+    """Whether the package accepts a limit: it refuses limits under which no job could ever start."""
     return limit.max_nodes != 0 and limit.max_jobs != 0 and (limit.window is None or bool(limit.window.days))
 
 
@@ -83,9 +83,9 @@ def step(
     cancellations: Iterable[tuple[int, int]] = (),
     reservations: Iterable[Reservation] = (),
 ) -> Stepped:
-    """Drive a core through jobs, cancellations and requests, with its invariants checked after every step.
+    """Drive a core through jobs, cancellations and requests, and check its invariants after every step.
 
-    A cancelled job that runs leaves at once: its end is told in place of its cancellation, as the reference has it.
+    A running job that is cancelled ends at the same instant, as in the reference.
     """
     jobs, cancellations, requests = list(jobs), list(cancellations), list(reservations)
     length = {job.id: job.length for job in jobs}
@@ -122,14 +122,14 @@ def step(
 
 
 def do(core: Any, now_ms: int, *events: Any) -> list[Any]:
-    """Return what a core commands; its state must hold."""
+    """Handle events at an instant, check the invariants, and return the commands."""
     commands = list(core.handle(now_ms, *events))
     core.check_invariants()
     return commands
 
 
 def _submissions(jobs: list[PlainJob], requests: list[Reservation], now: int) -> list[Event]:
-    """Return what is submitted now: the jobs by id, and each request after as many of them as it says."""
+    """Return the submissions at an instant: jobs by id, and each request after `request.place` of the jobs."""
     arriving = sorted((job for job in jobs if job.submit == now), key=lambda job: job.id)
     asked = [request for request in requests if request.request == now]
     events: list[Event] = []

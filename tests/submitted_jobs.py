@@ -1,4 +1,4 @@
-"""For tests of `gridweave submit`: scripts as users write them, and what the grid was handed."""
+"""Helpers for tests of `gridweave submit`: write scripts, and read the submitted requests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ OF_ITS_OWN = (
 
 
 def handed_in(here: Elsewhere) -> list[JobRequest]:
-    """Return what was handed in."""
+    """Return the submitted requests."""
     return [record.request for record in here.grid.records_by_id.values()]
 
 
 def script(text: str, name: str = "job.sh") -> str:
-    """Write a script, and return its name."""
+    """Write a script and return its name."""
     Path(name).write_text(text)
     return name
 
 
 def run_rank(request: JobRequest, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run what a job would run on a machine, as rank 0 of job 7."""
+    """Run the program of a job as a machine would, as rank 0 of job 7."""
     program = request.program
     folder.mkdir(exist_ok=True)
     variables = {"GRIDWEAVE_FOLDER": str(folder), "GRIDWEAVE_RANK": "0", "GRIDWEAVE_JOB_ID": "7", "GRIDWEAVE_NODE": "0"}

@@ -1,4 +1,4 @@
-"""A simulated world in which messages are lost, sites crash and links are cut, checked at every step."""
+"""A simulated world with lost messages, crashing sites and cut links, checked at every step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def play_troubled(
     control: str,
     selection: str = "best-fit",
 ) -> None:
-    """Play jobs, some of the grid and some of sites' own users, and see that nothing happens that never must.
+    """Simulate jobs of the grid and of sites' own users, and check the world's invariants.
 
-    Nobody is refused, and all end.
+    Assert that no job is refused and that all jobs end.
     """
     rng = np.random.default_rng(seed)
     result = simulate_world(

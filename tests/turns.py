@@ -1,4 +1,4 @@
-"""When jobs that take turns worked and were paused, by the rates that their supervisors write down."""
+"""The turns of time-sliced jobs: when each worked and was paused, from the rates that its supervisor logs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ Spans = list[tuple[float, float]]
 
 
 class Turns(NamedTuple):
-    """From when to when a job worked on a machine, and from when to when it was paused there [Unix ms]."""
+    """The time spans in which a job worked on a machine and was paused there, in ms since 1970."""
 
     works: Spans
     pauses: Spans
 
 
 def read_turns(rates: Path) -> Turns:
-    """Return the turns of a job on a machine up to the last change of its rate; it goes on after each pause."""
+    """Read the turns of a job on a machine from its log; the last span of work is open-ended.
+
+    Assert that the rates alternate between 1 and 0.
+    """
     lines = [line.split() for line in rates.read_text(encoding="ascii").splitlines()]
     changes = [(float(at_ms), float(rate)) for at_ms, rate in lines]
     assert [rate for _, rate in changes] == [float(number % 2 == 0) for number in range(len(changes))]

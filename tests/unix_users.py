@@ -1,4 +1,4 @@
-"""Unix users that a test makes and removes, and Python for them where it lies in a folder that is closed to others."""
+"""Create and remove Unix users for a test, and let them run Python from a folder that is closed to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def have_users(*names: str) -> Iterator[None]:
-    """Have Unix users on this machine for a while, or skip."""
+    """Create Unix users for the duration of the block; skip the test if this is not root."""
     if os.getuid() != 0:
         pytest.skip("attacks by jobs are skipped: only root can run jobs as other users")
     made = []
@@ -37,7 +37,7 @@ def have_users(*names: str) -> Iterator[None]:
 
 
 def reachable(command: list[str]) -> list[str]:
-    """Return a command that sees this Python and these sources, though they may be in a folder closed to others."""
+    """Wrap a command so that all users can read this Python and these sources, even in folders closed to them."""
     lines = ["set -e", "mount --make-rprivate /", "spare=$(mktemp -d)"]
     wanted = {Path(sys.base_prefix), Path(sys.prefix), ROOT}
     closed: dict[Path, list[Path]] = {}

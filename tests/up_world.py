@@ -1,4 +1,4 @@
-"""Grids that the command brings up on this machine, each in a world of its own, of which nothing is ever left."""
+"""Grids that `gridweave up` starts on this machine for a test, isolated from others and removed afterwards."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ nodes = "machine"
 """
 
 LEFT = "GRIDWEAVE_TEST_OF_UP"
-"""In the environment of all that these tests start."""
+"""Environment variable that marks all processes that these tests start."""
 
 
 class World:
-    """A folder for the state of grids, and a mark by which all that is started for them is found."""
+    """A folder for the state of grids, and a mark in the environment of all processes started for them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
-        # The paths of Ray's sockets have 107 bytes at most, and others have their grids in /tmp itself.
+        # Paths of Ray's sockets have at most 107 bytes, and other users' grids are directly in /tmp.
         self.temp = Path("/tmp") / self.mark[:5]
         self.temp.mkdir()
         (folder / "GRID.toml").write_text(FILE)
@@ -48,7 +48,7 @@ class World:
         self.environment = os.environ | own
 
     def begin(self, *arguments: object) -> subprocess.Popen[str]:
-        """Begin a command."""
+        """Start a command and return its process."""
         return subprocess.Popen(
             [sys.executable, "-m", "gridweave.cli", *map(str, arguments)],
             env=self.environment,
@@ -60,20 +60,20 @@ class World:
         )
 
     def run(self, *arguments: object) -> tuple[int, str]:
-        """Run a command to its end; return its status and what it has printed."""
+        """Run a command to its end; return its exit status and its output."""
         child = self.begin(*arguments)
         printed, _ = child.communicate(timeout=PATIENCE_S)
         return child.returncode, printed
 
     def left(self) -> list[Any]:
-        """Return the processes that were started here and live."""
+        """Return the processes of this world that are still alive."""
         return strays(self.mark, (), variable=LEFT)
 
     def folders_left(self) -> list[Path]:
-        """Return the folders of Ray that are there."""
+        """Return Ray's folders that still exist."""
         return sorted(self.temp.glob("gridweave-*"))
 
     def close(self) -> None:
-        """End what is left, and remove the folders of Ray."""
+        """Kill the remaining processes and remove Ray's folders."""
         kill(self.left())
         shutil.rmtree(self.temp, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Waiting for what happens by itself in other processes: for a condition, never for a time."""
+"""Wait for conditions in other processes, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from gridweave.site.job import JobRecord
 
 PATIENCE_S = 300.0
-"""How long a test waits for what happens by itself: longer than the busiest machine takes, as speed is not tested."""
+"""Longest wait for a condition; more than the busiest machine needs, as speed is not tested."""
 
 _LOOK_AGAIN_S = 0.05
 
 
 def until(happened: Callable[[], Any], patience_s: float = PATIENCE_S, *, every_s: float = _LOOK_AGAIN_S) -> Any:
-    """Wait until something has happened that happens by itself; return it. Look less often where looking is work."""
+    """Wait until `happened` returns a true value, and return it; check rarely (`every_s`) if a check is expensive."""
     until_s = time.monotonic() + patience_s
     while not (found := happened()):
         assert time.monotonic() < until_s, f"it does not happen within {patience_s:g} s"
@@ -24,5 +24,5 @@ def until(happened: Callable[[], Any], patience_s: float = PATIENCE_S, *, every_
 
 
 def the_end(grid: Any, job_id: int) -> JobRecord:
-    """Wait until a job of a grid on Ray has ended."""
+    """Wait until a job of a grid on Ray has ended, and return its record."""
     return until(lambda: next((record for record in grid.records([job_id]) if record.state == "ended"), None))

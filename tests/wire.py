@@ -1,4 +1,4 @@
-"""A wire between two ends of TCP that can be cut: connections end, or nothing passes any more, in this direction."""
+"""A TCP proxy that can cut the connections in one direction: it closes them, or drops all data."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Cut = Literal["", "refused", "silent"]
 
 
 class Wire:
-    """Passes connections on to a port of this machine.
+    """Forwards connections to a port of this machine.
 
     Parameters
     ----------
     port : int
-        Where they go.
+        The port to forward to.
 
     Attributes
     ----------
     cut : str
-        Empty: it works. ``refused``: connections are closed at once. ``silent``: what is sent goes nowhere, and nobody
-        is told, as with a cable that was pulled out.
+        Empty: the wire works. ``refused``: connections are closed at once. ``silent``: data is dropped without notice,
+        as with an unplugged cable.
     """
 
     def __init__(self, port: int) -> None:
@@ -31,24 +31,24 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Wire:
-        """Listen."""
+        """Start to listen."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return self
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which the wire listens."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which the wire listens."""
         return f"http://127.0.0.1:{self.port}"
 
     def set(self, cut: Cut) -> None:
-        """Cut it, or mend it; connections that were open through it are of no use any more."""
+        """Cut or repair the wire; unless it becomes ``silent``, close all open connections."""
         self.cut = cut
         if cut != "silent":
             for task in self._tasks:

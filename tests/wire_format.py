@@ -1,6 +1,6 @@
-"""What is sent and kept: the tags of messages and states, the names and types of their fields, and those of arrays.
+"""The wire format: tags of messages and states, names and types of their fields, and types of their arrays.
 
-Run as a script, it writes `data/wire_format.json` anew, which shows what a change does to the wire and to journals.
+Run as a script, it rewrites `data/wire_format.json`, whose diff shows how a change affects messages and journals.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from net_builders import drawn_model
 
 FILE = Path(__file__).with_name("data") / "wire_format.json"
 
-# Of commands a digest is kept with the input that they answer.
+# Journals keep a digest of the commands with the input that led to them.
 EVENTS = (LiveSiteEvent, LiveGridEvent)
 COMMANDS = (LiveSiteCommand, LiveGridCommand)
 SENT = (SiteMessage, GridMessage, Order, Report, Packet)
 KEPT = (Accepted | Declined, JobRecord)
 
-# Cores of every discipline and every level of control, with all arrays.
+# Policies for cores of every kind of discipline and every level of control, to cover all arrays.
 SITES = (SitePolicy(), SitePolicy(discipline="planning"), SharedNodes())
 GRIDS = (GridPolicy(backfill="conservative"), GridPolicy(control="limited"), GridPolicy(control="none"))
 
-# Values of a type, by the kind that msgspec finds.
+# Names of plain types, by the class with which msgspec describes them.
 _PLAIN = {
     inspect.AnyType: "any",
     inspect.NoneType: "None",
@@ -57,13 +57,13 @@ _RECORDS = inspect.StructType | inspect.DataclassType | inspect.NamedTupleType
 
 
 def name_of(cls: Any) -> str:
-    """Return by what a record is known: its tag, which no renaming changes, or the name of its class."""
+    """Return the name of a record: its tag, which does not change if the class is renamed, or else its class name."""
     plain = get_origin(cls) or cls
     return str((issubclass(plain, msgspec.Struct) and plain.__struct_config__.tag) or plain.__name__)
 
 
 def text_of(kind: inspect.Type) -> str:
-    """Return a type as text."""
+    """Format a type as text."""
     match kind:
         case inspect.StructType(cls=cls) | inspect.DataclassType(cls=cls) | inspect.NamedTupleType(cls=cls):
             return name_of(cls)
@@ -81,7 +81,7 @@ def text_of(kind: inspect.Type) -> str:
 
 
 def structs_in(kind: inspect.Type, found: dict[str, Any]) -> None:
-    """Add the records that a type is made of, and those that these are made of."""
+    """Add all records that a type contains, directly or indirectly, to `found`."""
     if isinstance(kind, _RECORDS):
         name = name_of(kind.cls)
         if name in found:
@@ -98,7 +98,7 @@ def structs_in(kind: inspect.Type, found: dict[str, Any]) -> None:
 
 
 def written(*kinds: Any) -> dict[str, dict[str, str]]:
-    """Return the fields of all records that some types are made of, with their types and defaults."""
+    """Return the fields of all records that the types contain, with their types and defaults."""
     found: dict[str, Any] = {}
     for kind in kinds:
         structs_in(inspect.type_info(kind), found)
@@ -120,7 +120,7 @@ def _default(field: inspect.Field) -> str:
 
 
 def arrays_in(state: Any, found: dict[str, dict[str, str]]) -> None:
-    """Add the arrays of a state, and of the states within, with their types."""
+    """Add the arrays of a state and of its nested states to `found`, with their types."""
     for name in state.__struct_fields__:
         value = getattr(state, name)
         if isinstance(value, msgspec.Struct):
@@ -131,7 +131,7 @@ def arrays_in(state: Any, found: dict[str, dict[str, str]]) -> None:
 
 
 def now() -> dict[str, Any]:
-    """Return what is sent and kept now."""
+    """Return the present wire format."""
     network = drawn_network(2)
     machines = (Machine(name="n0", nodes=2),)
     cores = [LiveSite(SiteSettings(name="north", number=0, machines=machines, policy=policy)) for policy in SITES]
@@ -149,7 +149,7 @@ def now() -> dict[str, Any]:
 
 
 def drawn_network(sites: int) -> GridNetwork:
-    """Return a network between sites."""
+    """Draw a network between sites."""
     model = drawn_model(np.random.default_rng(1), sites)
     return GridNetwork(model, earliest_end=True, staging=int(PREFETCH), exact_up_to=100)
 

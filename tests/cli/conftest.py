@@ -1,4 +1,4 @@
-"""The command as the script runs it, for tests of its exit statuses and of what it prints."""
+"""Run the command like its script, for tests of exit statuses and output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shell = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """Return a function that runs the command with arguments: status, standard output and standard error."""
+    """Return a function that runs the command with arguments and returns status, standard output and standard error."""
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
@@ -38,7 +38,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.fixture
 def here(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Elsewhere:
-    """Start a gateway that the command finds by itself, and work in a folder of its own."""
+    """Start a gateway that the command finds by default, and change to an empty folder."""
     monkeypatch.setenv("GRIDWEAVE_URL", elsewhere.url)
     monkeypatch.setenv("LOGNAME", "anna")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What the failure drills share: one grid in containers for all of them, and the table of what came of each."""
+"""Fixtures of the failure drills: one grid in containers for all drills, and the report with their outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPORT = pytest.StashKey[Report]()
 
 
 def _missing() -> str | None:
-    """Return why the drills cannot be run here."""
+    """Return why the drills cannot run on this machine, or None."""
     if not os.environ.get(ASKED_FOR):
         return "the failure drills are run on purpose: make test-compose"
     if os.geteuid() != 0:
@@ -35,21 +35,21 @@ def _missing() -> str | None:
 
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> Report:
-    """Return what gathers the outcomes of the drills."""
+    """Return the report that collects the outcomes of the drills."""
     made = Report(int(os.environ.get(SEED, "0")), float(os.environ.get(BUDGET, "inf")))
     return pytestconfig.stash.setdefault(_REPORT, made)
 
 
 @pytest.fixture(scope="session")
 def grid(report: Report) -> Iterator[ComposeGrid]:
-    """Build the image, bring the grid up, and take it down after the last drill."""
+    """Build the image, start the grid, and remove it after the last drill."""
     missing = _missing()
     if missing is not None:
         pytest.skip(missing)
     command = compose_command()
     assert command is not None
     with tempfile.TemporaryDirectory(prefix="gridweave-drills-") as folder:
-        # Whoever runs in a container is to reach the file of the stories.
+        # All users in the containers need access to the file of the job histories.
         Path(folder).chmod(0o755)
         grid = ComposeGrid(Path(folder), command, "drills")
         grid.clear()

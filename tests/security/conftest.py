@@ -1,4 +1,4 @@
-"""A machine with a launcher, two Unix users who do not trust each other, and a job of one of them to be attacked."""
+"""A machine with a launcher, two Unix users who do not trust each other, and a job of one that the other attacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "a-secret-of-bob"
 
 
 class Place:
-    """The machine: its launcher, a runner, and a job of bob's that runs all the time."""
+    """The machine: its launcher, a runner, and a job of bob that runs all the time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.socket, self.file = folder, folder / "socket", folder / "launcher.toml"
@@ -50,7 +50,7 @@ class Place:
         self.groups: dict[str, str] = ask_launcher(str(self.socket), {"do": "hello"})["groups"]
         self.runner = Runner(folder / "runner", {**os.environ, "SECRET_OF_SERVICE": "GOT"}, others=True)
         self.loop.run(self.runner.open())
-        # Attacks as root would succeed, and reach all of this machine.
+        # Attacks as root would succeed and could damage this machine.
         _, _, said = self.run("alice", "id", "-un")
         assert said.strip() == UNIX["alice"], f"jobs do not run as their users: {said!r}"
         self.loop.run(self._begin())
@@ -69,7 +69,7 @@ class Place:
         assert isinstance(event, PieceStarted), event
 
     def launch(self, user: str, job_id: int, *argv: str, **more: object) -> Launch:
-        """Return a piece of one rank of a user."""
+        """Return the launch of a user's node task with one rank."""
         options: dict[str, object] = {"limits": LIMITS, "groups": self.groups, "grace_ms": 0, **more}
         places = (Rank(0),)
         return Launch(
@@ -90,7 +90,7 @@ class Place:
         return state.ranks[0].pid
 
     def names(self) -> dict[str, object]:
-        """Return what attackers know: where things are, and which processes run."""
+        """Return what attackers know: paths and process numbers."""
         state = self.runner.state(1, 0)
         assert state is not None
         keeper = int(Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[1])
@@ -110,11 +110,11 @@ class Place:
         }
 
     def attack(self, script: str) -> str:
-        """Run a shell script as alice, never as root, and return what it said."""
+        """Run a shell script as alice, never as root, and return its output."""
         return self.run("alice", "sh", "-c", f'test "$(id -un)" = {UNIX["alice"]} || exit 99; {script}')[2]
 
     def run(self, user: str, *argv: str, **more: object) -> tuple[PieceEnded, Path, str]:
-        """Run a job to its end; return that, its folder, and what it said."""
+        """Run a job to its end; return the end, the job's folder and its output."""
         self.number += 1
         number = self.number
 
@@ -128,7 +128,7 @@ class Place:
         return ended, folder, said
 
     async def end_of(self, job_id: int) -> PieceEnded:
-        """Return the end of a job, when it comes."""
+        """Wait for the end of a job and return it."""
         async with asyncio.timeout(PATIENCE_S):
             async for event in self.runner.events():
                 if isinstance(event, PieceEnded) and event.job_id == job_id:
@@ -136,7 +136,7 @@ class Place:
         raise AssertionError
 
     def close(self) -> None:
-        """End all of it."""
+        """Stop the launcher, the runner and all jobs."""
         self.loop.run(self._end())
         self.loop.close()
         self.launcher.terminate()
@@ -156,15 +156,15 @@ UnixUsers = Callable[..., contextlib.AbstractContextManager[None]]
 
 @pytest.fixture(scope="session")
 def unix_users() -> UnixUsers:
-    """Return what makes Unix users for a while."""
+    """Return `have_users`, which creates Unix users for the duration of a block."""
     return have_users
 
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[Place]:
-    """Return a machine with two users; only root can make one."""
+    """Yield a machine with two users; only root can create one."""
     with have_users(*UNIX.values()):
-        # Not below /tmp, which jobs do not see.
+        # Not below /tmp, which is hidden from jobs.
         folder = Path(tempfile.mkdtemp(prefix="gridweave-test-", dir="/run"))
         folder.chmod(0o711)
         try:

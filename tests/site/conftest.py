@@ -1,4 +1,4 @@
-"""Real processes for tests: a runner's folder, a way to hear from jobs, and a check that none is left."""
+"""Real processes for tests: a runner's folder, a pipe from jobs to the test, and a check that no process is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARK = "GRIDWEAVE_TEST"
 
 
 class Machine:
-    """What one test knows of its machine."""
+    """The machine of one test: its folder, and helpers to run jobs."""
 
     def __init__(self, root: Path, scratch: Path) -> None:
         self.root = root
@@ -47,7 +47,7 @@ class Machine:
         return Launch(**{"job_id": job_id, "attempt": 0, "ranks": places, "argv": argv, **options})  # type: ignore[arg-type]
 
     async def event(self, runner: Runner, kind: type[PieceEvent], job_id: int = 1) -> PieceEvent:
-        """Wait for an event of a job, and keep those of others."""
+        """Wait for an event of a job; keep other jobs' events for later."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 for event in self.pending:
@@ -64,26 +64,26 @@ class Machine:
         return event
 
     async def run(self, launch: Launch) -> PieceEnded:
-        """Run one piece to its end."""
+        """Run one node task to its end."""
         async with self.runner() as runner:
             await runner.start(launch)
             return await self.ended(runner, launch.job_id)
 
     def output(self, job_id: int = 1, rank: int = 0, stream: str = "out") -> str:
-        """Return what a rank wrote."""
+        """Return the output of a rank."""
         path = self.root / "jobs" / f"{job_id}.0" / f"rank-{rank}.{stream}"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def is_gone(self, handle: int) -> bool:
-        """Tell whether the process of a pidfd has ended already; the pidfd is closed."""
+        """Whether the process of a pidfd has ended already; closes the pidfd."""
         return is_over(handle, patience_s=0)
 
     def is_over(self, handle: int) -> bool:
-        """Wait for the end of the process of a pidfd; the pidfd is closed."""
+        """Wait for the end of the process of a pidfd; return whether it ended, and close the pidfd."""
         return is_over(handle)
 
     def marked(self) -> list[int]:
-        """Return the processes that stem from this test's runner and live, as far as their environment tells."""
+        """Return the live processes whose environment shows that this test's runner started them."""
         found = []
         for pid in all_pids():
             stat = process_stat(pid)
@@ -98,7 +98,7 @@ class Machine:
 
 
 class Post:
-    """A named pipe on which jobs leave lines for the test."""
+    """A named pipe through which jobs send lines to the test."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -107,7 +107,7 @@ class Post:
         self.unread = b""
 
     async def line(self) -> str:
-        """Wait for a line."""
+        """Wait for a line and return it."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(PATIENCE_S):
             while b"\n" not in self.unread:
@@ -122,12 +122,12 @@ class Post:
         return line.decode()
 
     async def pid(self) -> int:
-        """Wait for the number of a process, and return a pidfd of it."""
+        """Wait for a process number and return a pidfd of the process."""
         return os.pidfd_open(int(await self.line()))
 
 
 def is_over(handle: int, patience_s: float = PATIENCE_S) -> bool:
-    """Tell whether the process of a pidfd has ended, waiting for that for a while; the pidfd is closed."""
+    """Wait up to `patience_s` for the end of the process of a pidfd; return whether it ended, and close the pidfd."""
     ended, _, _ = select.select([handle], [], [], patience_s)
     os.close(handle)
     return bool(ended)
@@ -135,7 +135,7 @@ def is_over(handle: int, patience_s: float = PATIENCE_S) -> bool:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """Give a folder for a runner, and see to it that no process is left when the runner is closed."""
+    """Yield a machine with a folder for a runner, and check that no process is left when the runner is closed."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     found = Machine(tmp_path / "live", scratch)
@@ -154,7 +154,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def post(machine: Machine) -> Iterator[Post]:
-    """Give a pipe to hear from jobs; its path is in their environment as POST."""
+    """Yield a pipe from jobs to the test; its path is in the jobs' environment variable POST."""
     found = Post(machine.scratch / "post")
     machine.environment["POST"] = str(found.path)
     yield found

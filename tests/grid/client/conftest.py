@@ -1,4 +1,4 @@
-"""A gateway that a client can talk to, within the event loop of the test."""
+"""A gateway and a client in the event loop of the test."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gridweave.grid.client.client import Client
 
 @pytest.fixture(autouse=True)
 def nothing_configured(no_configuration: None) -> None:
-    """Keep what the user of this machine has configured away from the tests."""
+    """Hide this machine's user configuration from the tests."""
 
 
 @pytest_asyncio.fixture
 async def gateway() -> AsyncIterator[Served]:
-    """Start a gateway before a grid in memory."""
+    """Start a gateway to a grid in memory."""
     async with served() as started:
         yield started
 
@@ -32,7 +32,7 @@ def world(gateway: Served) -> GridInMemory:
 
 @pytest.fixture
 def flaky(gateway: Served) -> FlakyProxy:
-    """Return the proxy before the gateway."""
+    """Return the proxy in front of the gateway."""
     return gateway.proxy
 
 
@@ -45,5 +45,5 @@ async def grid(gateway: Served) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def naps() -> Naps:
-    """Return what sleeps in no time."""
+    """Return a sleep function that takes no time."""
     return Naps()

@@ -1,4 +1,4 @@
-"""A live site on the Slurm cluster of a file of tests."""
+"""A live site on the Slurm cluster of a test file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_cluster import SlurmCluster
 
 @pytest_asyncio.fixture
 async def site(cluster: SlurmCluster, tmp_path: Path) -> AsyncIterator[BatchSite]:
-    """Return a site that runs; in the end nothing of it is left in Slurm."""
+    """Yield a running site; remove all of its jobs from Slurm afterwards."""
     found = BatchSite(cluster, tmp_path)
     await found.start()
     yield found
