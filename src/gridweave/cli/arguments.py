@@ -120,7 +120,7 @@ class QuickCommand(TyperCommand):
 
 
 def _is_number(value: Any, least: float | None, most: float | None) -> bool:
-    """Whether a word is a whole number within the bounds; typer reports what is wrong with any other."""
+    """Whether a word is a whole number within the bounds; typer reports the errors of all other words."""
     if not isinstance(value, str) or not _DIGITS.fullmatch(value):
         return False
     return (least is None or int(value) >= least) and (most is None or int(value) <= most)

@@ -15,7 +15,7 @@ from gridweave.errors import UnavailableError
 GROUP = "gridweave.commands"
 
 OFFERED = {"reproduce": "gridweave-papers (in a checkout: pip install ./papers)"}
-"""Package of each command that this repository offers in a package of its own."""
+"""Maps each command that this repository offers in a separate package to that package."""
 
 
 def installed() -> dict[str, str]:

@@ -394,7 +394,7 @@ def _lines(forecast: Forecast) -> list[str]:
 
 
 def _start_lines(forecast: Forecast) -> list[str]:
-    """Return when, where and for how long a job runs, without what the reason already says."""
+    """Return the lines with the start, the sites and the run time of a job, without facts in the reason."""
     is_told = _tells_split(forecast)
     length = "" if is_told else _length(forecast)
     if forecast.start_ms is not None:
@@ -409,7 +409,7 @@ def _start_lines(forecast: Forecast) -> list[str]:
 
 
 def _tells_split(forecast: Forecast) -> bool:
-    """Whether the reason already says over which sites the job is split, for how long, and at what cost."""
+    """Whether the reason already names the sites, the run time and the cost of a split."""
     split = forecast.split
     return split is not None and split.cost is not None and split.cost.text in forecast.reason
 
@@ -427,7 +427,7 @@ def _start(start_ms: int | None, forecast: Forecast) -> str:
 
 
 def _split_text(split: SplitReason, forecast: Forecast) -> str:
-    """Return the line about a split, without what other lines already say; may be empty."""
+    """Return the line about a split, without facts that other lines have already; may be empty."""
     if not split.places:
         return f"a split: {split.reason or 'it is not possible'}"
     if split.cost is not None:

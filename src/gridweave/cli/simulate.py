@@ -420,7 +420,7 @@ def _columns_for(trace: str, chosen: list[Policy], *, all_of_them: bool) -> tupl
 
 
 def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Workload, Sequence[str]]:
-    """Read the trace and change it as the options say; return it with remarks about it."""
+    """Read the trace and apply the options to it; return the workload with remarks about it."""
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
@@ -669,7 +669,7 @@ def _compared(workload: Workload, nodes: int, policy: Policy, least: float) -> d
 def _tasks_of(
     trace: str, nodes: int | None, needs: str | None, jobs: int | None, load: float | None, seed: int
 ) -> tuple[Workload, int]:
-    """Read the trace and change it as the options say; return it with the number of nodes."""
+    """Read the trace and apply the options to it; return the workload and the number of nodes."""
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload

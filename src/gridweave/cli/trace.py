@@ -511,7 +511,7 @@ def resources(
 
 
 def _check_csv(option: str, out: str) -> None:
-    """Raise OptionError for a file name that does not end in .csv, such as that of the trace itself."""
+    """Raise OptionError for a file name that does not end in .csv, e.g. the trace's own name."""
     if not _CSV_FILE.search(out):
         raise OptionError(option, f"{out}: resources are written as .csv, .csv.gz or .csv.xz; give such a name")
 

@@ -89,10 +89,7 @@ async def _live(grid: Client, every_s: float) -> None:
 
 @contextlib.contextmanager
 def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
-    """Apply each pressed key to the view and set `news`; restore the terminal's mode at the end.
-
-    If standard input is not a terminal, do nothing.
-    """
+    """Apply keys from a terminal to the view and set `news`; restore the terminal's mode at the end."""
     import termios
     import tty
 

@@ -71,10 +71,7 @@ class Seen(msgspec.Struct, kw_only=True):
 
 
 def past_events(records: Iterable[JobRecord]) -> list[JobEvent]:
-    """Return the last event of each job, oldest first, made from its record.
-
-    These fill the list of events until the grid sends its first event.
-    """
+    """Return the last event of each job, made from its record, oldest first; shown until the grid sends events."""
     found = []
     for record in records:
         if record.end_ms is not None:
