@@ -440,7 +440,7 @@ def random_grid_jobs(
 
 
 def week_beginning(offset_ms: int) -> WeekClock:
-    """Return a clock without time changes that shows this time of the week at instant zero."""
+    """Return a clock that shows this time of the week at instant zero; it has no daylight-saving changes."""
     from gridweave.site.kernels.limits import WeekClock
 
     return WeekClock(np.zeros(1, np.int64), np.array([offset_ms], np.int64))

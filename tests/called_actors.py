@@ -29,7 +29,7 @@ class Called(LiveActor):
         return 2 * value
 
     async def refuse(self) -> None:
-        """Raise the error of a refused question."""
+        """Raise InputError."""
         raise InputError("no such thing")
 
     async def wait(self) -> None:

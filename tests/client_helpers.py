@@ -164,7 +164,7 @@ class Elsewhere:
 
 
 class Naps:
-    """Replaces `asyncio.sleep`: records the lengths, and only yields to other tasks."""
+    """Replaces sleeping: records the length of each pause, and only yields to other tasks."""
 
     def __init__(self) -> None:
         self.lengths_s: list[float] = []

@@ -219,7 +219,7 @@ class ComposeGrid:
     # -- faults
 
     def kill(self, *services: str) -> None:
-        """Kill the containers with SIGKILL to their first processes, and wait until Docker has restarted them."""
+        """Kill containers by sending SIGKILL to their first processes, and wait until Docker has restarted them."""
         before = {service: self.inspect(service)["State"] for service in services}
         for service in services:
             os.kill(before[service]["Pid"], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A gateway on a port of this machine, and requests of tests to it."""
+"""A gateway on a port of this machine, and helpers that send requests to it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _LOOK_AGAIN_S = 0.05
 
 
 def until(happened: Callable[[], Any], patience_s: float = PATIENCE_S, *, every_s: float = _LOOK_AGAIN_S) -> Any:
-    """Wait until `happened` returns a true value, and return it; check rarely (`every_s`) if a check is expensive."""
+    """Wait until `happened` returns a true value, and return it; raise `every_s` if a check is expensive."""
     until_s = time.monotonic() + patience_s
     while not (found := happened()):
         assert time.monotonic() < until_s, f"it does not happen within {patience_s:g} s"

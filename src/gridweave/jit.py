@@ -353,14 +353,14 @@ _METHODS: set[str] = set()
 
 
 class _BehindFields:
-    """A method of named tuples; a field of the same name hides it, as in Python."""
+    """Resolves a method of named tuples for numba, unless a field has the same name; the field then wins."""
 
     def _resolve(self, kind: Any, name: str) -> Any:
         return None if name in kind.fields else super()._resolve(kind, name)  # type: ignore[misc]
 
 
 def _finder(name: str) -> Callable[..., Any]:
-    """Return a numba overload that finds the method `name` of a class of named tuples."""
+    """Return a function for numba's `overload` that looks up the method `name` in a class of named tuples."""
 
     def find(own: Any, *arguments: Any) -> Any:
         method: Any = getattr(own.instance_class, name, None)
@@ -368,8 +368,8 @@ def _finder(name: str) -> Callable[..., Any]:
         def call(own: Any, *arguments: Any) -> Any:
             return method(own, *arguments)
 
-        # Numba tells functions of the same name and argument types apart by a number that each process counts from
-        # zero. With cached parts of two processes, a call could reach the wrong method without a unique name.
+        # Numba distinguishes functions of the same name and argument types by a number that each process counts from
+        # zero. Without unique names, a call between cached parts of two processes could reach the wrong method.
         kind = own.instance_class
         call.__qualname__ = f"{kind.__module__}.{kind.__qualname__}.{name}"
         return call if isinstance(method, _Method) else None
@@ -543,7 +543,7 @@ def _use(folder: Path) -> None:
 
 
 def _prune(root: Path) -> None:
-    """Remove cache folders unless they are in use, among the last `_STATES_KEPT` used, and used within `_KEPT_S`."""
+    """Remove cache folders that are not in use, if they are old (`_KEPT_S`) or too many (`_STATES_KEPT`)."""
     found = sorted(
         ((_used_s(folder), folder) for folder in root.iterdir() if _IS_STAMP.fullmatch(folder.name)), reverse=True
     )
@@ -573,7 +573,7 @@ def _remove(folder: Path) -> None:
 _STATES_KEPT = 10
 _KEPT_S = 30 * 24 * 3600.0
 _USED = "used"
-"""The file in a cache folder whose time is that of the last use; processes that use the folder lock the file."""
+"""Name of the lock file in a cache folder; the file's modification time is the time of the folder's last use."""
 _IS_STAMP = re.compile("[0-9a-f]{16}")
 _FOLDER = platformdirs.user_cache_path("gridweave") / "kernels"
 _STAMP = _stamp(Path(__file__).parent)

@@ -1,1 +1,1 @@
-"""The command line. Each module holds one command; functions import heavy modules themselves, to start quickly."""
+"""The command line. Each module holds one command, and imports heavy modules inside functions to start quickly."""

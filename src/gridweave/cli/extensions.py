@@ -15,7 +15,7 @@ from gridweave.errors import UnavailableError
 GROUP = "gridweave.commands"
 
 OFFERED = {"reproduce": "gridweave-papers (in a checkout: pip install ./papers)"}
-"""Maps each command that this repository offers in a separate package to that package."""
+"""Maps each command from a separate package of this repository to that package."""
 
 
 def installed() -> dict[str, str]:

@@ -29,7 +29,7 @@ def reference(app: typer.Typer) -> str:
 
 
 def renewed(page: str, app: typer.Typer) -> str:
-    """Return a page with the part below its mark generated again."""
+    """Return a page whose part below the mark is regenerated from the code."""
     mark, made = (OPTIONS_MARK, option_tables()) if OPTIONS_MARK in page else (MARK, reference(app))
     head, found, _ = page.partition(mark)
     assert found, "the page has no mark below which the reference stands"

@@ -111,7 +111,7 @@ def requests(
 def _job(
     options: SubmitOptions, work: NamedProgram, after: tuple[After, ...], *, folder: str | None, remarks: list[str]
 ) -> JobRequest:
-    """Return a job without its array place."""
+    """Return a job's request without its `ArrayPlace`."""
     nodes = _nodes(options)
     program = _program(options, work, nodes, folder, remarks)
     of_job: dict[str, Any] = {key: value for key, value in options.items() if key in JOB_OPTIONS}
@@ -122,7 +122,7 @@ def _job(
 
 
 def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> list[ArrayPlace]:
-    """Return the array places of the jobs of an array: one per array task, or one per `per_job` array tasks."""
+    """Return the `ArrayPlace` of each job of an array: one per array task, or one per `per_job` array tasks."""
     if not per_job:
         return [ArrayPlace(name=name, index=index, at_once=at_once) for index in indexes]
     parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
