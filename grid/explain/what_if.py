@@ -74,10 +74,7 @@ class _Stage(NamedTuple):
 def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
     """Compare the present grid with a changed grid; this modifies ``grid``.
 
-    Raises
-    ------
-    InputError
-        If a site or link is unknown, the policy is invalid, or there are too many jobs to simulate.
+    Raise InputError if a site or link is unknown, the policy is invalid, or there are too many jobs to simulate.
     """
     before = _Stage(dict(zip(grid.names, grid.queue.nodes, strict=True)), (), (), grid.policy, 1.0)
     after = _changed(grid, before, asked)

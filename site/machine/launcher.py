@@ -229,9 +229,8 @@ class Keeper:
         assert self.account is not None
         status = os.fstat(handle)
         is_folder = stat.S_ISDIR(status.st_mode)
-        is_single_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        owners = self.settings.service.pw_uid, self.account.pw_uid
-        if not (is_folder or is_single_file) or status.st_uid not in owners:
+        one_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if not (is_folder or one_file) or status.st_uid not in (self.settings.service.pw_uid, self.account.pw_uid):
             raise DeniedError("only files and folders of the service are given to users")
         os.fchown(handle, self.account.pw_uid, self.settings.service.pw_gid)
         os.fchmod(handle, 0o2750 if is_folder else 0o640)
