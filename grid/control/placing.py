@@ -95,7 +95,6 @@ class OneJob:
         if self._links is not None and state is not None:
             self._links.restore(state)
             self._codes = self._codes._replace(net=self._links.arrays)
-            self._codes = self._codes._replace(net=self._links.arrays)
 
     def delay_ms(self, job: Job, sends: Sends, submit_ms: int, site: int, when_ms: int) -> int | None:
         """Return how long a job that starts at `when_ms` waits at a site for its data; None if the data has no path."""

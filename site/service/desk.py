@@ -137,9 +137,6 @@ class WaitReasons:
         return list(self._by_job.get(job_id, ("", ()))[1])
 
 
-EXPLAIN_S = 1.0
-"""Longest time to compute the forecasts of a queue [s]."""
-
 FEW_JOBS = 50
 """Submissions of at most this many jobs never wait for larger submissions of others."""
 
