@@ -64,6 +64,7 @@ COPY pyproject.toml README.md LICENSE /build/source/
 COPY src /build/source/src
 COPY netmodel /build/source/netmodel
 COPY site /build/source/site
+COPY slurm /build/source/slurm
 COPY grid /build/source/grid
 COPY scenarios /build/source/scenarios
 # 1980 is the first year that a zip file knows.

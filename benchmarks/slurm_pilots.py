@@ -27,8 +27,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from batch_site import BatchSite  # noqa: E402
-from gridweave.site.batch.policy import BatchPolicy, PilotRules  # noqa: E402
 from gridweave.site.job import JobRequest, Program  # noqa: E402
+from gridweave.slurm.policy import BatchPolicy, PilotRules  # noqa: E402
 from slurm_cluster import SlurmCluster, running_cluster  # noqa: E402
 
 JOBS, NODES, PATIENCE_S = 1_000, 4, 1_800.0

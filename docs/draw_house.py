@@ -21,14 +21,15 @@ import house  # noqa: E402  (it stands beside the tests)
 PAGE = ROOT / "CONTRIBUTING.md"
 DIAGRAM = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 
-LAYERS = ("papers", "cli", "scenarios", "grid", "site", "netmodel")
+LAYERS = ("papers", "cli", "scenarios", "grid", "slurm", "site", "netmodel")
 """From the top."""
 
 BETWEEN_LAYERS = (
     ("papers", "cli"),
     ("cli", "scenarios"),
     ("scenarios", "grid"),
-    ("grid", "site"),
+    ("grid", "slurm"),
+    ("slurm", "site"),
     ("grid", "netmodel"),
 )
 """The arrows between layers; `tests/test_house.py` checks that imports point down."""
@@ -36,8 +37,6 @@ BETWEEN_LAYERS = (
 
 def room_of(file: str) -> str:
     """Return the room of a file, such as "grid/control"; empty for a file of src/gridweave itself."""
-    if file.startswith("site/batch/service/"):  # it does I/O for site/batch, and stands above site/service
-        return "site/batch/service"
     inner = file.removeprefix("src/gridweave/").replace(house.PAPERS, "papers/")
     folders = inner.split("/")[:-1]
     return "/".join(folder for folder in folders[:2] if folder != "kernels")

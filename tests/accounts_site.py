@@ -14,12 +14,12 @@ from typing import cast
 import msgspec
 
 from batch_site import BatchSite
-from gridweave.site.batch.service.site import check_plan
-from gridweave.site.batch.slurm.commands import Slurm
-from gridweave.site.batch.slurm.settings import SlurmSettings
-from gridweave.site.batch.system import BatchPlan
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.launch import MachineRules
+from gridweave.slurm.cluster.commands import Slurm
+from gridweave.slurm.cluster.settings import SlurmSettings
+from gridweave.slurm.service.site import check_plan
+from gridweave.slurm.system import BatchPlan
 from slurm_cluster import SlurmCluster
 from waiting import PATIENCE_S
 

@@ -12,18 +12,18 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.driver import GridDriver
-from gridweave.site.batch.policy import BatchPolicy
-from gridweave.site.batch.service.folder import SharedFolder, output_of
-from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
-from gridweave.site.batch.slurm.commands import Slurm
-from gridweave.site.batch.slurm.settings import SlurmSettings
-from gridweave.site.batch.system import AllocationRequest, BatchPlan
 from gridweave.site.job import Accepted, JobRecord, JobRequest, Program, Resources
 from gridweave.site.lifecycle import OVER
 from gridweave.site.messages import Machine
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.site_driver import GRID
+from gridweave.slurm.cluster.commands import Slurm
+from gridweave.slurm.cluster.settings import SlurmSettings
+from gridweave.slurm.policy import BatchPolicy
+from gridweave.slurm.service.folder import SharedFolder, output_of
+from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_folder
+from gridweave.slurm.system import AllocationRequest, BatchPlan
 from slurm_cluster import SlurmCluster
 from waiting import PATIENCE_S
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.site.batch.policy import BatchPolicy
-from gridweave.site.batch.service.folder import SharedFolder
-from gridweave.site.batch.service.hub import Hub
-from gridweave.site.batch.service.keeper import BatchKeeper
-from gridweave.site.batch.service.site import BatchSiteDriver, make_keeper, shared_folder
-from gridweave.site.batch.slurm.settings import SlurmSettings
-from gridweave.site.batch.system import Allocation, AllocationEnd, AllocationRequest, BatchPlan, BatchUser, BatchView
 from gridweave.site.job import Accepted, JobRecord, JobRequest, Program
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.messages import Machine, RunStarted
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.clock import Clock
+from gridweave.slurm.cluster.settings import SlurmSettings
+from gridweave.slurm.policy import BatchPolicy
+from gridweave.slurm.service.folder import SharedFolder
+from gridweave.slurm.service.hub import Hub
+from gridweave.slurm.service.keeper import BatchKeeper
+from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_folder
+from gridweave.slurm.system import Allocation, AllocationEnd, AllocationRequest, BatchPlan, BatchUser, BatchView
 
 NODES = 4
 

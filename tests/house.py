@@ -24,7 +24,7 @@ import networkx as nx
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "gridweave"
-FOLDERS = ("netmodel", "site", "grid", "scenarios")
+FOLDERS = ("netmodel", "site", "slurm", "grid", "scenarios")
 PAPERS = "papers/src/gridweave_papers/"
 EXCEPTIONS = Path(__file__).with_name("house_exceptions.json")
 
@@ -36,10 +36,10 @@ MAX_FUNCTION_LINES = 40
 COPIED_LINES = 6
 
 # Decision code: the folders in PURE without SHELLS, which carry the decisions out.
-PURE = ("netmodel/", "site/", "grid/", "scenarios/batch/kernels/")
+PURE = ("netmodel/", "site/", "slurm/", "grid/", "scenarios/batch/kernels/")
 SHELLS = (
-    *("site/journal/", "site/machine/", "site/service/", "site/batch/service/"),
-    *(f"site/batch/slurm/{name}.py" for name in ("asking", "commands", "look", "slurmrestd", "submit")),
+    *("site/journal/", "site/machine/", "site/service/", "slurm/service/"),
+    *(f"slurm/cluster/{name}.py" for name in ("asking", "commands", "look", "slurmrestd", "submit")),
     *("grid/config/", "grid/service/", "grid/gateway/", "grid/client/"),
 )
 # Decision code may import these although they are impure: errors contain paths, and compiled code is cached on disk.
@@ -61,7 +61,7 @@ CAPABILITIES = {
     "forms": re.compile(r"JobForm|ChoosesForms|has_forms|form_of|in_form$|^forms(_problem)?$"),
     "learned times": re.compile(r"experience|KnownTimes|known_times|LearnsTimes", re.IGNORECASE),
 }
-KNOWING = ("site/disciplines/", "site/batch/", "site/known_times.py", PAPERS)
+KNOWING = ("site/disciplines/", "slurm/", "site/known_times.py", PAPERS)
 
 # Words to avoid (CONTRIBUTING.md, "Plain English"): as parts of names, as whole names, and in docstrings.
 NAME_PARTS = (

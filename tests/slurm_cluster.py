@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.batch.slurm.parse import read_version
+from gridweave.slurm.cluster.parse import read_version
 from ports import unused_port
 from unix_users import reachable
 from waiting import PATIENCE_S

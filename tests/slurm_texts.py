@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gridweave.site.batch.slurm.parse import Partition, QueuedInSlurm, read_sinfo, read_squeue, view_of
-from gridweave.site.batch.system import BatchView
+from gridweave.slurm.cluster.parse import Partition, QueuedInSlurm, read_sinfo, read_squeue, view_of
+from gridweave.slurm.system import BatchView
 
 
 def partition_in(sinfo: str) -> Partition:

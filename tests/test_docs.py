@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "gridweave"
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]
 MODULES = [
     "gridweave." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-    for folder in (PACKAGE, *(PACKAGE / name for name in ("grid", "site", "netmodel", "scenarios", "cli")))
+    for folder in (PACKAGE, *(PACKAGE / name for name in ("grid", "site", "slurm", "netmodel", "scenarios", "cli")))
     for path in sorted(folder.glob("*.py") if folder == PACKAGE else folder.rglob("*.py"))
     if ">>>" in path.read_text(encoding="utf-8")
 ]

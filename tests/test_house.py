@@ -21,13 +21,13 @@ from house import FOLDERS, PACKAGE, ROOT
 
 # Imports point down: a package imports only those of a lower number, and itself.
 LAYERS = dict.fromkeys(("errors", "jit", "ranges", "settings", "version"), 0)
-LAYERS |= {"plugins": 1, "values": 1, "shared_calls": 1, "netmodel": 2, "site": 2, "grid": 3, "testing": 3}
-LAYERS |= {"scenarios": 4, "cli": 5}
+LAYERS |= {"plugins": 1, "values": 1, "shared_calls": 1, "netmodel": 2, "site": 2, "slurm": 3, "testing": 3}
+LAYERS |= {"grid": 4, "scenarios": 5, "cli": 6}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_package_folders_are_links_into_the_tree(folder: str) -> None:
-    """Each of the four folders is a committed relative link, or a wheel built from here would be silently empty."""
+    """Each of the five folders is a committed relative link, or a wheel built from here would be silently empty."""
     link = PACKAGE / folder
     assert link.is_symlink()
     assert Path(os.readlink(link)) == Path("../..") / folder

@@ -26,11 +26,6 @@ from gridweave.grid.sends import UsualCommunication
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.actors import START_S, RunningActors, Spot, actor_names
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.batch.policy import NAME
-from gridweave.site.batch.service.actor import BatchSiteActor
-from gridweave.site.batch.service.site import check_plan
-from gridweave.site.batch.slurm.entry import SlurmTable
-from gridweave.site.batch.system import BatchPlan
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
@@ -57,6 +52,11 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.prober import ProbePlan
 from gridweave.site.service.zones import live_week
 from gridweave.site.users.owner import OwnerPolicy
+from gridweave.slurm.cluster.entry import SlurmTable
+from gridweave.slurm.policy import NAME
+from gridweave.slurm.service.actor import BatchSiteActor
+from gridweave.slurm.service.site import check_plan
+from gridweave.slurm.system import BatchPlan
 
 logger = logging.getLogger("gridweave.live")
 

@@ -17,7 +17,7 @@ from gridweave.scenarios.generators.registry import model_names
 from gridweave.scenarios.scenario.tables import GridTable, Header, Output, Scenario
 from gridweave.scenarios.traces.load import find_trace
 
-_FOLDERS = ("grid", "netmodel", "scenarios", "site")
+_FOLDERS = ("grid", "netmodel", "scenarios", "site", "slurm")
 _NOT_IN_STAMP = (
     "scenarios/sweep/",
     "scenarios/plots/",

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gridweave.site.batch.slurm.parse import read_names
+from gridweave.slurm.cluster.parse import read_names
 
 _FAILED = ("NODE_FAIL", "BOOT_FAIL")
 """States whose end is recorded late, when Slurm notices it, so that the job seems to overlap the next one."""

@@ -17,9 +17,9 @@ from gridweave.grid.config.reading import grid_of_text
 from gridweave.grid.service.actors import RunningActors
 from gridweave.grid.service.cluster import Place, add_site, plan_of
 from gridweave.scenarios.live.demo import JOBS, PAIR, Shown
-from gridweave.site.batch.service.dictionary import SYSTEMS
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.launch import NodeSharing
+from gridweave.slurm.service.dictionary import SYSTEMS
 
 Shell = Callable[..., tuple[int, str, str]]
 

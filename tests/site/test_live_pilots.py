@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.job import JobRequest, Program
@@ -23,6 +22,7 @@ from gridweave.site.nodes.source import PILOT
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
+from gridweave.slurm.policy import BatchPolicy, PilotRules
 
 MINUTE = 60_000
 FIRST = 1_000_000_000_001

@@ -13,7 +13,7 @@ from gridweave.cli.submit_options import check_alone
 from gridweave.errors import InputError, OptionError, ProblemsError
 from gridweave.grid.client.job_options import SubmitOptions
 from gridweave.grid.client.options import SBATCH, joined, read_sbatch
-from gridweave.site.batch.slurm.settings import ALLOWED
+from gridweave.slurm.cluster.settings import ALLOWED
 
 _DIRECTIVE = re.compile(r"#(GRIDWEAVE|SBATCH)(?=\s|-|$)(.*)")
 """A line with options. As in Slurm, it starts at the first character, and options may follow without a space."""

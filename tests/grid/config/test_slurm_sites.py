@@ -11,13 +11,13 @@ from gridweave import simulate
 from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.config.reading import grid_of_text
 from gridweave.grid.service.cluster import plan_of
-from gridweave.site.batch.policy import BatchPolicy, PilotRules
-from gridweave.site.batch.service.actor import BatchSiteActor
-from gridweave.site.batch.system import BatchUser
 from gridweave.site.disciplines.dictionary import deciding, entry_named
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.launch import OutputLimits
 from gridweave.site.policy import SitePolicy
+from gridweave.slurm.policy import BatchPolicy, PilotRules
+from gridweave.slurm.service.actor import BatchSiteActor
+from gridweave.slurm.system import BatchUser
 from shared_jobs import random_workload
 
 PLAIN = """\

@@ -7,13 +7,13 @@ from collections import deque
 from gridweave.grid.messages import FromSite, GridEvent, GridJobSubmitted, ToSite
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.batch.outlook import free_steps
-from gridweave.site.batch.policy import BatchPolicy
-from gridweave.site.batch.system import BatchView
 from gridweave.site.job import Job
 from gridweave.site.messages import AskSeen, BatchSeen, EnqueueJob, JobFinished, RequestQuote, StartJob, ToGrid
 from gridweave.site.nodes.source import NodeRequest
 from gridweave.site.scheduler.contract import ContractCore, ContractEvent
+from gridweave.slurm.outlook import free_steps
+from gridweave.slurm.policy import BatchPolicy
+from gridweave.slurm.system import BatchView
 
 RETRY_MS = 60_000
 HOUR_MS = 3_600_000

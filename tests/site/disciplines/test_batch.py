@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from gridweave.site.batch.per_job import FIRST_PAUSE_MS, MOST_LOST
-from gridweave.site.batch.policy import BatchPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     AskSeen,
@@ -32,6 +30,8 @@ from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.times import LONGEST_PAUSE_MS
 from gridweave.site.users.owner import OwnerPolicy
+from gridweave.slurm.per_job import FIRST_PAUSE_MS, MOST_LOST
+from gridweave.slurm.policy import BatchPolicy
 
 FREE = ((0, 1), (1_000, 4))
 

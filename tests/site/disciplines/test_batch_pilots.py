@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.optimal.policy import OptimalPolicy
 from gridweave.site.job import Job
@@ -37,6 +36,7 @@ from gridweave.site.nodes.source import PILOT
 from gridweave.site.policy import SitePolicy
 from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.scheduler.core import SiteCore
+from gridweave.slurm.policy import BatchPolicy, PilotRules
 
 MINUTE = 60_000
 RULES = PilotRules(length_ms=60 * MINUTE, job_ms=10 * MINUTE, idle_ms=2 * MINUTE)

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
@@ -36,6 +35,7 @@ from gridweave.site.messages import (
 from gridweave.site.nodes.source import PILOT
 from gridweave.site.policy import SitePolicy
 from gridweave.site.scheduler.core import SiteCore
+from gridweave.slurm.policy import BatchPolicy, PilotRules
 
 MINUTE = 60_000
 JOB_MS = 10 * MINUTE

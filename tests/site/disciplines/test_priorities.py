@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import OptionError
-from gridweave.site.batch.policy import BatchPolicy, PilotRules
 from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, read_policy
 from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.disciplines.entry import Policy
@@ -18,6 +17,7 @@ from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, Resources
 from gridweave.site.messages import Command, EvictJob, JobFinished, JobSubmitted, StartJob
 from gridweave.site.scheduler.core import SiteCore
+from gridweave.slurm.policy import BatchPolicy, PilotRules
 
 PAGE = Path(__file__).parents[3] / "docs" / "levels.md"
 LEVELS = (Level(name="high", priority=5, evicts=("low",)), Level(name="low", priority=0))

@@ -1,0 +1,210 @@
+"""The answers of slurmrestd as structs, and their conversion to those of Slurm's commands (`parse.py`). Pure.
+
+Versions of the interface differ: a number may be plain or an object that says whether it is set, and a state may be one
+word or several. All of these forms are parsed here, and here alone, without a look at the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gridweave.errors import InputError
+from gridweave.slurm.cluster.parse import Partition, QueuedInSlurm, partition_of
+
+NO_PARTITION = (2000, 9000)
+"""Error numbers of a missing partition, up to v0.0.38 and in Slurm 24.11; later versions report no error."""
+
+REFUSED = 1007
+"""Error number of a token that slurmctld rejects."""
+
+UNCLEAR = -1
+"""Error number in Slurm 22.05 of a rejected token, and of a slurmctld that does not answer."""
+
+_FIRST = (
+    "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "REQUEUE_FED", "REQUEUE_HOLD", "REQUEUED", "RESIZING",
+    "RESV_DEL_HOLD", "REVOKED", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED",
+)  # fmt: skip
+"""States that ``squeue`` shows in place of a job's other states."""
+
+
+class _Number(msgspec.Struct):
+    """A number since v0.0.40."""
+
+    set: bool = False
+    infinite: bool = False
+    number: float = 0
+
+
+_Told = int | float | _Number | None
+
+
+class RestProblem(msgspec.Struct):
+    """An error that slurmrestd reports."""
+
+    error: str = ""
+    description: str = ""
+    error_number: int = 0
+    error_code: int = 0
+    errno: int = 0
+
+    @property
+    def number(self) -> int:
+        """Slurm's number of the error, in whichever field it came."""
+        return self.error_number or self.error_code or self.errno
+
+    @property
+    def words(self) -> str:
+        """The description and the error message, in one line."""
+        told = dict.fromkeys(" ".join(each.split()) for each in (self.description, self.error) if each)
+        return ": ".join(told)
+
+
+class _Release(msgspec.Struct):
+    release: str = ""
+
+
+class _Meta(msgspec.Struct):
+    old: _Release | None = msgspec.field(default=None, name="Slurm")
+    slurm: _Release | None = None
+
+
+class Answer(msgspec.Struct):
+    """The fields of every answer."""
+
+    errors: list[RestProblem] = []
+    meta: _Meta | None = None
+
+    @property
+    def release(self) -> str:
+        """The version of Slurm; empty if not reported."""
+        found = self.meta and (self.meta.slurm or self.meta.old)
+        return found.release if found else ""
+
+    @property
+    def said(self) -> str:
+        """All errors that slurmrestd reports, in one line."""
+        return "; ".join(dict.fromkeys(each.words for each in self.errors if each.words)) or "it says nothing"
+
+
+class NumberAnswer(Answer):
+    """The answer to the submission of a job."""
+
+    job_id: int = 0
+
+
+class InterfaceAnswer(Answer):
+    """The paths that slurmrestd offers (OpenAPI)."""
+
+    paths: dict[str, msgspec.Raw] = {}
+
+
+class _Job(msgspec.Struct):
+    job_id: int
+    job_state: str | list[str] = ""
+    name: str = ""
+    partition: str = ""
+    nodes: str | None = None
+    user_name: str = ""
+    user_id: _Told = None
+    node_count: _Told = None
+    start_time: _Told = None
+    end_time: _Told = None
+    state_reason: str = ""
+    state_description: str = ""
+
+
+class JobsAnswer(Answer):
+    """All jobs of the cluster."""
+
+    jobs: list[_Job] = []
+
+
+class _Node(msgspec.Struct):
+    name: str = ""
+    state: str | list[str] = ""
+    state_flags: list[str] = []
+    partitions: list[str] = []
+
+    @property
+    def words(self) -> list[str]:
+        """The words of its state, then its flags."""
+        return [*_words(self.state), *self.state_flags]
+
+
+class NodesAnswer(Answer):
+    """All nodes of the cluster."""
+
+    nodes: list[_Node] = []
+
+
+class _Maximums(msgspec.Struct):
+    time: _Told = None
+
+
+class _Partition(msgspec.Struct):
+    name: str = ""
+    max_time_limit: _Told = None  # up to v0.0.38
+    maximums: _Maximums | None = None  # from then on
+
+
+class PartitionsAnswer(Answer):
+    """The partitions of the requested name."""
+
+    partitions: list[_Partition] = []
+
+
+def partition_told(partitions: Sequence[_Partition], nodes: Iterable[_Node], name: str) -> Partition:
+    """Return the partition of this name; InputError if there is none."""
+    found = next((each for each in partitions if each.name == name), None)
+    if found is None:
+        raise InputError(f"partition {name!r}: this cluster has none of that name")
+    minutes = _number(found.max_time_limit if found.maximums is None else found.maximums.time)
+    its = [(1, node.words, node.name) for node in nodes if name in node.partitions]
+    return partition_of(its, None if minutes is None else minutes * 60_000)
+
+
+def queue_told(jobs: Iterable[_Job]) -> list[QueuedInSlurm]:
+    """Return the jobs of the cluster as ``squeue`` would print them."""
+    return [
+        QueuedInSlurm(
+            partition=job.partition,
+            names=job.nodes or "",
+            number=str(job.job_id),
+            state=_state_shown(_words(job.job_state)),
+            start_ms=_instant_ms(job.start_time),
+            end_ms=_instant_ms(job.end_time),
+            nodes=_number(job.node_count) or 1,
+            user=job.user_name or str(_number(job.user_id) or 0),
+            reason=job.state_description or job.state_reason,
+            name=job.name,
+        )
+        for job in jobs
+    ]
+
+
+def has_hidden_jobs(queue: Iterable[QueuedInSlurm], nodes: Iterable[_Node]) -> bool:
+    """Whether some jobs are hidden: more nodes are taken than the visible running jobs have."""
+    seen = sum(job.nodes for job in queue if job.is_running)
+    return sum(node.words[0].lower() in ("allocated", "mixed") for node in nodes if node.words) > seen
+
+
+def _state_shown(words: Sequence[str]) -> str:
+    return next((word for word in words if word in _FIRST), words[0] if words else "")
+
+
+def _words(told: str | list[str]) -> list[str]:
+    return told if isinstance(told, list) else [told] if told else []
+
+
+def _number(told: _Told) -> int | None:
+    """Return a number in the form of any version; None if it is unset or infinite."""
+    if isinstance(told, _Number):
+        told = told.number if told.set and not told.infinite else None
+    return int(told) if told is not None and told >= 0 else None
+
+
+def _instant_ms(told: _Told) -> int | None:
+    seconds = _number(told)
+    return seconds * 1000 if seconds else None

@@ -1,0 +1,221 @@
+"""Runs Slurm's commands as processes, and interprets their error messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import signal
+from asyncio import StreamReader
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.slurm.cluster.settings import SlurmSettings
+from gridweave.slurm.system import LimitError, NotTakenError
+
+COMMAND_S = 30.0
+"""Time limit of a Slurm command [s]. A command that exceeds it may or may not have taken effect."""
+
+_AWAY = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "zero bytes",
+    "connection refused",
+    "connection reset",
+    "communication",
+    "temporarily",
+    "protocol authentication error",
+    "slurm backup controller",
+    "munge",
+)
+"""Error messages, in lower case, of commands that did not reach slurmctld or got no answer."""
+
+_PASSING = (
+    "required partition not available",
+    "i/o error writing script",
+    "unable to create job record",
+    "invalid user id",
+)
+"""Error messages, in lower case, of a drained partition, a full disk, and a user directory that does not answer."""
+
+_FULL = ("queue is full", "queue full")
+"""Error messages of ``sbatch`` 26.05 for a full queue; other versions report a temporary failure (`_AWAY`)."""
+
+_MANY = "submitjob"
+"""Part of the names of limits on the number of jobs (QOSMaxSubmitJobPerUserLimit); they pass as other jobs end."""
+
+_POLICY = "violates accounting/qos policy"
+
+_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w+")
+"""Matches the name of a limit; all limits but those on the number of jobs concern the job's own size or time."""
+
+_OTHERS = re.compile(r"SLURM_(?!CONF$)|SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SALLOC_|SRUN_")
+
+_AS_READ = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+
+_PATH_OF_JOBS = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Commands:
+    """Runs the commands of a Slurm cluster.
+
+    Parameters
+    ----------
+    settings : SlurmSettings
+    environment : mapping from str to str, optional
+        Environment of the commands, and so of the jobs that they submit; None: that of this process. Variables that
+        Slurm has set are removed, since the site may itself run in a job of Slurm.
+    """
+
+    def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
+        given = os.environ if environment is None else environment
+        self.environment = {name: value for name, value in given.items() if not _OTHERS.match(name)}
+        if settings.conf:
+            self.environment["SLURM_CONF"] = settings.conf
+        self._path = settings.bin or self.environment.get("PATH", os.defpath)
+        # Commands that did not end when stopped, by the account that they run as.
+        self._left: dict[str, Process] = {}
+
+    def find(self, command: str) -> str | None:
+        """Return the path of a Slurm command; None if there is none."""
+        return shutil.which(command, path=self._path)
+
+    def find_other(self, command: str) -> str | None:
+        """Return the path of a command other than Slurm's, found on the path; None if there is none."""
+        return shutil.which(command, path=self.environment.get("PATH", os.defpath))
+
+    async def run(self, command: str, *arguments: str) -> str:
+        """Return the output of a Slurm command, with times in Unix seconds; UnavailableError if it fails."""
+        program = self.find(command)
+        if program is None:
+            raise UnavailableError(f"there is no {command} on the path")
+        # For this command only: submitted jobs inherit the environment of `sbatch`.
+        status, out, err = await self.ask((program, *arguments), environment=self.environment | _AS_READ)
+        if status != 0:
+            raise UnavailableError(f"{command} fails: {what_was_said(err)}")
+        return out
+
+    async def ask(
+        self, command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None, runs_as: str = ""
+    ) -> tuple[int, str, str]:
+        """Run a command; return its exit code, its output and its errors.
+
+        A command that exceeds `COMMAND_S` is stopped. If it runs as another account, only ``sudo`` can be signalled,
+        which may not pass the signal on. Until the command ends it may take effect, and no other runs as that account.
+        """
+        left, name = self._left.get(runs_as), os.path.basename(command[0])
+        if left is not None and left.returncode is None:
+            raise UnavailableError(f"the last command run as {runs_as} by {name} has not ended yet")
+        process = await self._begin(command, environment)
+        out = err = b""
+        try:
+            async with asyncio.timeout(COMMAND_S):
+                out, err = await _read(process, given.encode())
+        except TimeoutError:
+            raise UnavailableError(f"{name} has not answered for {COMMAND_S:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                await self._give_up(process, runs_as)
+        status = -signal.SIGKILL if process.returncode is None else process.returncode
+        return status, out.decode(errors="replace"), err.decode(errors="replace")
+
+    async def _give_up(self, process: Process, runs_as: str) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # SIGKILL would end sudo and leave its command running.
+            process.send_signal(signal.SIGTERM if runs_as else signal.SIGKILL)
+        if runs_as:
+            self._left[runs_as] = process
+        else:
+            await process.wait()
+
+    async def _begin(self, command: Sequence[str], environment: Mapping[str, str] | None) -> Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self.environment if environment is None else environment,
+                cwd="/",
+            )
+        except OSError as error:
+            raise UnavailableError(f"{command[0]} cannot be run: {error.strerror}") from error
+
+
+def refusal(said: str, words: str | None = None) -> InputError | UnavailableError:
+    """Return the error for a job that Slurm rejects: InputError if that is final, UnavailableError if it is temporary.
+
+    slurmrestd reports violations of accounting or QOS limits without the name of the limit, so they may be temporary.
+
+    Examples
+    --------
+    >>> refusal("QOSMaxNodePerJobLimit; Job violates accounting/QOS policy")
+    InputError('Slurm refuses the job: QOSMaxNodePerJobLimit; Job violates accounting/QOS policy')
+    """
+    why = what_was_said(said) if words is None else words
+    small = said.lower()
+    if any(word in small for word in (*_AWAY, *_PASSING, *_FULL)):
+        return UnavailableError(f"Slurm takes no job now: {why}")
+    if _MANY in small:
+        return LimitError(f"Slurm takes no job now: {why}")
+    if _POLICY in small and not _LIMIT.search(said):
+        return NotTakenError(f"Slurm does not take the job: {why}")
+    return InputError(f"Slurm refuses the job: {why}")
+
+
+def what_was_said(err: str) -> str:
+    """Return the error messages of a Slurm command, in one line."""
+    lines = [re.sub(r"^(\w+: (error: )?|allocation failure: )", "", line).strip() for line in err.splitlines()]
+    lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]
+    return "; ".join(lines) or "it says nothing"
+
+
+async def _read(process: Process, given: bytes) -> tuple[bytes, bytes]:
+    """Return the output and the errors of a command; if it reports that it is retrying, return only that, at once."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    # A command that ends before it has read all its input prints why.
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(given)
+        await process.stdin.drain()
+    process.stdin.close()
+    reading = asyncio.ensure_future(process.stdout.read())
+    try:
+        err = await _errors(process.stderr)
+        if b"retrying" in err:
+            return b"", err
+        out = await reading
+    finally:
+        reading.cancel()
+    await process.wait()
+    return out, err
+
+
+async def _errors(stream: StreamReader) -> bytes:
+    """Return the error messages of a command, until it ends or reports that it is retrying."""
+    lines = []
+    async for line in stream:
+        lines.append(line)
+        if b"retrying" in line:
+            break
+    return b"".join(lines)
+
+
+def account_named(runs_as: str) -> pwd.struct_passwd:
+    """Return a Unix account of this machine; InputError if there is none of that name."""
+    try:
+        return pwd.getpwnam(runs_as)
+    except KeyError:
+        raise InputError(f"this machine has no Unix user {runs_as!r}; make it, or name another (runs_as)") from None
+
+
+def environment_of(account: pwd.struct_passwd, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of an account's jobs; the site's locale, time zone and ``slurm.conf`` are kept."""
+    kept = {name: own[name] for name in ("LANG", "LC_ALL", "TZ", "SLURM_CONF") if name in own}
+    named = {"USER": account.pw_name, "LOGNAME": account.pw_name, "HOME": account.pw_dir, "SHELL": account.pw_shell}
+    return {"PATH": _PATH_OF_JOBS, **kept, **named}

@@ -1,0 +1,147 @@
+"""The batch system Slurm: queries a cluster, and submits and cancels the site's jobs there."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from gridweave.errors import InputError
+from gridweave.slurm.cluster.asking import Commands
+from gridweave.slurm.cluster.look import Look, LookByCommands, LookOverRest
+from gridweave.slurm.cluster.parse import SACCT, SINCE, read_sacct, view_of
+from gridweave.slurm.cluster.reasons import end_told
+from gridweave.slurm.cluster.settings import SlurmSettings
+from gridweave.slurm.cluster.slurmrestd import Slurmrestd
+from gridweave.slurm.cluster.submit import ByCommands, ByRest, Submitter
+from gridweave.slurm.system import (
+    Allocation,
+    AllocationEnd,
+    AllocationRequest,
+    BatchUser,
+    BatchView,
+    check_request,
+)
+
+END_OF_GIVEN = "END-OF-WHAT-IS-GIVEN"
+
+_ON_NODE = (
+    "GRIDWEAVE_NODE=$SLURM_PROCID; GRIDWEAVE_ALLOCATION=$SLURM_JOB_ID; export GRIDWEAVE_NODE GRIDWEAVE_ALLOCATION; "
+    "SLURM_TASKS_PER_NODE=$TASKS_OF_ALLOCATION; unset TASKS_OF_ALLOCATION; "
+    'unset $(env | sed -nE "s/^((SLURM_(STEP|SRUN_COMM|CPU_BIND|LAUNCH_NODE|UMASK|KILL_BAD|NTASKS|NPROCS)|PMI)'
+    '[A-Za-z0-9_]*)=.*/\\1/p"); exec "$@"'
+)
+"""Starts the agent on a node with the variables of the batch script, and without those of the agents' own step.
+
+Otherwise ``srun`` and MPI libraries in a job would use the options, the tasks and the ranks of that step.
+"""
+
+
+class Slurm:
+    """A Slurm cluster; `SlurmSettings.access` says how to query it, ``submit`` how to submit and cancel jobs.
+
+    Parameters
+    ----------
+    settings : SlurmSettings
+    environment : mapping from str to str, optional
+        See `Commands`.
+    """
+
+    def __init__(self, settings: SlurmSettings, environment: Mapping[str, str] | None = None) -> None:
+        self.settings = settings
+        self._commands = commands = Commands(settings, environment)
+        self._own = own = _own_name()
+        restd, over_rest = Slurmrestd(settings, commands), settings.access == "rest"
+        self._look: Look = LookOverRest(settings, restd, own) if over_rest else LookByCommands(settings, commands, own)
+        self._submitter: Submitter = ByCommands(settings, commands)
+        if settings.submits_over_rest:
+            self._submitter = ByRest(settings, commands, restd, own)
+
+    async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
+        """Return notes for the operator, one line each.
+
+        Raises
+        ------
+        InputError
+            If the cluster can never give nodes with these settings, or not to one of these users.
+        UnavailableError
+            If it does not answer.
+        """
+        for command in self._needed:
+            if self._commands.find(command) is None:
+                right = "install Slurm's commands here, name their folder (bin), or give access = 'rest'"
+                raise InputError(f"there is no {command} on the path; {right}")
+        await self._look.check()
+        await self.view("")
+        own = BatchUser()
+        as_whom = {each for each in users if each.runs_as or self.settings.submit == "self"}
+        if self.settings.submit == "self":
+            as_whom.add(own)
+        for user in sorted(as_whom, key=lambda each: (each.runs_as, each.account)):
+            await self._submitter.check(user)
+        return await self._check_sight()
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """The Slurm commands that these settings require."""
+        submits = () if self.settings.submits_over_rest else ("sbatch", "scancel")
+        return submits if self.settings.access == "rest" else ("sbatch", "squeue", "sinfo", "scancel")
+
+    async def _check_sight(self) -> tuple[str, ...]:
+        """Return a note if Slurm hides jobs of other users from the site; InputError if the site must see them."""
+        sight = await self._look.sight()
+        if sight == "all":
+            return ()
+        hidden = f"PrivateData=jobs in slurm.conf hides the jobs of others from {self._own}"
+        right = f"have it made an operator of Slurm: sacctmgr modify user {self._own} set adminlevel=operator"
+        if self.settings.submit != "self":
+            if sight == "own":
+                raise InputError(f"{hidden}, and so those of its users, which it would take for lost; {right}")
+            return (f"{hidden}, it seems; if it does not see those of its users it takes them for lost; {right}",)
+        seems = "" if sight == "own" else ", it seems"
+        return (f"{hidden}{seems}: what it says of when nodes will be free goes by its own jobs alone; {right}",)
+
+    async def view(self, prefix: str) -> BatchView:
+        """Return a snapshot of the cluster with the allocations whose names start with `prefix`."""
+        return view_of(*await self._look.look(), self.settings.partition, prefix, self._own)
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Submit a job for whole nodes; return its number.
+
+        Slurm must not requeue the job by itself: the site decides whether to run it again.
+        """
+        check_request(request)
+        return await self._submitter.submit(request)
+
+    def script(self, command: tuple[str, ...], given: str = "") -> str:
+        """Return a script that runs a command once on each node of an allocation, and ends when all have ended."""
+        # Slurm may requeue the job after all: over slurmrestd it ignores the option not to.
+        once = 'test -z "$SLURM_RESTART_COUNT" || exit 1'
+        # No binding: the agent pins the ranks itself, and has the whole node. The agents' step takes no resources
+        # from the allocation, since srun and mpirun in a job start steps of their own on the same nodes.
+        step = "srun --ntasks-per-node=1 --overlap --mem=0 --kill-on-bad-exit=0 --cpu-bind=none"
+        tasks = "export TASKS_OF_ALLOCATION=$SLURM_TASKS_PER_NODE"
+        run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
+        return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
+
+    def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
+        """Return how a job in state FAILED ended, by the output of its script; None if that is unclear."""
+        return end_told(printed)
+
+    async def ended(self, names: Collection[str]) -> list[Allocation]:
+        """Return how jobs ended, from Slurm's accounting database, once views no longer show them."""
+        return read_sacct(await self._commands.run("sacct", *SACCT, SINCE, f"--name={','.join(names)}"), self._own)
+
+    async def cancel(self, allocations: Sequence[Allocation]) -> None:
+        """Cancel jobs account by account; skip those that have ended."""
+        for runs_as in sorted({each.runs_as for each in allocations}):
+            await self._submitter.cancel(runs_as, tuple(each.number for each in allocations if each.runs_as == runs_as))
+
+
+def _own_name() -> str:
+    """Return the name of this process's account, as Slurm's commands print it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -1,0 +1,152 @@
+"""Queries of a Slurm cluster: by its commands, or over slurmrestd. Both return the same."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from typing import Literal, Protocol
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.slurm.cluster.answers import JobsAnswer, NodesAnswer, has_hidden_jobs, partition_told, queue_told
+from gridweave.slurm.cluster.asking import Commands
+from gridweave.slurm.cluster.parse import (
+    OLDEST,
+    SINFO_FORMAT,
+    SQUEUE_FORMAT,
+    Partition,
+    QueuedInSlurm,
+    read_sinfo,
+    read_squeue,
+    read_version,
+)
+from gridweave.slurm.cluster.settings import SlurmSettings
+from gridweave.slurm.cluster.slurmrestd import Slurmrestd
+
+logger = logging.getLogger("gridweave.live")
+
+Sight = Literal["all", "own", "unsure"]
+"""Whose jobs an account sees: everybody's (``all``), only its own (``own``), or perhaps only its own (``unsure``)."""
+
+
+class Look(Protocol):
+    """Queries a cluster as the account of the site."""
+
+    async def check(self) -> None:
+        """Raise InputError, in one line, if the cluster can never be queried."""
+
+    async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
+        """Return the partition and all jobs of the cluster, in as few queries as possible."""
+
+    async def sight(self) -> Sight:
+        """Return whose jobs the site's account sees, as far as it can find out."""
+
+
+class LookByCommands:
+    """Queries a cluster by one ``squeue`` and one ``sinfo``."""
+
+    def __init__(self, settings: SlurmSettings, commands: Commands, own: str) -> None:
+        self._settings, self._commands, self._own = settings, commands, own
+        self._strange: set[str] = set()
+
+    async def check(self) -> None:
+        """Raise InputError if this version of Slurm is too old."""
+        check_version(await self._commands.run("sinfo", "--version"))
+
+    async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
+        """Return the partition and all jobs of the cluster; warn once about each line that cannot be parsed."""
+        partition, run, mark = self._settings.partition, self._commands.run, secrets.token_hex(8)
+        # Jobs of other partitions may have the same nodes; slurmctld sends all jobs anyway.
+        queue = await run("squeue", "--noheader", "--all", "--states=all", f"--format={mark}{SQUEUE_FORMAT}")
+        nodes = await run("sinfo", "--noheader", f"--partition={partition}", f"--format={SINFO_FORMAT}")
+        jobs, strange = read_squeue(queue, mark)
+        for line in sorted(set(strange) - self._strange):
+            logger.warning("squeue printed what is not understood, and is passed over: %.100r", line)
+        self._strange = set(strange)
+        return read_sinfo(nodes, partition), jobs
+
+    async def sight(self) -> Sight:
+        """Return whose jobs are visible, by Slurm's configuration and the account's rights in its accounting."""
+        try:
+            config = await self._commands.run("scontrol", "show", "config")
+        except UnavailableError:
+            return "all"
+        if not hides_jobs(config, self._own):
+            return "all"
+        sacctmgr = self._commands.find("sacctmgr")
+        if sacctmgr is None:
+            return "unsure"
+        asked = (sacctmgr, "--noheader", "--parsable2", "show", "user", self._own, "withcoord", "format=admin,coord")
+        status, out, _ = await self._commands.ask(asked)
+        # Without slurmdbd sacctmgr fails, and nobody is an operator.
+        return sight_of(out if status == 0 else "")
+
+
+class LookOverRest:
+    """Queries a cluster over slurmrestd: jobs, nodes and the partition, with the token of the site's account."""
+
+    def __init__(self, settings: SlurmSettings, restd: Slurmrestd, own: str) -> None:
+        self._settings, self._restd, self._own = settings, restd, own
+        self._is_blind = False
+
+    async def check(self) -> None:
+        """Raise InputError if there is no such partition, or this version of Slurm is too old."""
+        self._restd.check()
+        said = await self._restd.partition(self._settings.partition, self._own)
+        if said.release:
+            check_version(said.release)
+
+    async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
+        """Return the partition and all jobs of the cluster that the token shows."""
+        name = self._settings.partition
+        jobs = (await self._restd.get("/jobs", self._own, JobsAnswer)).jobs
+        nodes = (await self._restd.get("/nodes", self._own, NodesAnswer)).nodes
+        queue = queue_told(jobs)
+        self._is_blind = has_hidden_jobs(queue, nodes)
+        partitions = (await self._restd.partition(name, self._own)).partitions
+        return partition_told(partitions, nodes, name), queue
+
+    async def sight(self) -> Sight:
+        """Return ``unsure`` if more nodes are taken than visible jobs have; slurmrestd hides the configuration."""
+        for _ in range(2):
+            # A job may have started between the two queries of the first try.
+            await self.look()
+            if not self._is_blind:
+                return "all"
+        return "unsure"
+
+
+def check_version(text: str) -> None:
+    """Raise InputError if a version of Slurm is older than `OLDEST`."""
+    version = read_version(text)
+    if version < OLDEST:
+        found, oldest = (".".join(f"{part:02}" for part in each) for each in (version, OLDEST))
+        raise InputError(f"this Slurm is {found}, which is too old; {oldest} is the oldest that is known to work")
+
+
+def hides_jobs(config: str, own: str) -> bool:
+    r"""Whether an account other than an operator sees only its own jobs, by the output of ``scontrol show config``.
+
+    Examples
+    --------
+    >>> hides_jobs("PrivateData = jobs,usage\nSlurmUser = slurm(64030)", "anna")
+    True
+    """
+    found = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in config.splitlines())}
+    above = ("root", re.sub(r"\(\d+\)$", "", found.get("SlurmUser", "")))
+    return "jobs" in found.get("PrivateData", "").split(",") and own not in above
+
+
+def sight_of(user: str) -> Sight:
+    """Return whose jobs an account sees under PrivateData=jobs, by its rights and accounts as ``sacctmgr`` prints them.
+
+    Examples
+    --------
+    >>> sight_of("Operator|"), sight_of("None|physics"), sight_of("None|"), sight_of("")
+    ('all', 'unsure', 'own', 'own')
+    """
+    rights, _, coordinated = user.strip().partition("|")
+    if rights in ("Operator", "Administrator"):
+        return "all"
+    # A coordinator also sees the jobs of the accounts that it coordinates.
+    return "unsure" if coordinated else "own"

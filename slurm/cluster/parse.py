@@ -1,0 +1,382 @@
+"""Parsers for the output of Slurm's commands. Pure: each parses a text; `tests/slurm` has recorded outputs.
+
+The formats are those of single letters (``squeue -o``, ``sinfo -o``), which have not changed for years, whereas the
+JSON of the same commands changes with most versions. ``sacct`` has columns selected by name; it lists ended jobs if the
+cluster has an accounting database (slurmdbd). All differences between versions in these outputs are handled here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.slurm.cluster.reasons import UNDECIDED, how_ended, why_waiting, word_of
+from gridweave.slurm.system import Allocation, BatchView
+
+OLDEST = (22, 5)
+"""The oldest version of Slurm that was tested."""
+
+SQUEUE_FORMAT = "|%P|%N|%i|%T|%S|%e|%D|%u|%r|%j"
+"""Partition, node names, number, state, start, end, nodes, user, reason and name of a job, after a mark.
+
+Fields that may contain a bar come last; the names of the site's own jobs contain none.
+"""
+
+SINFO_FORMAT = "%D|%T|%l|%N"
+"""Number of nodes, their state, the time limit of the partition, and the names of the nodes."""
+
+_DOWN = ("down", "drain", "fail", "maint", "inval", "future", "unknown", "reboot", "not_responding")
+_IDLE = ("idle", "planned")
+_TAKEN = {"completing", "reserved", "powering_down", "power_down", "blocked"}
+_MARKS = {
+    "*": "not_responding", "~": "powered_down", "#": "powering_up", "%": "powering_down", "!": "power_down",
+    "$": "maintenance", "@": "reboot_requested", "^": "reboot_issued", "-": "planned",
+}  # fmt: skip
+"""Marks that ``sinfo`` appends to a node's state, with the words that slurmrestd uses for them."""
+_RUNNING = (
+    "RUNNING", "COMPLETING", "CONFIGURING", "POWER_UP_NODE", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT",
+    "RESIZING",
+)  # fmt: skip
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a partition and its time limit (None: no limit).
+
+    ``nodes`` counts the nodes that run jobs or are able to, and ``idle`` those of them that no job has; ``taken`` has
+    the names of the others.
+    """
+
+    nodes: int
+    idle: int
+    longest_ms: int | None
+    taken: frozenset[str] = frozenset()
+
+
+def read_version(text: str) -> tuple[int, int]:
+    """Return the version in the output of ``sinfo --version`` or the answer of slurmrestd; InputError if there is none.
+
+    Examples
+    --------
+    >>> read_version("slurm-wlm 22.05.8"), read_version("slurm 24.11.1-1")
+    ((22, 5), (24, 11))
+    """
+    found = re.search(r"\b(\d+)\.(\d+)", text)
+    if found is None:
+        raise InputError(f"{text.strip()!r:.100} is not a version of Slurm")
+    return int(found[1]), int(found[2])
+
+
+def read_number(text: str) -> str:
+    r"""Return the number of the job that ``sbatch --parsable`` has submitted.
+
+    A site's wrapper may print a banner too, so a line counts only if it is a number, or a number and a cluster.
+
+    Raises
+    ------
+    UnavailableError
+        If there is no such line, or there are several with different numbers: whether Slurm has accepted the job,
+        and under which number, is unknown.
+
+    Examples
+    --------
+    >>> read_number("Welcome to north\n71;north")
+    '71'
+    """
+    lines = (re.fullmatch(r"(\d+)(;[\w.-]+)?", line.strip()) for line in text.splitlines())
+    numbers = {found[1] for found in lines if found}
+    if len(numbers) != 1:
+        raise UnavailableError(f"sbatch printed {text.strip()!r:.100}; expected the number of the job")
+    return numbers.pop()
+
+
+def read_span_ms(text: str) -> int | None:
+    """Return a time limit in ms; None if it is infinite or unknown.
+
+    Examples
+    --------
+    >>> read_span_ms("1-00:00:00"), read_span_ms("2:30"), read_span_ms("infinite")
+    (86400000, 150000, None)
+    """
+    days, dash, rest = text.strip().rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in [*parts, *([days] if dash else [])]):
+        return None
+    # Slurm's forms: M, M:S, H:M:S, D-H, D-H:M and D-H:M:S.
+    numbers = [int(part) for part in parts]
+    if dash:
+        numbers += [0] * (3 - len(numbers))
+    elif len(numbers) == 1:
+        numbers += [0]
+    seconds = 0
+    for number in numbers:
+        seconds = 60 * seconds + number
+    return (seconds + (int(days) * 86_400 if dash else 0)) * 1000
+
+
+def read_instant_ms(text: str) -> int | None:
+    """Return an instant in ms, given in Unix seconds (``SLURM_TIME_FORMAT``); None if Slurm does not know it.
+
+    Examples
+    --------
+    >>> read_instant_ms("1795436613"), read_instant_ms("N/A")
+    (1795436613000, None)
+    """
+    return int(text) * 1000 if text.isdecimal() and int(text) > 0 else None
+
+
+def read_sinfo(text: str, partition: str) -> Partition:
+    """Return a partition from the output of ``sinfo`` in `SINFO_FORMAT`.
+
+    Raises
+    ------
+    InputError
+        If the output is empty: there is no such partition.
+    UnavailableError
+        If a line is none of that format.
+    """
+    lines = [line.split("|") for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise InputError(f"partition {partition!r}: this cluster has none of that name; sinfo lists those that it has")
+    nodes = []
+    for line in lines:
+        if len(line) != 4 or not line[0].isdecimal():
+            raise UnavailableError(f"sinfo printed what is not understood: {'|'.join(line)!r:.100}")
+        marks = line[1][len(line[1].rstrip("*~#!%$@^-+")) :]
+        words = [line[1].removesuffix(marks), *(_MARKS[mark] for mark in marks if mark in _MARKS)]
+        nodes.append((int(line[0]), words, line[3]))
+    return partition_of(nodes, read_span_ms(lines[-1][2]))
+
+
+def partition_of(nodes: Iterable[tuple[int, Sequence[str], str]], longest_ms: int | None) -> Partition:
+    """Return a partition, given groups of nodes: the size of a group, its state, and the names of its nodes.
+
+    A state is a word, and any flags after it.
+
+    Examples
+    --------
+    >>> partition_of([(2, ["IDLE"], "n[1-2]"), (1, ["IDLE", "DRAIN"], "n3"), (1, ["ALLOCATED"], "n4")], None)
+    Partition(nodes=3, idle=2, longest_ms=None, taken=frozenset({'n4'}))
+    """
+    up = idle = 0
+    taken: list[str] = []
+    for count, words, names in nodes:
+        state, *others = (word.lower() for word in words or ("unknown",))
+        if any(word.startswith(_DOWN) for word in (state, *others)):
+            continue
+        up += count
+        # A node that powers down will be free again, but is not free now.
+        if state in _IDLE and not _TAKEN.intersection(others):
+            idle += count
+        else:
+            taken += read_names(names)
+    return Partition(nodes=up, idle=idle, longest_ms=longest_ms, taken=frozenset(taken))
+
+
+@functools.lru_cache(maxsize=4096)
+def read_names(text: str) -> tuple[str, ...]:
+    """Return the names of nodes in a list that Slurm has compressed.
+
+    Examples
+    --------
+    >>> read_names("n[08-10],gpu1,r[1-2]n[1,3]")
+    ('n08', 'n09', 'n10', 'gpu1', 'r1n1', 'r1n3', 'r2n1', 'r2n3')
+    """
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        found += map("".join, itertools.product(*choices))
+    return tuple(found)
+
+
+def _numbers(text: str) -> list[str]:
+    """Return the numbers of the ranges in a pair of brackets, with their leading zeros.
+
+    Text that is not a range of numbers is returned as it is.
+    """
+    found: list[str] = []
+    for each in text.split(","):
+        low, _, high = each.partition("-")
+        high = high or low
+        if low.isdecimal() and high.isdecimal():
+            found += [f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1)]
+        else:
+            found.append(each)
+    return found
+
+
+class QueuedInSlurm(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of ``squeue``: a job of any user, its partitions separated by commas, and its nodes."""
+
+    partition: str
+    names: str
+    number: str
+    state: str
+    start_ms: int | None
+    end_ms: int | None
+    nodes: int
+    user: str
+    reason: str
+    name: str
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has nodes."""
+        return self.state in _RUNNING
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for nodes."""
+        return not self.is_running and how_ended(self.state) is None
+
+
+def read_squeue(text: str, mark: str = "") -> tuple[list[QueuedInSlurm], list[str]]:
+    """Return the jobs in the output of ``squeue`` in `SQUEUE_FORMAT`, and the lines that cannot be parsed.
+
+    Parameters
+    ----------
+    text : str
+    mark : str
+        A random text at the start of every line. The name of a job may have several lines, and none of them must be
+        mistaken for another job.
+
+    Raises
+    ------
+    UnavailableError
+        If there is output, and none of it can be parsed.
+    """
+    first, *lines = f"\n{text}".split(f"\n{mark}|")
+    found = [_queued(line) for line in lines]
+    strange = [line for line, job in zip(lines, found, strict=True) if job is None]
+    jobs = [job for job in found if job is not None]
+    strange += [first.strip()] if first.strip() else []
+    if strange and not jobs:
+        raise UnavailableError(f"squeue printed what is not understood: {strange[0]!r:.100}")
+    return jobs, strange
+
+
+def _queued(line: str) -> QueuedInSlurm | None:
+    """Return the job of a line without its mark; None if the line cannot be parsed."""
+    fields = line.rstrip("\n").split("|", 9)
+    if len(fields) != 10 or not re.match(r"\d", fields[2]):
+        return None
+    partition, names, number, state, start, end, nodes, user, reason, name = fields
+    return QueuedInSlurm(
+        partition=partition,
+        names=names,
+        number=number,
+        state=state,
+        start_ms=read_instant_ms(start),
+        end_ms=read_instant_ms(end),
+        # A pending job may have a range of nodes, such as 2-4; this is the minimum.
+        nodes=_first_number(nodes) or 1,
+        user=user,
+        reason=reason,
+        name=name,
+    )
+
+
+def _first_number(text: str) -> int:
+    """Return the number at the start of a text, e.g. 71 for an array of jobs (``71_[1-9]``); 0 if there is none."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0
+
+
+def view_of(seen: Partition, queue: list[QueuedInSlurm], name: str, prefix: str, own: str = "") -> BatchView:
+    """Return a snapshot of the cluster in the partition ``name``, with allocations whose names start with ``prefix``.
+
+    Allocations of the Unix account ``own`` are marked as the site's own.
+    """
+    ours = [_allocation(job, own) for job in queue if job.name.startswith(prefix)]
+    return BatchView(
+        nodes=seen.nodes,
+        idle=seen.idle,
+        longest_ms=seen.longest_ms,
+        allocations=tuple(sorted(ours, key=lambda each: (each.name, _first_number(each.number)))),
+        busy=tuple(sorted([*_busy_nodes(seen, queue), *_busy_jobs(queue, name)])),
+    )
+
+
+def _busy_nodes(seen: Partition, queue: Iterable[QueuedInSlurm]) -> list[tuple[int, int, int]]:
+    """Return start, end and number of the nodes that running jobs of any partition have.
+
+    Start and end of a node are those of the job that ends last. Nodes with a job of unknown end are left out.
+    """
+    spans: dict[str, list[tuple[int, int] | None]] = {}
+    for job in queue:
+        span = None if job.start_ms is None or job.end_ms is None else (job.end_ms, job.start_ms)
+        for node in seen.taken.intersection(read_names(job.names)) if job.is_running else ():
+            spans.setdefault(node, []).append(span)
+    last = Counter(max(filter(None, each)) for each in spans.values() if None not in each)
+    return [(start_ms, end_ms, nodes) for (end_ms, start_ms), nodes in last.items()]
+
+
+def _busy_jobs(queue: Iterable[QueuedInSlurm], partition: str) -> list[tuple[int, int, int]]:
+    """Return start, end and width of a partition's jobs that wait, or run on nodes without known names."""
+    return [
+        (job.start_ms, job.end_ms, job.nodes)
+        for job in queue
+        if not (job.is_running and job.names) and partition in job.partition.split(",")
+        if job.start_ms is not None and job.end_ms is not None and (job.is_running or job.is_waiting)
+    ]
+
+
+def _allocation(job: QueuedInSlurm, own: str) -> Allocation:
+    runs_as = "" if job.user == own else job.user
+    known = Allocation(name=job.name, number=job.number, state="running", start_ms=job.start_ms, runs_as=runs_as)
+    ended = how_ended(job.state)
+    if ended is not None:
+        reason = with_word(ended[1], job.state)
+        return msgspec.structs.replace(known, state="ended", reason=reason, end=ended[0])
+    if job.is_running:
+        return known
+    reason = with_word(why_waiting(job.reason), job.reason)
+    return msgspec.structs.replace(known, state="waiting", reason=reason, is_put_off=job.reason not in UNDECIDED)
+
+
+def with_word(plain: str, word: str) -> str:
+    """Return an explanation with Slurm's own word in parentheses, so that people can look it up."""
+    word = word_of(word)
+    return plain if word in plain or word in ("None", "") else f"{plain} ({word})"
+
+
+SACCT = ("--noheader", "--parsable2", "--allocations", "--allusers", "--format=JobIDRaw,User,JobName,State")
+"""Options for one line per job with its number, user, name and state."""
+
+SINCE = "--starttime=now-31days"
+"""Skips jobs that ended more than 31 days ago; no site is expected to be down for longer."""
+
+
+def read_sacct(text: str, own: str) -> list[Allocation]:
+    """Return the ended jobs in the output of ``sacct``, sorted by number.
+
+    Raises
+    ------
+    UnavailableError
+        If a line is none of that format.
+
+    Examples
+    --------
+    >>> [(each.name, each.end) for each in read_sacct("71|anna|gw-1|CANCELLED by 0", "anna")]
+    [('gw-1', 'cancelled')]
+    """
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        fields = line.split("|")
+        if len(fields) != 4 or not fields[0].isdecimal():
+            raise UnavailableError(f"sacct printed what is not understood: {line!r:.100}")
+        number, user, name, state = fields
+        ended = how_ended(state)
+        if ended is not None:
+            whose = "" if user == own else user
+            reason = with_word(ended[1], state.partition(" ")[0])
+            found.append(
+                Allocation(name=name, number=number, state="ended", end=ended[0], reason=reason, runs_as=whose)
+            )
+    return sorted(found, key=lambda each: int(each.number))

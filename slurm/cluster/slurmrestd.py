@@ -1,0 +1,242 @@
+"""A client for slurmrestd that finds the version of its interface, and the token of each account."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import ssl
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.slurm.cluster.answers import NO_PARTITION, REFUSED, UNCLEAR, Answer, InterfaceAnswer, PartitionsAnswer
+from gridweave.slurm.cluster.asking import COMMAND_S, Commands, what_was_said
+from gridweave.slurm.cluster.settings import SlurmSettings
+
+if TYPE_CHECKING:
+    import aiohttp
+
+VERSIONS = (
+    "v0.0.38", "v0.0.37", "v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39",
+)  # fmt: skip
+"""The supported versions of the interface; the first one that slurmrestd offers is used."""
+
+PRINTED_S = 300.0
+"""How long a token printed by ``token_command`` is reused if it has no expiry time [s]."""
+
+_UNKNOWN_ISSUER = (18, 19, 20, 21)
+"""OpenSSL's error numbers for a certificate from an unknown authority."""
+
+_JWT = re.compile(r"[\w-]+\.([\w-]+)\.[\w-]+")
+
+A = TypeVar("A", bound=Answer)
+
+
+class _Claims(msgspec.Struct):
+    exp: float | None = None
+    sun: str | None = None
+
+
+class Slurmrestd:
+    """A client for slurmrestd; it makes every request as an account of the cluster, with that account's token.
+
+    Parameters
+    ----------
+    settings : SlurmSettings
+        Must have ``rest``, and ``tokens`` or ``token_command``.
+    commands : Commands
+        Runs ``token_command``.
+    """
+
+    def __init__(self, settings: SlurmSettings, commands: Commands) -> None:
+        self._settings, self._commands = settings, commands
+        self._version = ""
+        self._printed: dict[str, tuple[str, float]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    async def ask(self, method: str, what: str, runs_as: str, kind: type[A], body: Any = None) -> A:
+        """Return the answer to a request, with any errors that it reports.
+
+        UnavailableError: there is no answer. InputError: the account has no valid token.
+        """
+        version = await self.version(runs_as)
+        said = await self._call(method, f"/slurm/{version}{what}", runs_as, kind, body)
+        if said.errors:
+            # The cause may be a rejected token: the next request gets a new one.
+            self._printed.pop(runs_as, None)
+        return said
+
+    async def get(self, what: str, runs_as: str, kind: type[A], passed_over: tuple[int, ...] = ()) -> A:
+        """Return an answer without errors other than `passed_over`; UnavailableError if there is none."""
+        said = await self.ask("GET", what, runs_as, kind)
+        numbers = {each.number for each in said.errors} - set(passed_over)
+        if not numbers:
+            return said
+        where = f"slurmrestd at {self._settings.rest}"
+        if not numbers & {REFUSED, UNCLEAR}:
+            raise UnavailableError(f"{where} cannot tell {what}: {said.said}")
+        refused = f"does not take the token of {runs_as}" + ("" if REFUSED in numbers else ", or slurmctld is down")
+        right = "scontrol token makes another; AuthAltTypes in slurm.conf must have auth/jwt"
+        raise UnavailableError(f"{where} {refused}: {said.said}; {right}")
+
+    async def partition(self, name: str, runs_as: str) -> PartitionsAnswer:
+        """Return the partitions of this name, if any; UnavailableError if slurmctld rejects the token."""
+        return await self.get(f"/partition/{name}", runs_as, PartitionsAnswer, NO_PARTITION)
+
+    async def version(self, runs_as: str) -> str:
+        """Return the version of the interface in use; it is looked up once, and again if it is no longer offered."""
+        if not self._version:
+            said = await self._call("GET", "/openapi/v3", runs_as, InterfaceAnswer)
+            offered = {path.split("/")[2] for path in said.paths if path.startswith("/slurm/")}
+            found = next((version for version in VERSIONS if version in offered), None)
+            if found is None:
+                names = ", ".join(sorted(offered)) or "no version"
+                right = f"one of {', '.join(sorted(VERSIONS))} is needed; start it with one of them (-s, -d)"
+                raise UnavailableError(f"slurmrestd at {self._settings.rest} offers {names} of its interface; {right}")
+            self._version = found
+        return self._version
+
+    def check(self) -> None:
+        """Raise InputError if the file ``ca`` cannot be read, or ``token_command`` cannot be run."""
+        command = self._settings.token_command
+        if command and self._commands.find_other(command[0]) is None:
+            raise InputError(f"token_command: there is no {command[0]}, or it cannot be run; write its whole path")
+        if self._settings.rest.startswith("https:"):
+            self._context()
+
+    async def _call(self, method: str, path: str, runs_as: str, kind: type[A], body: Any = None) -> A:
+        """Make a request; UnavailableError if slurmrestd does not answer, or with anything but the expected JSON."""
+        import aiohttp
+
+        token = await self._token(runs_as)
+        where = self._settings.rest
+        headers = {"X-SLURM-USER-NAME": runs_as, "X-SLURM-USER-TOKEN": token, "Content-Type": "application/json"}
+        data = None if body is None else msgspec.json.encode(body)
+        base = "http://localhost" if where.startswith("unix:") else where.rstrip("/")
+        try:
+            async with (
+                self._session(where) as session,
+                session.request(method, base + path, data=data, headers=headers, allow_redirects=False) as response,
+            ):
+                text = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnavailableError(f"slurmrestd at {where} does not answer: {_why(error)}") from None
+        if response.status == 401:
+            raise UnavailableError(f"slurmrestd at {where} takes no tokens; start it with -a rest_auth/jwt")
+        with contextlib.suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(text, type=kind)
+        if response.status == 404 and self._version:
+            gone, self._version = self._version, ""
+            raise UnavailableError(f"slurmrestd at {where} no longer offers {gone} of its interface")
+        said = text.decode(errors="replace")
+        raise UnavailableError(f"slurmrestd at {where} answers with {response.status}: {said!r:.100}")
+
+    def _session(self, where: str) -> aiohttp.ClientSession:
+        import aiohttp
+
+        connector: aiohttp.BaseConnector | None = None
+        if where.startswith("unix:"):
+            connector = aiohttp.UnixConnector(where.removeprefix("unix:"))
+        elif where.startswith("https:"):
+            connector = aiohttp.TCPConnector(ssl=self._context())
+        timeout = aiohttp.ClientTimeout(total=COMMAND_S)
+        return aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+
+    def _context(self) -> ssl.SSLContext:
+        """Return the TLS settings: they trust the authority in ``ca``, or else those that the system trusts."""
+        if self._tls is None:
+            ca = self._settings.ca
+            try:
+                self._tls = ssl.create_default_context(cafile=ca or None)
+            except OSError as error:
+                what = "contains no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
+                raise InputError(f"ca: {ca}: {what}") from None
+        return self._tls
+
+    async def _token(self, runs_as: str) -> str:
+        """Return the token of an account; InputError if there is none, or it is invalid as far as it shows."""
+        now_s = time.time()
+        token, until_s = self._printed.get(runs_as, ("", 0.0))
+        if now_s < until_s:
+            return token
+        token = await self._print(runs_as) if self._settings.token_command else self._read(runs_as)
+        token = token.strip().removeprefix("SLURM_JWT=")
+        problem = token_problem(token, runs_as, now_s)
+        if problem is not None:
+            raise InputError(problem)
+        if self._settings.token_command:
+            ends_s = _claims(token).exp
+            self._printed[runs_as] = token, now_s + (PRINTED_S if ends_s is None else (ends_s - now_s) / 2)
+        return token
+
+    def _read(self, runs_as: str) -> str:
+        path = Path(self._settings.tokens) / f"{runs_as}.jwt"
+        try:
+            status = path.stat()
+            if status.st_mode & 0o077:
+                raise InputError(f"{path} can be read by others than the site; chmod 600")
+            return path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            right = f"scontrol token username={runs_as} prints one"
+            raise InputError(f"there is no token for {runs_as}: {path}: {error.strerror}; {right}") from None
+
+    async def _print(self, runs_as: str) -> str:
+        command = [each.replace("{account}", runs_as) for each in self._settings.token_command]
+        try:
+            status, out, err = await self._commands.ask(command)
+        except UnavailableError as error:
+            raise InputError(f"token_command: {error}") from None
+        if status != 0:
+            raise InputError(f"token_command gives no token for {runs_as}: {what_was_said(err)}")
+        return out
+
+
+def token_problem(token: str, runs_as: str, now_s: float) -> str | None:
+    """Return what is wrong with the token of an account, as far as its claims show; None if nothing is.
+
+    Examples
+    --------
+    >>> token_problem("x", "anna", 0.0)
+    'the token of anna is not a JWT; scontrol token prints one'
+    """
+    try:
+        claims = _claims(token)
+    except (ValueError, msgspec.MsgspecError):
+        return f"the token of {runs_as} is not a JWT; scontrol token prints one"
+    if claims.sun not in (None, runs_as):
+        return (
+            f"the token of {runs_as} is one of {claims.sun!r}; scontrol token username={runs_as} prints the right one"
+        )
+    if claims.exp is not None and claims.exp <= now_s:
+        ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claims.exp))
+        right = f"scontrol token username={runs_as} lifespan=SECONDS prints another"
+        return f"the token of {runs_as} ended at {ended}; {right}"
+    return None
+
+
+def _claims(token: str) -> _Claims:
+    """Return the claims of a token; ValueError or MsgspecError if it is not a JWT."""
+    found = _JWT.fullmatch(token)
+    part = found[1] if found else ""
+    return msgspec.json.decode(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=_Claims)
+
+
+def _why(error: BaseException) -> str:
+    """Return why slurmrestd does not answer, in one line."""
+    cause: BaseException = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        right = "; name the file of the authority that has signed it (ca)"
+        unknown = cause.verify_code in _UNKNOWN_ISSUER
+        return f"its certificate is not trusted, {cause.verify_message.rstrip('.')}{right if unknown else ''}"
+    if isinstance(cause, ssl.SSLError):
+        return f"no TLS can be had with it ({cause.reason or cause})"
+    number = getattr(cause, "errno", None) or 0
+    return os.strerror(number) if number > 0 else getattr(cause, "strerror", None) or str(error) or _NOTHING
+
+
+_NOTHING = f"nothing for {COMMAND_S:.0f} s"

@@ -1,0 +1,211 @@
+"""Submits jobs to a Slurm cluster and cancels them, as the site's account or as each user's own.
+
+`ByCommands` uses Slurm's commands, `ByRest` slurmrestd with each account's own token; `SlurmSettings` selects one. The
+JSON of a job at slurmrestd differs between the versions of the interface; it is built here alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Protocol
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.slurm.cluster.answers import Answer, NumberAnswer
+from gridweave.slurm.cluster.asking import Commands, account_named, environment_of, refusal, what_was_said
+from gridweave.slurm.cluster.parse import read_number
+from gridweave.slurm.cluster.settings import OVER_REST, SlurmSettings, whole_minutes
+from gridweave.slurm.cluster.slurmrestd import Slurmrestd
+from gridweave.slurm.system import AllocationRequest, BatchUser
+
+
+class Submitter(Protocol):
+    """Submits jobs as an account, and cancels them as the same account."""
+
+    async def check(self, user: BatchUser) -> None:
+        """Raise InputError, in one line, if no job can ever be submitted as this user."""
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Submit a job; return its number."""
+
+    async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
+        """Cancel jobs of one account."""
+
+
+class ByCommands:
+    """Runs ``sbatch`` and ``scancel`` as the site, as another account by ``sudo``, or as root with ``--uid``."""
+
+    def __init__(self, settings: SlurmSettings, commands: Commands) -> None:
+        self._settings, self._commands = settings, commands
+
+    async def check(self, user: BatchUser) -> None:
+        """Raise InputError if Slurm would not accept a job of this user; none is submitted."""
+        settings = self._settings
+        whose = f"account {user.account}: " if user.account else ""
+        if settings.submit == "uid" and os.geteuid() != 0:
+            raise InputError(
+                "submit: is 'uid', and sbatch takes --uid from root alone; run the site as root, or 'sudo'"
+            )
+        if settings.submit == "sudo" and self._commands.find_other("sudo") is None:
+            raise InputError("submit: is 'sudo', and there is no sudo on the path; install it (docs/slurm.md)")
+        if user.runs_as:
+            whose = f"runs_as {user.runs_as}: {whose}"
+        options = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", *self._common(user.account))
+        try:
+            await self._submit(options, "#!/bin/sh\ntrue\n", user.runs_as)
+        except InputError as error:
+            right = "; sacctmgr show associations tells which may submit" if "account" in str(error) else ""
+            raise InputError(f"{whose}{error}{right}") from None
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Submit a job; return its number."""
+        said = await self._submit(
+            (
+                "--parsable",
+                f"--job-name={request.name}",
+                f"--nodes={request.nodes}",
+                "--exclusive",
+                "--no-requeue",
+                f"--time={whole_minutes(request.length_ms)}",
+                f"--chdir={request.folder}",
+                f"--output={request.output}",
+                *([f"--comment={request.comment}"] if request.comment else []),
+                *self._common(request.account),
+                *(f"--{option.removeprefix('--')}" for option in request.options),
+            ),
+            request.script,
+            request.runs_as,
+        )
+        return read_number(said)
+
+    async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
+        """Cancel jobs of one account; UnavailableError if that fails."""
+        status, _, err = await self._as("scancel", ("--quiet", *numbers), runs_as)
+        if status != 0:
+            raise UnavailableError(f"scancel fails: {what_was_said(err)}")
+
+    def _common(self, account: str = "") -> list[str]:
+        own = [f"--{name}={value}" for name, value in self._settings.named(account).items()]
+        return [*own, *(f"--{option.removeprefix('--')}" for option in self._settings.options)]
+
+    async def _submit(self, options: tuple[str, ...], script: str, runs_as: str) -> str:
+        status, out, err = await self._as("sbatch", options, runs_as, script)
+        # If only some lines are from sudo, it has run sbatch: it warns of a host name that it cannot resolve.
+        if status != 0 and err and all(line.startswith("sudo: ") for line in err.splitlines()):
+            right = "the line of docs/slurm.md in /etc/sudoers.d allows it"
+            raise InputError(f"sudo does not let the site run sbatch as {runs_as}: {what_was_said(err)}; {right}")
+        if status != 0:
+            raise refusal(err)
+        return out
+
+    async def _as(
+        self, command: str, arguments: tuple[str, ...], runs_as: str, given: str = ""
+    ) -> tuple[int, str, str]:
+        """Run a command as an account; return its exit code, its output and its errors."""
+        program = self._commands.find(command)
+        if program is None:
+            raise UnavailableError(f"there is no {command} on the path")
+        if not runs_as:
+            return await self._commands.ask((program, *arguments), given)
+        if self._settings.submit == "sudo":
+            as_account = (self._commands.find_other("sudo") or "sudo", "-n", "-u", runs_as, "--")
+            return await self._commands.ask((*as_account, program, *arguments), given, runs_as=runs_as)
+        account = account_named(runs_as)
+        if command == "sbatch":
+            # Without --gid a job would run with root's group.
+            arguments = (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}", *arguments)
+        return await self._commands.ask(
+            (program, *arguments), given, environment_of(account, self._commands.environment)
+        )
+
+
+_FLAT = ("v0.0.37", "v0.0.38")
+"""Versions whose jobs have plain values like the options of ``sbatch``; others have the fields of slurmctld."""
+
+_OVER = (2017, 2021)
+"""Error numbers of a job that Slurm has forgotten, or that has ended."""
+
+
+class ByRest:
+    """Uses slurmrestd with each account's own token, by which slurmctld knows the owner of a job.
+
+    Parameters
+    ----------
+    settings : SlurmSettings
+    commands : Commands
+    restd : Slurmrestd
+    own : str
+        The Unix account of the site.
+    """
+
+    def __init__(self, settings: SlurmSettings, commands: Commands, restd: Slurmrestd, own: str) -> None:
+        self._settings, self._commands, self._restd, self._own = settings, commands, restd, own
+
+    async def check(self, user: BatchUser) -> None:
+        """Raise InputError if a user has no valid token, or slurmctld rejects it, or slurmrestd does not answer."""
+        whose = user.runs_as or self._own
+        self._restd.check()
+        try:
+            # A ping would not do: Slurm does not check the token of one.
+            await self._restd.partition(self._settings.partition, whose)
+        except UnavailableError as error:
+            raise InputError(f"rest: {error}") from None
+
+    async def submit(self, request: AllocationRequest) -> str:
+        """Submit a job as its account; return its number.
+
+        UnavailableError: there is no valid token, or no answer. Others: see `refusal`.
+        """
+        whose = request.runs_as or self._own
+        try:
+            version = await self._restd.version(whose)
+            environment = environment_of(account_named(whose), self._commands.environment)
+            body = job_of(request, self._settings, version, environment)
+            said = await self._restd.ask("POST", "/job/submit", whose, NumberAnswer, body)
+        except InputError as error:
+            # The error may be temporary: the token is replaced from time to time.
+            raise UnavailableError(str(error)) from None
+        # Slurm accepts some jobs that cannot start now, and reports an error along with the number.
+        if not said.job_id:
+            raise refusal(said.said, said.said)
+        return str(said.job_id)
+
+    async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
+        """Cancel jobs of one account; the site's own by ``scancel`` if it queries Slurm by commands."""
+        if not runs_as and self._settings.access == "commands":
+            await self._commands.run("scancel", "--quiet", *numbers)
+            return
+        whose = runs_as or self._own
+        for number in numbers:
+            try:
+                said = await self._restd.ask("DELETE", f"/job/{number}", whose, Answer)
+            except InputError as error:
+                raise UnavailableError(str(error)) from None
+            if any(each.number not in _OVER for each in said.errors):
+                raise UnavailableError(f"job {number} of {whose} is not cancelled: {said.said}")
+
+
+def job_of(
+    request: AllocationRequest, settings: SlurmSettings, version: str, environment: dict[str, str]
+) -> dict[str, Any]:
+    """Return the body of a submission, in the form of a version of the interface."""
+    minutes = whole_minutes(request.length_ms)
+    job: dict[str, Any] = {
+        "name": request.name,
+        "requeue": False,
+        "comment": request.comment,
+        "current_working_directory": request.folder,
+        "standard_output": request.output,
+    }
+    if version in _FLAT:
+        job |= {"nodes": request.nodes, "exclusive": "exclusive", "time_limit": minutes, "environment": environment}
+    else:
+        limit = {"set": True, "infinite": False, "number": minutes}
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        job |= {"minimum_nodes": request.nodes, "maximum_nodes": request.nodes, "shared": ["none"]}
+        job |= {"time_limit": limit, "environment": variables}
+    job |= settings.named(request.account)
+    for option in (*settings.options, *request.options):
+        name, _, value = option.removeprefix("--").partition("=")
+        job[OVER_REST[name]] = int(value) if name == "nice" and re.fullmatch(r"-?\d+", value) else value
+    return {"script": request.script, "job": job}

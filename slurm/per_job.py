@@ -1,0 +1,370 @@
+"""A site that requests nodes for each of its jobs, and starts the job when the batch system gives them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Self
+
+import msgspec
+from typing_extensions import override
+
+from gridweave.site.disciplines.base import NOTHING, Decisions, Discipline, ExpectedRun, Start, Traits, run_from
+from gridweave.site.explain import SiteReason, nodes_text
+from gridweave.site.job import Job, Running
+from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
+from gridweave.site.messages import BatchSeen
+from gridweave.site.nodes.source import NodeRequest, NodeSource
+from gridweave.site.state import CoreState
+from gridweave.site.times import growing_pause_ms, span_text, when_text
+from gridweave.slurm.outlook import Steps, earliest_start, free_throughout, occupied
+from gridweave.slurm.policy import BatchPolicy
+
+FIRST_PAUSE_MS = 10_000
+"""Pause before the next request for a job whose nodes were lost before it began [ms]; it doubles each time."""
+
+LATER_MS = 60_000
+"""A new expected start is reported only if it is later by more than this [ms]: such forecasts change often."""
+
+MOST_LOST = 10
+"""A job is rejected when its nodes were lost this often before it began: after some forty minutes (a guess)."""
+
+
+class AskedJob(msgspec.Struct):
+    """A job of the site, and the state of the request for its nodes."""
+
+    job: Job
+    ask: int  # the number of the request, unique for this site
+    lost: int = 0  # how often nodes were lost before it began
+    why_lost: str = ""  # why they were lost the last time
+    is_ready: bool = False  # whether all its nodes are there
+    start_ms: int | None = None  # its expected start, or its actual one
+    end_ms: int | None = None  # its end by estimate, once it has started
+    not_before_ms: int = 0
+    reason: str = ""
+    is_put_off: bool = False  # whether the batch system has decided that it has to wait
+    was_told: bool = False  # whether its wait was reported
+    told_ms: int | None = None  # the start that was reported last
+    is_counted: bool = False  # whether the snapshot of the batch system counts its nodes as taken
+
+    def lose(self, now_ms: int, reason: str) -> None:
+        """Record that its nodes were lost before it began; they are requested again after a pause."""
+        self.not_before_ms = now_ms + growing_pause_ms(FIRST_PAUSE_MS, self.lost)
+        self.lost, self.why_lost, self.start_ms, self.reason = self.lost + 1, reason, None, ""
+        self.is_put_off = True
+
+    def delay(self, start_ms: int | None) -> bool:
+        """Record the expected start of a waiting job; return whether to report it: the first one, or a later one."""
+        is_later = start_ms is not None and (self.told_ms is None or start_ms > self.told_ms + LATER_MS)
+        is_news = is_later or not self.was_told
+        if is_news:
+            self.was_told, self.told_ms = True, start_ms
+        return is_news
+
+    @property
+    def loss(self) -> str:
+        """How often its nodes were lost and why, as text; empty if never."""
+        if self.lost > 1:
+            return f"its nodes were lost {self.lost} times before it began, the last time: {self.why_lost}"
+        return f"its nodes were lost before it began: {self.why_lost}" if self.lost else ""
+
+
+class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDiscipline 1"):
+    """The jobs in the order of submission, the number of requests so far, and the last snapshot of the batch system."""
+
+    jobs: list[AskedJob]
+    asks: int
+    seen: BatchSeen | None
+
+
+class AskedJobs(Discipline):
+    """Starts each job when the batch system has given its nodes, which are requested in the order of submission.
+
+    Parameters
+    ----------
+    nodes : int
+        The most nodes that jobs have at one time.
+    policy : BatchPolicy
+    week : WeekClock
+        Not used.
+    """
+
+    state_type: Any = BatchDisciplineState
+
+    def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
+        super().__init__(nodes)
+        self._policy = policy
+        self._jobs: dict[int, AskedJob] = {}
+        self._seen: BatchSeen | None = None
+        self._asks = 0
+
+    @override
+    def copy(self) -> Self:
+        twin = copy.copy(self)
+        twin._jobs = {job_id: msgspec.structs.replace(each) for job_id, each in self._jobs.items()}
+        return twin
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    @override
+    def why_never(self, job: Job) -> str | None:
+        if job.width > self.nodes:
+            return f"the site has {nodes_text(self.nodes)}"
+        longest_ms = None if self._seen is None else self._seen.longest_ms
+        if longest_ms is not None and job.estimate_ms > longest_ms:
+            longest, asked = span_text(longest_ms), span_text(job.estimate_ms)
+            given = f"its batch system gives nodes for at most {longest}"
+            return f"{given}, and the job may take {asked}; give it a lower limit"
+        return None
+
+    @override
+    def submit(self, now_ms: int, job: Job) -> None:
+        self._jobs[job.job_id] = AskedJob(job, self._next_ask())
+
+    def _next_ask(self) -> int:
+        self._asks += 1
+        return self._asks
+
+    @override
+    def ended(self, now_ms: int, job_id: int) -> None:
+        del self._jobs[job_id]
+
+    @override
+    def expect_end(self, now_ms: int, job_id: int, end_ms: int) -> None:
+        self._jobs[job_id].end_ms = end_ms
+
+    @override
+    def withdraw(self, now_ms: int, job_id: int) -> None:
+        del self._jobs[job_id]
+
+    # -- the batch system ---------------------------------------------------------------------------------------------
+
+    @property
+    def longest_job_ms(self) -> int | None:
+        """The longest time limit that the batch system accepts; None: any, or unknown."""
+        return None if self._seen is None else self._seen.longest_ms
+
+    def requests(self, now_ms: int) -> list[NodeRequest]:
+        """Return the requests to make or keep: for all jobs that have started, and for the first waiting ones."""
+        found = [NodeRequest(each.job, each.ask, True) for each in self._started()]
+        room = self._room
+        # If the cluster is larger than the site, the site must not request more nodes than it may have.
+        is_capped = self._seen is not None and self._seen.nodes > self.nodes
+        for each in self._in_order()[: self._policy.most_asked]:
+            if is_capped and each.job.width > room:
+                break
+            room -= each.job.width
+            if each.not_before_ms <= now_ms:
+                found.append(NodeRequest(each.job, each.ask, False, was_seen=bool(each.reason)))
+        return found
+
+    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+        """Apply a snapshot of the batch system; return the waiting jobs that it rejects, and why."""
+        is_other = self._seen is None or self._seen.longest_ms != view.longest_ms
+        self._seen = msgspec.structs.replace(view, asks=())
+        refused = {}
+        if is_other:
+            # Jobs may have been accepted before the time limit was known or while it was longer.
+            refused = {each.job.job_id: why for each in self._in_order() if (why := self.why_never(each.job))}
+        for ask in view.asks:
+            each = self._jobs.get(ask.job_id)
+            if each is None or each.end_ms is not None or each.ask != ask.ask:
+                continue
+            each.is_ready, each.start_ms, each.reason = ask.state == "ready", ask.start_ms, ask.reason
+            each.is_put_off = ask.is_put_off
+            # The snapshot counts the nodes of all jobs that run or have an expected start.
+            each.is_counted = ask.start_ms is not None
+            if ask.state in ("refused", "cancelled"):
+                refused[ask.job_id] = ask.reason
+            elif ask.state == "over":
+                each.lose(now_ms, ask.reason)
+                each.ask = self._next_ask()
+                if each.lost >= MOST_LOST:
+                    refused[ask.job_id] = each.loss
+        return list(refused.items())
+
+    @property
+    def idle(self) -> int:
+        """Free nodes of the batch system that the site may use; 0 if it was never queried, or does not answer."""
+        if self._seen is None or self._seen.problem or not self._seen.free_from:
+            return 0
+        return min(self._room, self._seen.free_from[0][1])
+
+    def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+        """Return the jobs that the batch system delays, or that are not requested now, and their expected starts."""
+        is_away = self._seen is None or bool(self._seen.problem)
+        asked = {found.job.job_id for found in self.requests(now_ms)}
+        waits = [each for each in self._in_order() if is_away or each.is_put_off or each.job.job_id not in asked]
+        starts = [(each, each.start_ms if each.is_put_off and not is_away else None) for each in waits]
+        return [(each.job.job_id, start_ms) for each, start_ms in starts if not each.is_ready and each.delay(start_ms)]
+
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        """Start the jobs whose nodes are there, in the order of the queue."""
+        free, starts = self._room, []
+        for each in self._in_order():
+            if each.is_ready and each.job.width <= free:
+                free -= each.job.width
+                each.start_ms, each.end_ms, each.reason = now_ms, now_ms + each.job.estimate_ms, ""
+                starts.append(Start(each.job))
+        return Decisions(starts) if starts else NOTHING
+
+    # -- queries ------------------------------------------------------------------------------------------------------
+
+    @override
+    def startable(self, now_ms: int, length_ms: int) -> int:
+        """Return how many nodes a job of this length could have at once, by forecast; 0 if any job waits."""
+        if self._seen is None or self._seen.problem or self._in_order():
+            return 0
+        return min(self.nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
+
+    @override
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job submitted now would start, by forecast; None: never, or unknown."""
+        if width > self.nodes or self._seen is None:
+            return None
+        start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
+        expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
+        # Behind all waiting jobs of the site; a batch system that backfills may start it earlier.
+        return None if start_ms is None else max([start_ms, *expected])
+
+    def _free_steps(self, now_ms: int) -> Steps:
+        """Return how many nodes are free from now on, without those of jobs that the last snapshot does not count.
+
+        These are the jobs that have started since then, and the waiting jobs without an expected start. Each of the
+        latter is assumed to start as soon as it fits behind the jobs before it.
+        """
+        assert self._seen is not None, "asked before anything was seen"
+        steps = self._seen.free_from
+        if not steps:
+            return steps
+        looked_ms = steps[0][0]
+        for each in self._started():
+            if not each.is_counted and (each.start_ms or 0) >= looked_ms and (each.end_ms or 0) > now_ms:
+                steps = occupied(steps, looked_ms, each.end_ms or now_ms, each.job.width)
+        for each in self._in_order():
+            width, length_ms = each.job.width, each.job.estimate_ms
+            start_ms = None if each.is_counted else earliest_start(steps, now_ms, width, length_ms)
+            if start_ms is not None:
+                steps = occupied(steps, max(start_ms, looked_ms), start_ms + length_ms, width)
+        return steps
+
+    @override
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        if self.why_never(job) is not None:
+            return None
+        return run_from(self.earliest_start_ms(now_ms, job.width, job.estimate_ms), now_ms, job)
+
+    @override
+    def next_end_ms(self) -> int | None:
+        return min((each.end_ms for each in self._jobs.values() if each.end_ms is not None), default=None)
+
+    @override
+    def running(self) -> Iterator[Running]:
+        found = [
+            (each.end_ms, job_id, each.start_ms or 0) for job_id, each in self._jobs.items() if each.end_ms is not None
+        ]
+        for end_ms, job_id, start_ms in sorted(found):
+            yield Running(self._jobs[job_id].job, start_ms, end_ms)
+
+    @override
+    def waiting(self) -> Iterator[tuple[Job, int | None]]:
+        """Yield the waiting jobs in the order in which nodes are requested; none has a promised start."""
+        for each in self._in_order():
+            yield each.job, None
+
+    @override
+    def explain(self, now_ms: int, job_id: int) -> SiteReason:
+        """Return the start that the batch system expects for a waiting job, and why it is not earlier."""
+        each = self._jobs[job_id]
+        ahead = [other.job.job_id for other in self._in_order()].index(job_id)
+        problem = "" if self._seen is None else self._seen.problem
+        asked = any(found.job.job_id == job_id for found in self.requests(now_ms))
+        if self._seen is None or problem:
+            reason = problem or "the batch system has not been looked at yet"
+        elif each.not_before_ms > now_ms:
+            reason = f"{each.loss}; they are asked for again {when_text(each.not_before_ms, now_ms)}"
+        elif not asked:
+            reason = "nodes are asked for on behalf of those ahead of it, and of no more at one time"
+        else:
+            reason = each.reason or "the batch system is being asked for its nodes"
+            reason += f"; {each.loss}" if each.lost else ""
+        # A job whose expected start has passed is expected now.
+        start_ms = None if each.start_ms is None else max(each.start_ms, now_ms)
+        return SiteReason(start_ms=start_ms, ahead=ahead, reason=reason)
+
+    def _started(self) -> list[AskedJob]:
+        return [each for each in self._jobs.values() if each.end_ms is not None]
+
+    @property
+    def _room(self) -> int:
+        """Nodes that the site may have and none of its jobs has."""
+        return self.nodes - sum(each.job.width for each in self._started())
+
+    def _in_order(self) -> list[AskedJob]:
+        """Return the waiting jobs in the order of submission, those with `behind` after all others."""
+        return sorted((each for each in self._jobs.values() if each.end_ms is None), key=lambda each: each.job.behind)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @override
+    def state(self) -> BatchDisciplineState:
+        return BatchDisciplineState(jobs=list(self._jobs.values()), asks=self._asks, seen=self._seen)
+
+    @override
+    def restore(self, state: BatchDisciplineState) -> None:
+        self._jobs = {each.job.job_id: each for each in state.jobs}
+        self._asks, self._seen = state.asks, state.seen
+
+    @override
+    def check_invariants(self) -> None:
+        assert self._room >= 0, "jobs have more nodes than there are"
+        assert all(each.is_ready for each in self._started()), "started without nodes"
+        assert len({each.ask for each in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"
+
+
+class OneAllocationPerJob(NodeSource):
+    """The nodes of a site that requests an allocation for each job; the batch system decides when the job starts.
+
+    Parameters
+    ----------
+    nodes : int
+        The most nodes that jobs have at one time.
+    policy : BatchPolicy
+    week : WeekClock
+        Not used.
+    """
+
+    can_hold_nodes = False
+    is_own = False
+    discipline: AskedJobs
+
+    def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
+        super().__init__(nodes, AskedJobs(nodes, policy), Traits())
+
+    @property
+    @override
+    def absent(self) -> int:
+        return 0
+
+    @override
+    def requests(self, now_ms: int) -> list[NodeRequest]:
+        return self.discipline.requests(now_ms)
+
+    @override
+    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+        return self.discipline.seen(now_ms, view)
+
+    @override
+    def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
+        return self.discipline.delays(now_ms)
+
+    @property
+    @override
+    def idle(self) -> int:
+        return self.discipline.idle
+
+    @property
+    @override
+    def longest_job_ms(self) -> int | None:
+        return self.discipline.longest_job_ms

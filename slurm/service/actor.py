@@ -1,0 +1,60 @@
+"""The actor of a site whose nodes belong to a batch system: its driver, its hub, and its reconciler."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from gridweave.site.service.actor import SiteActor
+from gridweave.slurm.system import BatchPlan
+
+if TYPE_CHECKING:
+    from gridweave.site.service.desk import SiteDesk
+    from gridweave.slurm.service.hub import Hub
+    from gridweave.slurm.service.keeper import BatchKeeper
+
+
+class BatchSiteActor(SiteActor):
+    """An actor like `SiteActor`, for a site whose machines are nodes that a batch system lends."""
+
+    def __init__(self, *arguments: Any, batch: BatchPlan, **options: Any) -> None:
+        self._batch = batch
+        self._hub: Hub | None = None
+        self._keeper: BatchKeeper | None = None
+        super().__init__(*arguments, **options)
+
+    @override
+    def make_desk(self) -> SiteDesk:
+        """Create the hub and the reconciler of the site; return its desk."""
+        from gridweave.site.service.desk import SiteDesk
+        from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_folder
+
+        driver = self.make_driver(BatchSiteDriver)
+        assert isinstance(driver, BatchSiteDriver), "made as another"
+        folder = shared_folder(driver, self._batch)
+        self._hub, self._keeper = make_keeper(driver, folder, self._batch)
+        return SiteDesk(driver, uplink=self.uplink_status, read=self._keeper.output.read)
+
+    @override
+    async def look_after_machines(self, desk: SiteDesk) -> None:
+        """Listen for the nodes, and run the reconciler without end."""
+        assert self._hub is not None, "kept before it was made"
+        assert self._keeper is not None, "kept before it was made"
+        await self._hub.open(self._batch.host or socket.gethostname())
+        await self._keeper.run()
+
+    @override
+    async def _to_machine(self, machine: str, data: bytes) -> None:
+        if self._hub is not None:
+            self._hub.order(machine, data)
+
+    @override
+    async def stop(self) -> None:
+        """Close the journal and the connections to nodes; jobs keep running."""
+        await super().stop()
+        if self._hub is not None:
+            await self._hub.close()
+        if self._keeper is not None:
+            self._keeper.output.close()

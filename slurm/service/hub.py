@@ -1,0 +1,268 @@
+"""The hub of a site: answers the processes on the nodes of its allocations, and passes orders to them."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.launch import MachineRules, meeting_of
+from gridweave.site.messages import (
+    ENCODER,
+    ORDERS,
+    REPORTS,
+    LookForRoom,
+    MachineJoined,
+    MachineReady,
+    MachineTakes,
+    Order,
+    Report,
+    StartRun,
+)
+from gridweave.site.nodes.source import PILOT
+from gridweave.slurm.service.folder import SharedFolder, SiteAddress
+from gridweave.slurm.service.node_http import NodeServer
+
+WAIT_S = 20.0
+"""How long a node waits for orders in one call [s]; then it calls again."""
+
+SILENT_S = 60.0
+"""A node that has not asked for orders for this long is silent [s]."""
+
+Place = tuple[str, int]
+"""A node: the name of its allocation, and its number there."""
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """The answer to a node that asks for orders: its machine, the orders, and whether it has to give itself back."""
+
+    machine: str = ""
+    orders: tuple[bytes, ...] = ()
+    leaves: bool = False
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """The answer to a node that may stay: which jobs it starts, and which folders of its account it has to remove."""
+
+    rules: MachineRules
+    gone: tuple[str, ...] = ()
+
+
+class NodeOfSite:
+    """A node of an allocation, as the site knows it."""
+
+    def __init__(self, host: str, now_s: float) -> None:
+        self.host, self.machine = host, ""
+        self.orders: list[bytes] = []
+        self.news = asyncio.Event()
+        self.heard_s = now_s
+
+
+class Hub:
+    """Answers the nodes of a site, and knows the machine of each of them.
+
+    A machine of such a site is not a host, but one of the nodes that the site may have. A node of a pilot has its
+    machine from the beginning; a node of a job's own allocation gets one with the first node task, until the allocation
+    ends. ``report`` receives the reports of machines; ``rules`` say which jobs machines start.
+
+    A node may run as a user who is not trusted. Its key proves only its own allocation: it gets orders for nothing
+    else, and may report on no other job.
+    """
+
+    def __init__(self, folder: SharedFolder, report: Callable[[bytes], Awaitable[None]], rules: MachineRules) -> None:
+        self._folder, self._report, self._rules = folder, report, rules
+        self.clock: Callable[[], float] = time.monotonic
+        self._nodes: dict[Place, NodeOfSite] = {}
+        self._machines: dict[str, Place] = {}
+        # The number of the allocation with each name; a second one with the same name is a mistake.
+        self._numbers: dict[str, str] = {}
+        self._wanted: dict[int, str] | None = None  # by job; None until the site has set it
+        self._pilots: Mapping[str, Place] = {}
+        self._places: Mapping[str, Place] = {}  # nodes of the machines that run jobs or belong to pilots
+        self._kept: Mapping[str, int] = {}  # number of nodes of each needed allocation
+        self._server: NodeServer | None = None
+        self.gone: Mapping[str, tuple[str, ...]] = {}  # by account, the folders to remove
+        self.news = asyncio.Event()
+
+    async def open(self, host: str) -> None:
+        """Listen, and write the address to the shared folder."""
+        self._server = NodeServer(self, ("hello", "ask", "report"), self._folder.door)
+        self._folder.set_address(SiteAddress(host, await self._server.open("0.0.0.0")))
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            await self._server.close()
+
+    # -- what the site wants ------------------------------------------------------------------------------------------
+
+    def want(
+        self,
+        nodes: Mapping[str, int],
+        pilots: Mapping[str, Place],
+        runs: Mapping[str, Place],
+        known: Collection[str] = (),
+    ) -> None:
+        """Set the needed allocations with their numbers of nodes, and the nodes of pilots by machine.
+
+        Nodes of all other allocations have to give themselves back. ``runs`` has the nodes of machines whose jobs have
+        their own allocations. The hub keeps the numbers of ``known`` allocations, which the batch system may still
+        have.
+        """
+        jobs = {self._folder.job_of(name): name for name in nodes}
+        self._wanted = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
+        self._kept, self._pilots, self._places = nodes, pilots, {**pilots, **runs}
+        self._numbers = {name: number for name, number in self._numbers.items() if name in {*nodes, *known}}
+        gone = [place for place in self._nodes if place[0] not in self._kept]
+        for place in gone:
+            node = self._nodes.pop(place)
+            node.news.set()
+            if self._machines.get(node.machine) == place:
+                del self._machines[node.machine]
+
+    def is_ready(self, name: str, nodes: int) -> bool:
+        """Whether all nodes of an allocation are there."""
+        heard = self._heard()
+        return all((name, number) in heard for number in range(nodes))
+
+    def number_of(self, name: str) -> str | None:
+        """Return the number that an allocation's nodes have reported for it; None if none of them has called."""
+        return self._numbers.get(name)
+
+    def silent_node(self, name: str, nodes: int) -> int | None:
+        """Return the first silent node of an allocation; None if there is none.
+
+        Also None if no node of the allocation has ever called, or if all nodes of the site are silent: then the site is
+        cut off.
+        """
+        heard = self._heard()
+        if not heard or all((name, number) not in self._nodes for number in range(nodes)):
+            return None
+        return next((number for number in range(nodes) if (name, number) not in heard), None)
+
+    def _heard(self) -> set[Place]:
+        """Return the nodes that have asked for orders within `SILENT_S`."""
+        now_s = self.clock()
+        return {place for place, node in self._nodes.items() if now_s - node.heard_s < SILENT_S}
+
+    def hosts(self, name: str, nodes: int) -> list[str]:
+        """Return the hosts of an allocation's nodes; all of the nodes must be there."""
+        return [self._nodes[name, number].host for number in range(nodes)]
+
+    def order(self, machine: str, data: bytes) -> None:
+        """Queue orders for a machine; UnavailableError if no node is that machine."""
+        for order in ORDERS.decode(data):
+            place = self._place_for(machine, order)
+            node = self._nodes.get(place) if place is not None else None
+            if place is None or node is None:
+                raise UnavailableError(f"no node is machine {machine} now")
+            node.machine, self._machines[machine] = machine, place
+            node.orders.append(ENCODER.encode([self._meeting_here(order, place[0])]))
+            node.news.set()
+
+    def _place_for(self, machine: str, order: Order) -> Place | None:
+        """Return the node for an order: the one with the node task, or any of the job's for an end before the start."""
+        if machine in self._pilots:
+            return self._pilots[machine]
+        if isinstance(order, LookForRoom):
+            return self._machines.get(machine)
+        wanted = self._wanted or {}
+        if isinstance(order, StartRun):
+            name = wanted.get(order.launch.job_id)
+            return None if name is None else (name, order.launch.ranks[0].node)
+        name = wanted.get(order.job_id)
+        known = self._machines.get(machine)
+        if known is not None and known[0] == name:
+            return known
+        return next((place for place, node in self._nodes.items() if place[0] == name and not node.machine), None)
+
+    def _meeting_here(self, order: Order, name: str) -> Order:
+        """Return an order with the rendezvous on the first node of the allocation, if the job is on this site alone."""
+        first = self._nodes.get((name, 0))
+        if not isinstance(order, StartRun) or first is None or len(order.launch.sites) > 1:
+            return order
+        if order.machine in self._pilots:
+            return order  # its rendezvous was known at the start
+        if (meeting := meeting_of(order.launch.rendezvous)) is None:
+            return order
+        there = meeting._replace(host=first.host).text
+        return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, rendezvous=there))
+
+    # -- what nodes call ----------------------------------------------------------------------------------------------
+
+    def _knows(self, key: bytes, name: str) -> bool:
+        """Whether an allocation is needed; InputError if its key is another, UnavailableError at the site's start."""
+        if self._wanted is None:
+            raise UnavailableError("the site is starting")
+        if name not in self._kept:
+            return False
+        if not hmac.compare_digest(key, self._folder.key(name)):
+            raise InputError("this is not the key of that allocation")
+        return True
+
+    async def hello(
+        self, key: bytes, name: str, number: int, allocation: str, host: str, machine: str
+    ) -> Welcome | None:
+        """Record that a node is there; return None if it has to leave.
+
+        ``machine`` is the machine that the node claims to be, or empty. The claim is accepted only if the site has that
+        machine there, and has not given it to another node since.
+        """
+        if not (self._knows(key, name) and 0 <= number < self._kept[name]):
+            return None
+        if self._numbers.setdefault(name, allocation) != allocation:
+            return None
+        place = name, number
+        node = self._nodes[place] = self._nodes.get(place) or NodeOfSite(host, self.clock())
+        is_there = self._places.get(machine) == place and not node.machine
+        if is_there and self._machines.setdefault(machine, place) == place:
+            node.machine = machine
+        self.news.set()
+        return self._welcome(name)
+
+    def _welcome(self, name: str) -> Welcome:
+        """Return the answer to a node; a node of a user's account learns nothing of other users."""
+        owner, rules = self._folder.owner(name), self._rules
+        if not owner.runs_as:
+            return Welcome(rules)
+        mapped = tuple(user for user in rules.mapped or () if user == owner.user)
+        return Welcome(msgspec.structs.replace(rules, mapped=mapped), self.gone.get(owner.runs_as, ()))
+
+    async def ask(self, key: bytes, name: str, number: int) -> Orders:
+        """Return the orders for a node as soon as there are any, or none after `WAIT_S`."""
+        node = self._nodes.get((name, number)) if self._knows(key, name) else None
+        if node is None:
+            return Orders(leaves=name not in self._kept)
+        node.heard_s = self.clock()
+        if not node.orders:
+            node.news.clear()
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await node.news.wait()
+            except TimeoutError:
+                pass
+        orders, node.orders = tuple(node.orders), []
+        return Orders(node.machine, orders, leaves=name not in self._kept)
+
+    async def report(self, key: bytes, name: str, data: bytes) -> None:
+        """Pass reports of a node on, and return when they are durable; ignore those of an allocation that is over."""
+        if self._knows(key, name):
+            await self._report(ENCODER.encode([self._checked(each, name) for each in REPORTS.decode(data)]))
+
+    def _checked(self, report: Report, name: str) -> Report:
+        """Return a report with the site's accepted users; InputError if the node may not send it."""
+        job_id = self._folder.job_of(name)
+        place = self._machines.get(report.machine)
+        if place is None or place[0] != name:
+            raise InputError(f"a node of job {job_id} tells of machine {report.machine:.100}, which it is not")
+        if isinstance(report, MachineJoined):
+            return msgspec.structs.replace(report, users=self._rules.users)
+        if isinstance(report, MachineTakes):
+            raise InputError("a node does not say whose jobs are taken")
+        if not isinstance(report, MachineReady) and job_id not in (PILOT, report.job_id):
+            raise InputError(f"a node of job {job_id} tells of job {report.job_id}")
+        return report

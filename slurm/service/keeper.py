@@ -1,0 +1,578 @@
+"""The reconciler of a batch system: requests the nodes that a site needs, cancels the others, and reports to the site.
+
+It keeps no state that must survive. The needed allocations follow from the state of the site, which is in its journal,
+and the existing ones from the names in the batch system's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.machine.folders import Key
+from gridweave.site.messages import AskSeen, AskState, BatchSeen, MachineJoined, Report
+from gridweave.site.nodes.source import PILOT, NodeRequest
+from gridweave.site.service.site_driver import SiteDriver
+from gridweave.slurm.outlook import Steps, free_steps
+from gridweave.slurm.policy import BatchPolicy
+from gridweave.slurm.service.folder import Owner, SharedFolder, end_of
+from gridweave.slurm.service.hub import Hub
+from gridweave.slurm.service.retention import KeptOutput
+from gridweave.slurm.system import (
+    Allocation,
+    AllocationEnd,
+    AllocationRequest,
+    BatchPlan,
+    BatchSystem,
+    BatchUser,
+    BatchView,
+    LimitError,
+    NotTakenError,
+    size_problem,
+)
+
+logger = logging.getLogger("gridweave.live")
+
+LONGEST_PAUSE_S = 60.0
+"""Longest time between two queries of a batch system that does not answer [s]."""
+
+IDLE = 5
+"""While no change is expected, the time between two queries is longer by this factor."""
+
+TELL_S = 30.0
+"""Shortest time between two reports that change nothing but the forecast of free nodes [s]."""
+
+LEAVE_S = 10.0
+"""Time for unneeded nodes to give themselves back; then their allocation is cancelled [s]."""
+
+TIDY_EVERY = 100
+"""Number of queries after which output that exceeds the limits is removed."""
+
+MOST_SHORT = 3
+"""A job fails when this many of its pilots have run out of memory: the job itself may be the cause (a guess)."""
+
+GONE = "it is gone from the queue of the batch system"
+PUT_BACK = "the batch system has put it back into its queue"
+
+
+class BatchKeeper:
+    """Queries a batch system regularly, and requests and cancels allocations there as its site needs.
+
+    Parameters
+    ----------
+    driver : SiteDriver
+        Its discipline must request nodes from a batch system.
+    system : BatchSystem
+    hub : Hub
+    folder : SharedFolder
+    plan : BatchPlan
+
+    Attributes
+    ----------
+    output : KeptOutput
+        Of the site's jobs; must be closed when the site ends.
+    """
+
+    def __init__(
+        self, driver: SiteDriver, system: BatchSystem, hub: Hub, folder: SharedFolder, plan: BatchPlan
+    ) -> None:
+        self.output = KeptOutput(folder, plan.rules.output)
+        self._driver, self._system, self._hub = driver, system, hub
+        self._folder, self._plan = folder, plan
+        policy = driver.settings.policy
+        assert isinstance(policy, BatchPolicy), "a site that asks no batch system"
+        self._policy = policy
+        self._prefix = folder.prefix
+        self._view: BatchView | None = None
+        self._steps: Steps = ()
+        # Numbers of the allocations requested since the last query began; and errors of requests without an answer.
+        self._asked: dict[str, str] = {}
+        self._unsure: dict[str, str] = {}
+        # Accounts and options that have reached a limit until the next query, by the name of a rejected request.
+        self._limited: dict[str, tuple[BatchUser, tuple[str, ...]]] = {}
+        # Accounts for which a cancellation failed since the last query: none is tried until the next one.
+        self._deaf: set[str] = set()
+        # Jobs rejected when no similar one was there; and rejected requests, with their state and the reason.
+        self._at_fault: set[int] = set()
+        self._refused: dict[str, tuple[Literal["refused", "over"], str]] = {}
+        self._told: dict[str, AskSeen] = {}
+        self._told_seen: BatchSeen | None = None
+        self._problem = ""
+        self._told_s = 0.0
+        # How many pilots of each job ran out of memory, since the start of the site. Jobs that leave are not removed:
+        # a grid may send them back.
+        self._short: Counter[int] = Counter()
+        self._looks = 0
+        self._unwanted: dict[str, float] = {}
+        # Since when an allocation has had a silent node; below, the reason for those cancelled because of that.
+        self._silent: dict[str, float] = {}
+        # Allocations that have had nodes, and wait in the queue of the batch system again.
+        self._put_back: set[str] = set()
+        self._given_up: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Query the batch system and act on the answers, without end."""
+        pause_s = self._plan.poll_s
+        self._want()
+        while True:
+            pause_s = self._plan.poll_s if await self.has_looked() else min(2 * pause_s, LONGEST_PAUSE_S)
+            await self._act_for(pause_s)
+
+    async def has_looked(self) -> bool:
+        """Query the batch system; return whether it has answered. If not, report the reason to the site."""
+        try:
+            await self.look()
+        except (UnavailableError, InputError) as error:
+            await self._away(str(error))
+            return False
+        return True
+
+    async def _act_for(self, pause_s: float) -> None:
+        """Request and cancel allocations as the site changes, until the next query is due."""
+        begin_s = time.monotonic()
+        while True:
+            # Changes from now on are handled in the next round.
+            self._hub.news.clear()
+            await self.follow()
+            left_s = begin_s + pause_s * (IDLE if self._is_quiet() else 1) - time.monotonic()
+            if left_s <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._hub.news.wait()
+
+    async def follow(self) -> None:
+        """Request the allocations that the site needs now and cancel the others, according to the last snapshot."""
+        self._want()
+        if self._view is not None:
+            await self.act()
+            await self._tell(self._view)
+
+    def _want(self) -> None:
+        """Set the needed allocations in the hub, with the machine of each of their nodes."""
+        wanted = self._wanted()
+        machines = self._driver.settings.machines
+        pilots = {
+            machines[place].name: (self.name_of(each), number)
+            for each in wanted
+            for number, place in enumerate(each.places)
+        }
+        own = [each for each in wanted if each.job.job_id != PILOT]
+        runs = {machine: (self.name_of(each), node) for each in own for machine, _, node in self._unfinished(each)}
+        self._hub.want({self.name_of(each): each.job.width for each in wanted}, pilots, runs, known=self._there())
+
+    def _there(self) -> set[str]:
+        """Return the names of the allocations that are in the last snapshot or were requested since."""
+        view = () if self._view is None else self._view.allocations
+        return {*self._asked, *(one.name for one in view if one.state != "ended")}
+
+    def _is_quiet(self) -> bool:
+        """Whether no change in the batch system is expected."""
+        view = self._view
+        if view is None or self._unsure or self._unwanted or self._given_up:
+            return False
+        seen = {allocation.name: allocation.state for allocation in view.allocations}
+        return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
+
+    def name_of(self, asked: NodeRequest) -> str:
+        """Return the name of an allocation, with its job (0 for a pilot) and a number that is never used again."""
+        return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
+
+    def _wanted(self) -> list[NodeRequest]:
+        return self._driver.site.core.site.source.requests(self._driver.clock.now_ms())
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Query the batch system once, and report the changes to the site."""
+        begun = {name for name in self._there() if self._hub.number_of(name) is not None}
+        view = await self._system.view(self._prefix)
+        ours = self._ours(view.allocations)
+        ours += await self._past({one.name for one in ours})
+        view = msgspec.structs.replace(view, allocations=tuple(map(self._as_given_up, ours)))
+        there = {allocation.name for allocation in view.allocations}
+        # Allocations that are missing now were lost on the way or forgotten; their names cannot be used again.
+        wanted = {self.name_of(each): each.was_seen for each in self._wanted()}
+        seen = {name: "" for name in wanted if wanted[name]}
+        if self._view is not None:
+            seen = {one.name: one.number for one in self._view.allocations}
+        lost = [
+            msgspec.structs.replace(_gone(name), number=number)
+            for name, number in (self._asked | seen).items()
+            if name in wanted and name not in there and name not in self._unsure
+        ]
+        if self._view is None:
+            self._note_size(view)
+        self._asked, self._problem = {}, ""
+        self._put_back = {one.name for one in view.allocations if one.state == "waiting" and one.name in begun}
+        self._view = msgspec.structs.replace(view, allocations=(*view.allocations, *lost))
+        self._steps = free_steps(view, self._driver.clock.now_ms())
+        self._unsure.clear()
+        self._limited.clear()
+        self._deaf.clear()
+        # Drop jobs that are gone, and pilots: the next pilot may differ from the rejected one.
+        self._at_fault = {job_id for job_id in self._at_fault if self._driver.site.request_of(job_id) is not None}
+        self._looks += 1
+        if self._looks % TIDY_EVERY == 0:
+            await self._tidy()
+        # In one turn of the site, so that nothing starts on nodes that are gone.
+        over = self._over(self._view)
+        # Pilots only: of a job that has started, the site gets the report of its end.
+        pilots = [(each, one) for each, one in over if each.job.job_id == PILOT]
+        seen_over = [AskSeen(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
+        await self._tell(self._view, self._ends(over), seen_over)
+
+    def _note_size(self, view: BatchView) -> None:
+        """At the first query, log a warning if the site counts more nodes than its batch system has up."""
+        problem = size_problem(self._driver.site.core.nodes, view)
+        if problem is not None:
+            logger.warning("site %s: %s", self._driver.settings.name, problem)
+
+    def _ours(self, allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
+        """Return the allocations of the accounts that requested them; others may use the same names for their jobs."""
+        return tuple(one for one in allocations if one.runs_as == self._folder.owner(one.name).runs_as)
+
+    async def _past(self, there: Collection[str]) -> tuple[Allocation, ...]:
+        """Return how allocations of started requests ended, for those missing in the snapshot.
+
+        A batch system shows ended allocations for some minutes. Only a site that was down for longer needs its records.
+        """
+        names = [self.name_of(each) for each in self._wanted() if each.has_started]
+        names = [name for name in names if name not in there]
+        if not names:
+            return ()
+        try:
+            return self._ours(await self._system.ended(names))
+        except UnavailableError as error:
+            logger.warning("%s: how nodes that are gone came to an end is not known: %s", ", ".join(names), error)
+            return ()
+
+    async def _tidy(self) -> None:
+        """Remove output that exceeds the limits; after a failure it stays until the next time."""
+        try:
+            left = await asyncio.to_thread(self._folder.left)
+            wanted = {*map(self.name_of, self._wanted()), *self._there()}
+            now_ms = time.time_ns() // 1_000_000
+            self._hub.gone = await asyncio.to_thread(self.output.tidy, left, wanted, now_ms)
+        except OSError as error:
+            logger.warning("%s: old output cannot be removed: %s", self._folder.path, error)
+
+    async def _away(self, problem: str) -> None:
+        """Report to the site that the batch system does not answer; this holds until a query succeeds."""
+        self._problem = problem
+        logger.warning("%s: %s", self._driver.settings.name, problem)
+        last = self._told_seen or BatchSeen(0, None, ())
+        if last.problem != problem:
+            self._told_seen = msgspec.structs.replace(last, problem=problem, asks=())
+            await self._driver.told(self._told_seen)
+
+    def _as_given_up(self, allocation: Allocation) -> Allocation:
+        """Return an allocation as lost if the site itself cancelled it because of a silent node."""
+        why = self._given_up.get(allocation.name)
+        if why is None or allocation.state != "ended":
+            return allocation
+        return msgspec.structs.replace(allocation, end="lost", reason=why)
+
+    def _over(self, view: BatchView) -> list[tuple[NodeRequest, Allocation]]:
+        """Return the started requests that are over, and their allocations: ended, or requeued by the batch system."""
+        found = self._by_name(view)
+        started = [each for each in self._wanted() if each.has_started]
+        known = [(each, found.get(name, _gone(name))) for each in started for name in [self.name_of(each)]]
+        # A requeued allocation must not run again: it is cancelled when the site no longer needs it.
+        back = [(each, _put_back(one) if one.state == "waiting" else one) for each, one in known]
+        return [(each, one) for each, one in back if one.state == "ended"]
+
+    def _ends(self, over: Sequence[tuple[NodeRequest, Allocation]]) -> list[Report]:
+        """Return reports of the ends of node tasks whose nodes are gone."""
+        reports: list[Report] = []
+        for each, allocation in over:
+            name = self.name_of(each)
+            told = allocation.end, allocation.reason
+            if allocation.end == "failed":
+                told = self._system.end_told(self._folder.printed(name)) or told
+            unfinished = self._unfinished(each)
+            jobs = {key[0] for _, key, _ in unfinished}
+            ends = self._ends_with_pilot(jobs, *told) if each.job.job_id == PILOT else dict.fromkeys(jobs, told)
+            for machine, key, number in unfinished:
+                reports.append(end_of(self._folder.piece(name, number, key), machine, key, *ends[key[0]]))
+        return reports
+
+    def _ends_with_pilot(
+        self, jobs: Collection[int], end: AllocationEnd, reason: str
+    ) -> dict[int, tuple[AllocationEnd, str]]:
+        """Return how jobs end with their pilot: as lost, or as out of memory after `MOST_SHORT` such pilots."""
+        ends: dict[int, tuple[AllocationEnd, str]] = dict.fromkeys(jobs, ("lost", reason))
+        for job_id in jobs if end == "memory" else ():
+            self._short[job_id] += 1
+            if self._short[job_id] >= MOST_SHORT:
+                del self._short[job_id]
+                why = (
+                    f"out of memory: it was in {MOST_SHORT} pilots that ended for want of memory; of the last: {reason}"
+                )
+                ends[job_id] = end, why
+        return ends
+
+    def _unfinished(self, asked: NodeRequest) -> list[tuple[str, Key, int]]:
+        """Return the node tasks that may still run in an allocation: machine, attempt of a job, and node number."""
+        site = self._driver.site
+        if asked.job.job_id != PILOT:
+            job_id = asked.job.job_id
+            return [(machine, (job_id, attempt), node) for machine, attempt, node in site.runs.unfinished(job_id)]
+        numbers = {self._driver.settings.machines[place].name: number for number, place in enumerate(asked.places)}
+        return [
+            (machine, (job_id, attempt), numbers[machine])
+            for job_id, _ in site.core.site.occupied()
+            for machine, attempt, _ in site.runs.unfinished(job_id)
+            if machine in numbers
+        ]
+
+    async def _tell(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[AskSeen] = ()) -> None:
+        """Report to the site all that has changed, with the ends of node tasks and of pilots."""
+        found = self._by_name(view)
+        asks = list(over)
+        joined: list[Report] = []
+        for each in self._wanted():
+            name = self.name_of(each)
+            seen = None if each.has_started else self._seen(each, found)
+            if seen is not None and self._told.get(name) != seen:
+                self._told[name] = seen
+                asks.append(seen)
+                joined += self._joined(each) if seen.state == "ready" else []
+        seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks), self._problem)
+        is_new = self._told_seen is None or _gist(self._told_seen) != _gist(seen_all)
+        if asks or ends or is_new or time.monotonic() - self._told_s > TELL_S:
+            self._told_seen, self._told_s = seen_all, time.monotonic()
+            await self._driver.told(*ends, *joined, seen_all)
+            waiting = {self.name_of(each) for each in self._wanted() if not each.has_started}
+            self._told = {name: seen for name, seen in self._told.items() if name in waiting}
+
+    def _joined(self, asked: NodeRequest) -> list[Report]:
+        """Return reports that the machines of a pilot have joined: jobs need their hosts before the agents report."""
+        machines = [self._driver.settings.machines[place].name for place in asked.places]
+        hosts = self._hub.hosts(self.name_of(asked), len(machines))
+        users = self._driver.site.runs.users
+        return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
+
+    def _seen(self, asked: NodeRequest, found: Mapping[str, Allocation]) -> AskSeen | None:
+        """Return the state of a request that has not started; None if nothing is known yet."""
+        job, name = asked.job, self.name_of(asked)
+        if name in self._refused:
+            state, why = self._refused[name]
+            return AskSeen(job.job_id, asked.ask, state, None, why)
+        allocation = found.get(name)
+        if allocation is not None and allocation.runs_as != self._submitted_as(asked).runs_as:
+            return AskSeen(job.job_id, asked.ask, "over", None, "it was asked for as another account")
+        if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
+            return AskSeen(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
+        if allocation is None:
+            why_not = self._unsure.get(name)
+            return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not, True)
+        if allocation.state == "ended":
+            how: AskState = "cancelled" if allocation.end == "cancelled" else "over"
+            return AskSeen(job.job_id, asked.ask, how, None, allocation.reason)
+        reason = allocation.reason or "its nodes are there, and are being prepared"
+        number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
+        told = f"{number}{reason}", allocation.is_put_off
+        return AskSeen(job.job_id, asked.ask, "waiting", allocation.start_ms, *told)
+
+    def _by_name(self, view: BatchView) -> dict[str, Allocation]:
+        """Return the allocation that counts for each name: a running one, else a waiting one, else one that has ended.
+
+        Of two in the same state, the one whose nodes have called counts.
+        """
+
+        def rank(one: Allocation) -> tuple[int, bool]:
+            return _RANK[one.state], one.number != self._hub.number_of(one.name)
+
+        found: dict[str, Allocation] = {}
+        for allocation in view.allocations:
+            known = found.get(allocation.name)
+            if known is None or rank(allocation) < rank(known):
+                found[allocation.name] = allocation
+        return found
+
+    # -- acting -------------------------------------------------------------------------------------------------------
+
+    async def act(self) -> None:
+        """Request the needed allocations that are missing, and cancel those that are not needed."""
+        view = self._view
+        assert view is not None, "nothing is asked for before the first look"
+        wanted = {self.name_of(each): each for each in self._wanted()}
+        counts = self._by_name(view)
+        mistakes = [one for one in view.allocations if one.state != "ended" and counts[one.name] is not one]
+        gone = [one for name, one in counts.items() if name not in wanted and one.state != "ended"]
+        # Connected nodes give themselves back, so that the batch system's accounting does not show a cancellation.
+        # An allocation that waited at the last query may have its nodes by now.
+        now_s = time.monotonic()
+        self._unwanted = {one.number: self._unwanted.get(one.number, now_s) for one in gone}
+        gone = [one for one in gone if not self._has_nodes(one) or now_s - self._unwanted[one.number] > LEAVE_S]
+        accounts = {"", *(each.runs_as for each in self._plan.users.values())}
+        given_back = [one for one in (*mistakes, *gone) if one.runs_as in accounts]
+        if given_back:
+            await self._give_back(given_back)
+        await self._give_up(wanted, counts)
+        for name, each in wanted.items():
+            known = name in counts or name in self._asked or name in self._unsure or name in self._refused
+            # After a request without an answer, the other requests of its account wait for the next query.
+            if not each.has_started and not known and not self._is_stuck(each):
+                await self._ask(name, each)
+        self._refused = {name: why for name, why in self._refused.items() if name in wanted}
+
+    def _has_nodes(self, one: Allocation) -> bool:
+        """Whether an allocation has nodes: it had some at the last query, or they have called since."""
+        has_called = self._hub.number_of(one.name) is not None
+        return one.state == "running" or (has_called and one.name not in self._put_back)
+
+    def _is_stuck(self, asked: NodeRequest) -> bool:
+        """Whether a request has to wait for the next query: an earlier one got no answer, or a limit is reached.
+
+        The former concerns all requests of the Unix account, the latter those with the same accounts and options.
+        """
+        runs_as = self._submitted_as(asked).runs_as
+        unheard = self._unsure.keys() - self._limited.keys()
+        if any(self._folder.owner(name).runs_as == runs_as for name in unheard):
+            return True
+        return self._kind(asked) in self._limited.values()
+
+    def _is_at_fault(self, asked: NodeRequest) -> bool:
+        """Whether a rejected job is itself the cause: it was rejected, now or earlier, with no similar job there."""
+        assert self._view is not None, "asked for before anything was seen"
+        there = self._there()
+        if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._wanted()):
+            self._at_fault.add(asked.job.job_id)
+        return asked.job.job_id in self._at_fault
+
+    def _kind(self, asked: NodeRequest) -> tuple[BatchUser, tuple[str, ...]]:
+        """Return the accounts for a request, and its options of the batch system itself."""
+        wish = self._driver.site.request_of(asked.job.job_id)
+        return self._submitted_as(asked), () if wish is None else wish.batch_options
+
+    def _submitted_as(self, asked: NodeRequest) -> BatchUser:
+        """Return the accounts for a request."""
+        wish = self._driver.site.request_of(asked.job.job_id)
+        return self._plan.users.get("" if wish is None else wish.user, _OF_SITE)
+
+    async def _give_back(self, allocations: Sequence[Allocation]) -> None:
+        """Cancel allocations account by account, so that a failure does not affect other accounts."""
+        for runs_as in sorted({one.runs_as for one in allocations}):
+            given_back = [one for one in allocations if one.runs_as == runs_as]
+            if await self._has_cancelled(given_back):
+                assert self._view is not None, "given back before it was seen"
+                left = tuple(one for one in self._view.allocations if one not in given_back)
+                self._view = msgspec.structs.replace(self._view, allocations=left)
+
+    async def _has_cancelled(self, allocations: Sequence[Allocation]) -> bool:
+        """Cancel allocations of one account; return whether the batch system has answered."""
+        runs_as = allocations[0].runs_as
+        if runs_as in self._deaf:
+            return False
+        try:
+            await self._system.cancel(allocations)
+        except (UnavailableError, InputError) as error:
+            self._deaf.add(runs_as)
+            numbers = ", ".join(one.number for one in allocations)
+            logger.warning("%s cannot be given back yet: %s", numbers, error)
+            return False
+        return True
+
+    async def _give_up(self, wanted: Mapping[str, NodeRequest], counts: Mapping[str, Allocation]) -> None:
+        """Cancel running allocations with a node that has been silent for `lease_s`; their jobs would block all nodes.
+
+        They are reported as lost when the batch system reports that they have ended.
+        """
+        runs = [name for name in wanted if name in counts and counts[name].state == "running"]
+        found = {name: self._hub.silent_node(name, wanted[name].job.width) for name in runs}
+        now_s = self._hub.clock()
+        self._silent = {name: self._silent.get(name, now_s) for name in runs if found[name] is not None}
+        self._given_up = {name: why for name, why in self._given_up.items() if name in wanted}
+        for name, since_s in self._silent.items():
+            is_lost = now_s - since_s >= self._plan.lease_s and name not in self._given_up
+            if is_lost and await self._has_cancelled([counts[name]]):
+                self._given_up[name] = f"its node {found[name]} no longer answers"
+
+    async def _ask(self, name: str, asked: NodeRequest) -> None:
+        """Request the nodes of a job; if there is no answer, the next query shows whether that worked."""
+        try:
+            self._asked[name] = await self._system.submit(self._request(name, asked))
+        except UnavailableError as error:
+            logger.warning("%s: %s", name, error)
+            if isinstance(error, NotTakenError) and self._is_at_fault(asked):
+                self._refused[name] = "over", str(error)
+                return
+            self._unsure[name] = str(error)
+            if isinstance(error, LimitError | NotTakenError):
+                self._limited[name] = self._kind(asked)
+        except InputError as error:
+            self._refused[name] = "refused", str(error)
+        except OSError as error:
+            # The folder is full or missing: try again after the next query.
+            self._unsure[name] = f"{error.filename or self._folder.path}: {error.strerror}"
+            logger.warning("%s: %s", name, self._unsure[name])
+
+    def _request(self, name: str, asked: NodeRequest) -> AllocationRequest:
+        """Return the request for the nodes of a job; InputError if there can never be one, OSError if not now."""
+        assert self._view is not None, "asked for before anything was seen"
+        job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
+        user = "" if wish is None else wish.user
+        refusal = None if wish is None else self._driver.site.runs.users.refusal(user, wish.batch_options)
+        if refusal is not None:
+            # The operator has removed the user or the option from the table since the job was submitted.
+            raise InputError(refusal)
+        as_whom = self._submitted_as(asked)
+        if as_whom.runs_as:
+            # A problem with the account or its folder concerns this user alone.
+            problem = self._folder.problem_of(as_whom.runs_as)
+            if problem is not None:
+                raise InputError(problem)
+            self._folder.note(name, Owner(user, as_whom.runs_as))
+        length_ms, longest_ms = job.estimate_ms + self._policy.margin_ms, self._view.longest_ms
+        module = ("-P", "-m", "gridweave.slurm.service.node", str(self._folder.path), name)
+        command = (self._plan.python or sys.executable, *module, f"{self._plan.lease_s:g}")
+        ticket = msgspec.json.encode(self._folder.ticket(name)).decode()
+        return AllocationRequest(
+            name=name,
+            nodes=job.width,
+            length_ms=length_ms if longest_ms is None else min(length_ms, longest_ms),
+            script=self._system.script(command, ticket),
+            folder=str(self._folder.base(as_whom.runs_as)),
+            output=str(self._folder.log(name)),
+            comment=self._comment(job.job_id, user),
+            account=as_whom.account,
+            runs_as=as_whom.runs_as,
+            options=self._kind(asked)[1],
+        )
+
+    @staticmethod
+    def _comment(job_id: int, user: str) -> str:
+        """Return a text with the job and its user, for people who look at the queue of the batch system."""
+        return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
+
+
+def _gist(seen: BatchSeen) -> tuple[int, int | None, int, str]:
+    """Return what is reported at once when it changes: nodes, time limit, free nodes, and the problem."""
+    free = seen.free_from[0][1] if seen.free_from else 0
+    return seen.nodes, seen.longest_ms, free, seen.problem
+
+
+def _gone(name: str) -> Allocation:
+    """Return a lost allocation, for a name that the batch system does not know."""
+    return Allocation(name=name, number="", state="ended", reason=GONE, end="lost")
+
+
+def _put_back(allocation: Allocation) -> Allocation:
+    """Return an allocation that the batch system has requeued, as one that is lost."""
+    return msgspec.structs.replace(allocation, state="ended", end="lost", reason=f"{PUT_BACK}: {allocation.reason}")
+
+
+_OF_SITE = BatchUser()
+
+_RANK = {"running": 0, "waiting": 1, "ended": 2}

@@ -1,0 +1,195 @@
+"""The process on each node of an allocation: the agent of a machine, which connects to its site by itself.
+
+The script of the allocation runs ``python -m gridweave.slurm.service.node FOLDER NAME LEASE_S``, with the ticket
+of the allocation on standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from gridweave.errors import InputError, UnavailableError
+from gridweave.site.launch import ANY_JOBS
+from gridweave.site.machine.agent import AgentDriver, node_cores
+from gridweave.site.service.calls import CALL_S
+from gridweave.slurm.service.folder import Ticket, node_folder, read_address, remove_left
+from gridweave.slurm.service.hub import WAIT_S, Orders, Welcome
+from gridweave.slurm.service.node_http import SiteConnection
+
+logger = logging.getLogger("gridweave.live")
+
+AGAIN_S = 0.5
+"""Pause before a node tries again to reach its site [s]."""
+
+END_S = 20.0
+"""Time for ranks to end when the batch system takes the node [s]."""
+
+TAKEN = "the batch system has taken its node"
+
+
+class Node:
+    """A node of an allocation, from its start until it is given back.
+
+    It gives itself back when the site says so, or when it runs nothing and has not heard from the site for the length
+    of its lease. When the batch system takes it (SIGTERM), it ends its ranks and reports nothing: the site learns the
+    reason from the batch system, and the state of the ranks from the folder.
+    """
+
+    def __init__(self, folder: Path, ticket: Ticket, name: str, number: int, allocation: str, lease_s: float) -> None:
+        self._folder, self._name, self._number, self._allocation = folder, name, number, allocation
+        self._ticket, self._welcome = ticket, Welcome(ANY_JOBS)
+        self._lease_s, self._heard_s = lease_s, time.monotonic()
+        self._host = socket.gethostname()
+        self._agent: AgentDriver | None = None
+        self._works: asyncio.Task[None] | None = None
+        self._site: SiteConnection | None = None
+        self._taken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work for the site until the node is given back or taken."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._taken.set)
+        serving = asyncio.ensure_future(self._serve())
+        taken = asyncio.ensure_future(self._taken.wait())
+        await asyncio.wait({serving, taken}, return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        # Ranks may still run: the site dismisses a node that it has reported as lost.
+        await self._end_all()
+        if self._works is not None:
+            self._works.cancel()
+        if self._agent is not None:
+            await self._agent.close()
+        if serving.done() and not serving.cancelled():
+            serving.result()
+
+    async def _end_all(self) -> None:
+        """End all ranks, and wait at most `END_S` until they have ended."""
+        agent = self._agent
+        if agent is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                for key in agent.runner.known() if self._runs() else ():
+                    await agent.runner.cancel(*key, TAKEN)
+                while self._runs():
+                    await asyncio.sleep(0.05)
+
+    def _runs(self) -> bool:
+        """Whether any node task has not ended."""
+        agent = self._agent
+        if agent is None:
+            return False
+        states = (agent.runner.state(*key) for key in agent.runner.known())
+        return any(state is None or state.phase != "ended" for state in states)
+
+    async def _serve(self) -> None:
+        while self._runs() or time.monotonic() - self._heard_s < self._lease_s:
+            try:
+                if not await self._follow():
+                    return
+            except (OSError, UnavailableError, TimeoutError, msgspec.MsgspecError) as error:
+                logger.info("%s cannot reach its site, trying again: %s", self._name, error)
+                await asyncio.sleep(AGAIN_S)
+        logger.warning(
+            "%s has heard nothing of its site for %.0f s, and gives its node back", self._name, self._lease_s
+        )
+
+    async def _follow(self) -> bool:
+        """Connect to the site and carry out its orders; return False when the node has to be given back."""
+        address = await asyncio.to_thread(read_address, self._folder)
+        self._site = site = SiteConnection(address, self._ticket.door)
+        called = (self._ticket.key, self._name)
+        try:
+            machine = "" if self._agent is None else self._agent.name
+            async with asyncio.timeout(CALL_S):
+                who = (*called, self._number, self._allocation, self._host, machine)
+                welcome = await site.call("hello", Welcome | None, *who)
+            if welcome is not None:
+                await self._enter(welcome)
+            while welcome is not None:
+                async with asyncio.timeout(WAIT_S + CALL_S):
+                    told = await site.call("ask", Orders, *called, self._number)
+                self._heard_s = time.monotonic()
+                if told.leaves:
+                    return False
+                await self._do(told)
+        finally:
+            await site.close()
+        return False
+
+    async def _enter(self, welcome: Welcome) -> None:
+        """Record the site's rules, and remove old folders of the user's account, since no other account can."""
+        self._welcome = welcome
+        if self._ticket.runs_as and self._number == 0:
+            await asyncio.to_thread(remove_left, Path(self._ticket.base), welcome.gone)
+
+    async def _do(self, told: Orders) -> None:
+        if told.orders and self._agent is None:
+            self._agent = agent = await self._opened(told.machine)
+            self._works = asyncio.ensure_future(agent.run())
+        for data in told.orders:
+            assert self._agent is not None, "orders for no machine"
+            await self._agent.order(data)
+
+    async def _opened(self, machine: str) -> AgentDriver:
+        """Return an agent with an open folder; if opening it fails, the orders come again, for a new agent."""
+        root = node_folder(Path(self._ticket.base), self._name, self._number)
+        rules, shared = self._welcome.rules, bool(self._ticket.runs_as)
+        cores = node_cores(1)
+        agent = AgentDriver(
+            machine,
+            root,
+            self._report,
+            host=self._host,
+            cores=cores,
+            environment=os.environ,  # from the batch system, with the resources of the job
+            rules=rules,
+            shared=shared,
+        )
+        try:
+            await agent.open()
+        except BaseException:
+            await agent.close()  # or the next agent could not open the folder
+            raise
+        return agent
+
+    async def _report(self, data: bytes) -> None:
+        if self._taken.is_set() or self._site is None:
+            raise UnavailableError(TAKEN)
+        async with asyncio.timeout(CALL_S):
+            await self._site.call("report", None, self._ticket.key, self._name, data)
+
+
+def main(arguments: list[str]) -> None:
+    """Run this node for the site of the given folder; exit with one line if the arguments or the ticket are invalid."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    try:
+        folder, name, lease_s = arguments
+        number, allocation = int(os.environ["GRIDWEAVE_NODE"]), os.environ["GRIDWEAVE_ALLOCATION"]
+        ticket = msgspec.json.decode(sys.stdin.buffer.readline(), type=Ticket)
+        node = Node(Path(folder), ticket, name, number, allocation, float(lease_s))
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+        sys.exit(f"this is started by the script of an allocation alone: {error!r}")
+    if ticket.runs_as:
+        own = pwd.getpwuid(os.geteuid()).pw_name
+        if own != ticket.runs_as:
+            sys.exit(f"this is for {ticket.runs_as}, and runs as {own}: see submit in docs/slurm.md")
+        os.umask(0o027)
+    try:
+        asyncio.run(node.run())
+    except InputError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

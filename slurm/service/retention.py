@@ -1,0 +1,132 @@
+"""How long a site on a batch system keeps the output of its jobs: limits on its age, and on its size per user.
+
+The site keeps a register like that of a machine (`gridweave.site.machine.kept`), and removes folders of its own
+account. The folders of a user's account are removed by that user's next node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Set
+
+from gridweave.site.launch import OutputLimits
+from gridweave.site.machine.agent import OutputRead
+from gridweave.site.machine.folders import Key, piece_folder
+from gridweave.site.machine.kept import DAY_MS, KeptPiece, KeptPieces, folder_bytes
+from gridweave.slurm.service.folder import NODES, REGISTERS, Left, NodeLeft, SharedFolder, output_of, remove_left
+
+
+class KeptOutput:
+    """Keeps the output on nodes that were given back, within the limits.
+
+    Jobs in an existing allocation are not in the register: its nodes apply the same limits themselves until it ends.
+    Other threads may call the methods too.
+    """
+
+    def __init__(self, folder: SharedFolder, limits: OutputLimits) -> None:
+        self._folder, self._limits = folder, limits
+        self._lock = threading.Lock()
+        self._opened: KeptPieces | None = None
+        # Jobs on nodes of the site's own account that were given back; these cannot change any more.
+        self._keys: dict[NodeLeft, tuple[Key, ...]] = {}
+
+    def close(self) -> None:
+        """Close the register, so that the site's next process can open it."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
+
+    def read(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
+        """Return a part of a rank's output, like `AgentDriver.part`, or when and why it was removed."""
+        removal = None
+        with contextlib.suppress(OSError):  # e.g. a full disk; the output can still be read
+            removal = self._register().removal((job_id, attempt))
+        if removal is not None:
+            return OutputRead(is_here=False, data=b"", size=0, removal=removal)
+        return output_of(self._folder, job_id, attempt, rank, stream, offset, limit)
+
+    def tidy(self, left: Left, wanted: Collection[str], now_ms: int) -> dict[str, tuple[str, ...]]:
+        """Register the output of ended jobs, and remove what exceeds the limits.
+
+        Parameters
+        ----------
+        left : Left
+            From a call of `SharedFolder.left` before `wanted` was computed, so that it has no nodes that came later.
+        wanted : collection of str
+            The allocations that the site needs, or that the batch system may have.
+        now_ms : int
+            Unix time.
+
+        Returns
+        -------
+        dict of str to tuple of str
+            For each user's account, the folders that its next node has to remove, relative to the account's folder.
+
+        Raises
+        ------
+        OSError
+            If the folder cannot be read or the register cannot be written; nothing was removed then.
+        """
+        keys = {node: self._keys_of(node) for node in left.nodes if node.name.startswith(self._folder.prefix)}
+        given_back = {node: found for node, found in keys.items() if node.allocation not in wanted}
+        busy = {key for node in keys.keys() - given_back.keys() for key in keys[node]}
+        places: dict[Key, list[NodeLeft]] = defaultdict(list)
+        for node, found in given_back.items():
+            for key in found:
+                places[key].append(node)
+        over, register = places.keys() - busy, self._register()
+        unknown = [key for key in sorted(over - register.registered()) if register.removal(key) is None]
+        register.register([self._piece(key, places[key], now_ms) for key in unknown], now_ms)
+        gone = self._gone(given_back, over - register.registered())
+        for node in left.nodes:
+            is_old = node.changed_ms < now_ms - self._limits.days * DAY_MS
+            if node not in keys and node.allocation not in wanted and is_old:  # of another journal
+                gone[node.runs_as].append(f"{NODES}/{node.name}")
+        remove_left(self._folder.path, gone.pop("", ()))
+        self._folder.forget_owners(left, wanted)
+        return {account: tuple(paths) for account, paths in gone.items() if paths}
+
+    def _gone(self, given_back: Mapping[NodeLeft, tuple[Key, ...]], removed: Set[Key]) -> dict[str, list[str]]:
+        """Return the folders to remove, by account: whole nodes if nothing on them is kept, otherwise single jobs."""
+        gone: dict[str, list[str]] = defaultdict(list)
+        self._keys = {}
+        for node, keys in given_back.items():
+            kept = tuple(key for key in keys if key not in removed)
+            folder = node.folder
+            if kept:
+                gone[node.runs_as] += [str(piece_folder(folder, key)) for key in keys if key in removed]
+            else:
+                gone[node.runs_as].append(str(folder))
+            if kept and not node.runs_as:
+                self._keys[node] = kept
+        return gone
+
+    def _keys_of(self, node: NodeLeft) -> tuple[Key, ...]:
+        known = self._keys.get(node)
+        return self._folder.keys_of(node) if known is None else known
+
+    def _piece(self, key: Key, nodes: Collection[NodeLeft], now_ms: int) -> KeptPiece:
+        """Return the register entry for all nodes of a job; the user's own files do not decide whose job it is."""
+        pieces = [self._folder.piece(node.allocation, node.number, key) for node in nodes]
+        users = [self._folder.owner(node.allocation).user for node in nodes]
+        users += [launch.user for piece in pieces if (launch := piece.launch()) is not None]
+        states = [state for piece in pieces if (state := piece.state()) is not None]
+        ended_ms = max((state.ended_ms for state in states if state.ended_ms is not None), default=now_ms)
+        size_bytes = sum(folder_bytes(piece.folder)[0] for piece in pieces)
+        return KeptPiece(key, next(filter(None, users), ""), min(ended_ms, now_ms), size_bytes)
+
+    def _register(self) -> KeptPieces:
+        """Return the register; the first call opens it. OSError if that fails."""
+        with self._lock:
+            if self._opened is None:
+                root = self._folder.path / REGISTERS / self._folder.prefix.rstrip("-")
+                root.mkdir(mode=0o700, exist_ok=True)
+                try:
+                    self._opened = KeptPieces(root, self._limits, "in the folder of the site")
+                except sqlite3.Error as error:
+                    raise OSError(f"{root}: the register cannot be opened: {error}") from error
+            return self._opened

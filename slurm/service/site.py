@@ -1,0 +1,71 @@
+"""The driver of a site whose nodes belong to a batch system, and the setup of its hub and its reconciler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from gridweave.errors import InputError
+from gridweave.site.messages import MachineTakes
+from gridweave.site.service.site_driver import SiteDriver
+from gridweave.slurm.service.dictionary import system_of
+from gridweave.slurm.service.folder import SharedFolder
+from gridweave.slurm.service.hub import Hub
+from gridweave.slurm.service.keeper import BatchKeeper
+from gridweave.slurm.system import BatchPlan, BatchSystem, size_problem
+
+
+class BatchSiteDriver(SiteDriver):
+    """Drives a site like `SiteDriver`, and wakes the reconciler after every turn, as requests may have changed."""
+
+    hub: Hub | None = None
+
+    @override
+    def act(self, commands: Sequence[Any]) -> None:
+        """Send the machines their orders, and wake the reconciler."""
+        super().act(commands)
+        if self.hub is not None:
+            self.hub.news.set()
+
+
+def shared_folder(driver: SiteDriver, plan: BatchPlan) -> SharedFolder:
+    """Return the folder that a site shares with its nodes; requests made under another journal are not its own."""
+    return _folder_of(plan, driver.journal.journal_id[:8])
+
+
+def _folder_of(plan: BatchPlan, token: str = "") -> SharedFolder:
+    return SharedFolder(Path(plan.folder), token, others=any(user.runs_as for user in plan.users.values()))
+
+
+async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
+    """Return notes for the operator of a site that has this number of nodes, one line each.
+
+    Raises
+    ------
+    InputError
+        If the batch system can never give nodes to the site, or to one of the users.
+    UnavailableError
+        If the batch system does not answer.
+    """
+    accounts = sorted({user.runs_as for user in plan.users.values()} - {""})
+    for problem in map(_folder_of(plan).problem_of, accounts) if accounts else ():
+        if problem is not None:
+            raise InputError(problem)
+    system = system_of(plan)
+    notes = await system.check(plan.users.values())
+    problem = size_problem(nodes, await system.view(""))
+    return notes if problem is None else (problem, *notes)
+
+
+def make_keeper(
+    driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
+) -> tuple[Hub, BatchKeeper]:
+    """Return the hub of a site's nodes, and the reconciler of its batch system: `system`, or else that of the plan."""
+    if driver.site.runs.users != plan.rules.users:
+        for machine in driver.settings.machines:
+            driver.tell(MachineTakes(machine.name, plan.rules.users))
+    driver.hub = hub = Hub(folder, driver.report, plan.rules)
+    return hub, BatchKeeper(driver, system or system_of(plan), hub, folder, plan)
