@@ -23,7 +23,7 @@ from gridweave.slurm.cluster.parse import read_sinfo, read_squeue, view_of
 from gridweave.slurm.cluster.slurmrestd import VERSIONS
 from slurm_texts import view_in
 
-DATA = Path(__file__).parents[2] / "data" / "slurm"
+DATA = Path(__file__).parents[1] / "data" / "slurm"
 RECORDED = {
     path.stem.removeprefix("seen-"): msgspec.json.decode(path.read_bytes()) for path in sorted(DATA.glob("seen-*.json"))
 }

@@ -20,7 +20,7 @@ from gridweave.slurm.system import AllocationRequest, BatchView, check_request
 from slurm_texts import partition_in, view_in
 
 VERSIONS = ("22.05", "24.11", "26.05")
-SAMPLES = Path(__file__).parents[2] / "data" / "slurm"
+SAMPLES = Path(__file__).parents[1] / "data" / "slurm"
 """For each version what was printed while the same was done: 22.05.8, 24.11.5 and 26.05.5, under slurmdbd."""
 
 _DOWN = (
@@ -283,12 +283,13 @@ def test_every_reason_of_every_version_is_known() -> None:
 
 def test_the_page_has_every_word() -> None:
     """docs/slurm.md lists what is told for each of Slurm's words, as it is told, and drills that are there."""
-    page = (Path(__file__).parents[3] / "docs" / "slurm.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
     for word, plain in (WAITING | {word: plain for word, (_, plain) in ENDED.items()}).items():
         assert f"| `{word}` | {plain} |" in page, word
     drills = re.findall(r"\| `(test_\w+)` \|", page)
-    tests = Path(__file__).parents[2]
-    texts = [path.read_text() for place in ("site", "grid/control") for path in sorted((tests / place).rglob("*.py"))]
+    tests = Path(__file__).parents[1]
+    places = [tests / "slurm", tests / "site", tests / "grid" / "control"]
+    texts = [path.read_text() for place in places for path in sorted(place.rglob("*.py"))]
     assert len(drills) >= 20
     assert not [drill for drill in drills if not any(f"def {drill}(" in text for text in texts)]
 
