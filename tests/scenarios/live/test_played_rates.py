@@ -10,7 +10,7 @@ from gridweave.scenarios.live.compare import LiveRun
 from gridweave.scenarios.live.play import run_on_ray
 from gridweave.scenarios.scenario.run import run_scenario
 
-SPEED = 400.0
+SPEED = 200.0  # a job of 200 s runs for 1 s: longer than a busy machine needs to start another beside it
 
 HEAD = """
 [workload]
@@ -28,7 +28,7 @@ nodes = 4
 """
 
 
-def played(folder: Path, *parts: str, jobs: tuple[tuple[int, int, int], ...] = JOBS) -> LiveRun:
+def played(folder: Path, *parts: str, jobs: tuple[tuple[int, int, int], ...] = JOBS, speed: float = SPEED) -> LiveRun:
     """Run jobs live on the sites and the grid of a scenario, with limits that no busy machine reaches."""
     lines = ["; MaxNodes: 8"]
     for number, (submit_s, run_s, width) in enumerate(jobs, 1):
@@ -40,7 +40,7 @@ def played(folder: Path, *parts: str, jobs: tuple[tuple[int, int, int], ...] = J
     (folder / "jobs.swf").write_text("\n".join(lines) + "\n")
     path = folder / "played.toml"
     path.write_text("\n".join([parts[0], HEAD, *parts[1:]]) + "\n")
-    return run_on_ray(path, speed=SPEED)
+    return run_on_ray(path, speed=speed)
 
 
 def slowdowns(done: LiveRun) -> tuple[list[float], list[float]]:
@@ -121,7 +121,7 @@ def test_jobs_are_faster_on_fast_machines(ray_cluster: None, tmp_path: Path) -> 
     kinds = 'heterogeneous.classes = [{ name = "old", count = 2 }, { name = "new", count = 2, speed = 10.0 }]\n'
     policy = f'discipline = "heterogeneous"\n{kinds}heterogeneous.predict = "estimate"\n'
     jobs = ((0, 20_000, 1), (100, 24_000, 1), (200, 200, 1), (300, 240, 1))
-    done = played(tmp_path, NORTH + policy, LOCAL, jobs=jobs)
+    done = played(tmp_path, NORTH + policy, LOCAL, jobs=jobs, speed=2 * SPEED)
     simulated, live = slowdowns(done)
     is_fast = [one < 0.5 for one in simulated]
     assert any(is_fast)
