@@ -157,8 +157,7 @@ def run_on_ray(
     address : str, optional
         Address of a Ray cluster: ``auto``, ``host:6379``. A site runs on the nodes whose label ``gridweave.io/site`` is
         its name. By default start Ray on this machine, with a node for each site, and stop it afterwards. A process
-        that
-        is already connected to Ray uses that connection.
+        that is already connected to Ray uses that connection.
 
     Raises
     ------

@@ -80,8 +80,7 @@ class SimulationResult(MadeAnew):
         Nodes of all sites together.
     start_ms, end_ms : numpy.ndarray of int64, shape (n,)
         When each job of the workload started and ended; -1 for jobs that never started, such as refused jobs. These
-        jobs
-        are written to files, but left out of all metrics and plots.
+        jobs are written to files, but left out of all metrics and plots.
     killed : numpy.ndarray of bool, shape (n,), optional
         Jobs that were killed at their estimate; none by default.
     refused : sequence of (int, str), optional
@@ -108,12 +107,10 @@ class SimulationResult(MadeAnew):
     policy : GridPolicy, optional
         The policy of a grid.
     columns : mapping from str to numpy.ndarray, shape (n,), optional
-        A discipline's own columns (docs/write-a-discipline.md); 0 for jobs that never started.
-        With a network between sites: ``factor``, by which each job is longer on idle links, ``slowdown``, its mean
-        further
-        factor due to other traffic (both 1 on one site and for jobs that never started), and ``transfer_ms``, how long
-        its
-        data moved while it held nodes.
+        A discipline's own columns (docs/write-a-discipline.md); 0 for jobs that never started. With a network between
+        sites: ``factor``, by which each job is longer on idle links, ``slowdown``, its mean further factor due to other
+        traffic (both 1 on one site and for jobs that never started), and ``transfer_ms``, how long its data moved while
+        it held nodes.
     labels : mapping from str to sequence of str, optional
         For columns of codes: the names of the codes 0, 1, ..., which ``jobs.csv`` shows.
     own_metrics : mapping from str to float, optional
@@ -475,8 +472,7 @@ class SimulationResult(MadeAnew):
         -------
         pandas.DataFrame
             The columns of ``jobs.csv`` (times in ms; ``killed`` as bool), then the optional columns of the workload. If
-            sites
-            have names, ``home`` is the site at which each job was submitted.
+            sites have names, ``home`` is the site at which each job was submitted.
 
         Raises
         ------
@@ -493,16 +489,12 @@ class SimulationResult(MadeAnew):
         ----------
         kind : {"utilisation", "waits", "schedule", "slices", "policies"}
             Utilisation and queue length over time; the distributions of waits and slowdowns; jobs as rectangles of time
-            by
-            nodes; the same slice by slice, where nodes are shared in time; the policy in force over time, for a
-            discipline
-            that switches policies. If sites have names, "utilisation" and "schedule" show each site, and the last two
-            are
-            unavailable.
+            by nodes; the same slice by slice, where nodes are shared in time; the policy in force over time, for a
+            discipline that switches policies. If sites have names, "utilisation" and "schedule" show each site, and the
+            last two are unavailable.
         start_ms, end_ms : int, optional
             The time to show, for "utilisation" (all by default) and "schedule" (by default the busiest window that is
-            still
-            readable). Plots of waits, and of sites with names, always show all time.
+            still readable). Plots of waits, and of sites with names, always show all time.
 
         Returns
         -------
@@ -517,8 +509,9 @@ class SimulationResult(MadeAnew):
         windowed = start_ms is not None or end_ms is not None
         if kind == "schedule" and self.shared:
             raise OptionError("kind", "'schedule' cannot be drawn where jobs share nodes; give utilisation or waits")
-        if kind not in PLOT_KINDS and (self.site_names or kind not in ("slices", "policies")):
-            raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(PLOT_KINDS)}")
+        kinds = PLOT_KINDS if self.site_names else (*PLOT_KINDS, "slices", "policies")
+        if kind not in kinds:
+            raise OptionError("kind", f"{kind!r} is not a plot; give one of {', '.join(kinds)}")
         if windowed and (kind == "waits" or self.site_names):
             why = "plots of waits show all jobs" if kind == "waits" else "plots of sites show all time"
             raise OptionError("start_ms", f"{why}; leave out the window")
@@ -547,10 +540,8 @@ class SimulationResult(MadeAnew):
         -------
         dict
             Options, counts, metrics, and metrics per class. Undefined metrics are None. Classes that are unavailable
-            (months
-            without a start date) are left out, and ``notes`` gives the reason. If sites have names, the options are
-            those of
-            the scenario, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks`` follow.
+            (months without a start date) are left out, and ``notes`` gives the reason. If sites have names, the options
+            are those of the scenario, and ``sites``, ``multi_site``, ``network``, ``world`` and ``remarks`` follow.
         """
         by_class: dict[str, dict[str, Metrics]] = {}
         notes = []

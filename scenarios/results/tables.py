@@ -183,8 +183,8 @@ def site_rows(result: SimulationResult) -> Iterator[tuple[str, ...]]:
     ------
     tuple of str
         One row for each site and one for the whole grid, with the columns `SITE_HEADINGS`. A job on several sites
-        counts
-        at each of them, and as from elsewhere at all but its home; in the last row it counts only as a multi-site job.
+        counts at each of them, and as from elsewhere at all but its home; in the last row it counts only as a
+        multi-site job.
     """
     for use in result.site_uses():
         counts = (use.nodes, use.submitted, use.jobs, use.from_elsewhere, use.multi_site_jobs)
@@ -288,8 +288,7 @@ def write_comparison(
     -------
     tuple of pathlib.Path
         The files: the files of each result, ``comparison.json`` (label, folder, options and metrics of each, in the
-        order
-        of ``results``) and ``comparison.png``. All are complete before the first gets its name.
+        order of ``results``) and ``comparison.png``. All are complete before the first gets its name.
 
     Raises
     ------

@@ -237,8 +237,7 @@ def sweep(
         Changes that apply to every run.
     out : str or pathlib.Path, optional
         A folder. Every finished run is saved there at once, and saved runs are not repeated; at the end it also gets
-        the
-        tables and plots. By default nothing is written.
+        the tables and plots. By default nothing is written.
     address : str, optional
         Address of a Ray cluster; by default this machine is used.
     workers : int, optional

@@ -185,5 +185,5 @@ def test_invalid_results_are_refused() -> None:
         small_run(site_names=("alpha",))
     with pytest.raises(InputError, match="one site per job"):
         small_run(home=np.array([0]))
-    with pytest.raises(OptionError, match="'pie' is not a plot"):
+    with pytest.raises(OptionError, match=r"'pie' is not a plot; give one of utilisation, waits, schedule$"):
         small_run().plot("pie")

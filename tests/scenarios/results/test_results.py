@@ -125,7 +125,7 @@ def test_unknown_class_and_plot_are_refused() -> None:
         result.metrics_by("user")
     with pytest.raises(InputError, match="months need a date"):
         result.metrics_by("month")
-    with pytest.raises(OptionError, match="give one of utilisation, waits, schedule"):
+    with pytest.raises(OptionError, match="give one of utilisation, waits, schedule, slices, policies"):
         result.plot("pie")
     with pytest.raises(OptionError, match="leave out the window"):
         result.plot("waits", start_ms=0)
