@@ -120,8 +120,9 @@ class KeptPieces:
         self._uses = self._counted()
 
     def close(self) -> None:
-        """Close the database."""
-        self._database.close()
+        """Close the database, once no other thread uses it."""
+        with self._lock:
+            self._database.close()
 
     def registered(self) -> set[Key]:
         """Return the keys of all registered node tasks."""
@@ -146,14 +147,16 @@ class KeptPieces:
         Raises
         ------
         OSError
-            If the database cannot be written, for example on a full disk. The register is unchanged then.
+            If the database cannot be written, for example on a full disk, or is closed. The register is unchanged then.
         """
-        try:
-            with self._lock, self._database:
-                return self._registered(pieces, now_ms)
-        except sqlite3.Error as error:
-            self._uses = self._counted()
-            raise OSError(f"{KEPT} cannot be written: {error}") from error
+        with self._lock:
+            try:
+                with self._database:
+                    return self._registered(pieces, now_ms)
+            except sqlite3.Error as error:
+                with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
+                    self._uses = self._counted()
+                raise OSError(f"{KEPT} cannot be written: {error}") from error
 
     def _registered(self, pieces: Iterable[KeptPiece], now_ms: int) -> list[Key]:
         for piece in pieces:

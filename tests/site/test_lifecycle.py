@@ -150,7 +150,7 @@ def test_the_page_shows_the_tables_as_they_are() -> None:
 # -- the rule of the house --------------------------------------------------------------------------------------------
 
 HOME = ("site/lifecycle.py", "grid/lifecycle.py")
-RULED = [file for file in house.product_files() if file.startswith(("site/", "grid/")) and file not in HOME]
+RULED = [file for file in house.product_files() if file.startswith(("site/", "grid/", "slurm/")) and file not in HOME]
 
 FIELDS = ("state", "killed")
 

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,25 @@ def register(tmp_path: Path) -> Iterator[KeptPieces]:
     register = KeptPieces(tmp_path, OutputLimits(days=90, bytes_per_user=1_000))
     yield register
     register.close()
+
+
+def test_closing_waits_for_a_registration(tmp_path: Path) -> None:
+    """What is being registered is kept; later registrations are errors, and the register opens again."""
+    register = KeptPieces(tmp_path, OutputLimits())
+    closer = threading.Thread(target=register.close)
+
+    def pieces() -> Iterator[KeptPiece]:
+        yield piece(1)
+        closer.start()
+        yield piece(2)
+
+    assert register.register(pieces(), NOW_MS) == []
+    closer.join(PATIENCE_S)
+    with pytest.raises(OSError, match="closed"):
+        register.register([piece(3)], NOW_MS)
+    again = KeptPieces(tmp_path, OutputLimits())
+    assert again.registered() == {(1, 1), (2, 1)}
+    again.close()
 
 
 def test_a_user_who_floods_loses_only_their_own_oldest_output(register: KeptPieces) -> None:
