@@ -1,4 +1,4 @@
-"""Fetch anew the files of others that the pages use, as grid/gateway/web/vendor/vendored.json lists them; needs npm.
+"""Download the third-party files of the pages, listed in grid/gateway/web/vendor/vendored.json; needs npm.
 
     python deploy/vendored.py [NAME=VERSION ...]
 
@@ -33,7 +33,7 @@ def fetch(package: str, version: str, file: str) -> bytes:
 
 
 def main(wanted: dict[str, str]) -> None:
-    """Write all files anew, and the list with what they are now."""
+    """Write all files again, and the list with what they are now."""
     listed = json.loads(LIST.read_text(encoding="utf-8"))
     unknown = wanted.keys() - {entry["package"] for entry in listed.values()}
     if unknown:

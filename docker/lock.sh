@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write docker/constraints.txt and docker/build-constraints.txt anew, from pyproject.toml: the newest releases that its
+# Write docker/constraints.txt and docker/build-constraints.txt again, from pyproject.toml: the newest releases that its
 # ranges allow, with the hashes of their files, for Linux and the image's Python. Needs uv (pip install uv).
 set -eu
 cd "$(dirname "$0")/.."

@@ -10,7 +10,7 @@ quoted=$(printf '%s' "$password" | sed "s/'/''/g")
 single() { postgres --single -D "$1" -c log_min_messages=error postgres > /dev/null; }
 
 if [ ! -d "$data" ]; then
-  # Elsewhere first: if this is interrupted, it begins anew the next time.
+  # Elsewhere first: if this is interrupted, it begins again the next time.
   rm -rf "$data.new"
   initdb --pgdata "$data.new" --username postgres --auth-local peer --auth-host scram-sha-256 \
     --encoding UTF8 --locale C.UTF-8 --data-checksums

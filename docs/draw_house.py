@@ -78,7 +78,7 @@ def _id(room: str) -> str:
 
 
 def renewed(page: str) -> str:
-    """Return a page with its diagram drawn anew."""
+    """Return a page with its diagram redrawn."""
     return DIAGRAM.sub(lambda _: f"```mermaid\n{diagram()}```\n", page, count=1)
 
 

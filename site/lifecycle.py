@@ -85,7 +85,7 @@ JOB: Final = StateTable[JobState, JobCause](
         "waiting": "In the queue of the grid or of a site.",
         "starting": "Given nodes. Not all of its processes have begun.",
         "running": "Running on all its sites.",
-        "ending": "Told to end. Some of its processes may still run.",
+        "ending": "Its processes have been told to end. Some may still run.",
         "ended": "Over. The record has the outcome.",
         "refused": "Accepted, and found later to be impossible.",
     },

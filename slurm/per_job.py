@@ -100,9 +100,9 @@ class AskedJobs(Discipline):
 
     @override
     def copy(self) -> Self:
-        twin = copy.copy(self)
-        twin._jobs = {job_id: msgspec.structs.replace(each) for job_id, each in self._jobs.items()}
-        return twin
+        new = copy.copy(self)
+        new._jobs = {job_id: msgspec.structs.replace(each) for job_id, each in self._jobs.items()}
+        return new
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 

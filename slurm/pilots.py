@@ -117,10 +117,10 @@ class Pilots(NodeSource):
 
     @override
     def copy(self) -> Self:
-        twin = super().copy()
-        twin._pilots = {number: msgspec.structs.replace(pilot) for number, pilot in self._pilots.items()}
-        twin._free_since_ms = self._free_since_ms.copy()
-        return twin
+        new = super().copy()
+        new._pilots = {number: msgspec.structs.replace(pilot) for number, pilot in self._pilots.items()}
+        new._free_since_ms = self._free_since_ms.copy()
+        return new
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ class ComposeGrid:
             os.kill(before[service]["Pid"], signal.SIGKILL)
         for service in services:
             until(
-                f"{service} is started anew",
+                f"{service} is started again",
                 lambda one=service: self.inspect(one)["State"]["StartedAt"] != before[one]["StartedAt"],
             )
 

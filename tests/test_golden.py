@@ -2,7 +2,7 @@
 
 `golden.json` has a hash for each run of `golden_runs.py`. A run that differs is named by its test, and
 ``python tests/golden_runs.py NAME`` prints what is hashed of it, to be compared with what another commit prints. If a
-schedule is to change, ``python tests/golden_runs.py --write`` writes the file anew, and the commit says why. What
+schedule is to change, ``python tests/golden_runs.py --write`` writes the file again, and the commit says why. What
 commands print stands in a section of its own, as it is changed on purpose more often.
 
 Where messages are lost by chance (``world/...-trouble``, ``live-world/...``), every message draws from one stream: one

@@ -143,7 +143,7 @@ def test_new_commits_have_short_subjects() -> None:
 
 
 def test_only_kernel_folders_are_compiled() -> None:
-    """Compiled code lies in folders named kernels, whose sources tell when it must be compiled anew."""
+    """Compiled code lies in folders named kernels, whose sources tell when it must be compiled again."""
     declares = re.compile(r"^\s*@kernel", re.MULTILINE)
     for file in house.product_files():
         if Path(file).parent.name != "kernels":

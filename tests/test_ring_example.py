@@ -146,7 +146,7 @@ def test_a_link_that_is_not_there_holds_back() -> None:
 
 
 def test_a_rank_that_does_not_come() -> None:
-    """If a rank stays away, those that came end with an error that names it, and do not wait for ever."""
+    """If a rank stays away, those that came end with an error that names it, and do not wait forever."""
     found = together(places(3)[:2], lambda one: None, timeout_s=0.5)
     assert "have not come: 2" in str(found[0])
     assert "rank 0 has not gathered all ranks" in str(found[1])
@@ -220,7 +220,7 @@ def test_a_neighbour_that_leaves() -> None:
 
 
 def test_a_neighbour_that_is_silent() -> None:
-    """A rank that sends nothing more, but does not close, is not waited for for ever."""
+    """A rank that sends nothing more, but does not close, is not waited for forever."""
     done = threading.Event()
 
     def work(one: Any) -> None:

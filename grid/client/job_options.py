@@ -241,7 +241,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class SubmitOptions(JobOptions, total=False):
-    """What ``gridweave submit`` and the lines of a script can say of a job besides."""
+    """The further options of ``gridweave submit``, which the lines of a script can set, too."""
 
     site: Annotated[
         str,

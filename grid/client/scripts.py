@@ -1,8 +1,8 @@
 """Send a script with its job, as an argument of a short shell program that runs it on the machines.
 
-The machines need not share a file system with whoever submits. So a few lines of shell write the script into the folder
-of the rank and run it by its own first line (``#!``). The same lines open the files of output and input, whose names
-can contain the job's number, which is not known before.
+The machines need not share a file system with the user's computer. So a few lines of shell write the script into the
+folder of the rank and run it by its own first line (``#!``). The same lines open the files of output and input, whose
+names can contain the job's number, which is not known before.
 """
 
 from __future__ import annotations

@@ -440,7 +440,7 @@ def _trusted(connection: Connection) -> ssl.SSLContext | bool:
         if not Path(connection.ca).is_file():
             raise OptionError("ca", f"{connection.ca}: there is no such file; name one with certificates (PEM)")
         context = ssl.create_default_context(cafile=connection.ca)
-        # A certificate that is named itself is trusted, whoever signed it (the default from Python 3.13 on).
+        # A certificate that is named itself is trusted, whatever its issuer (the default from Python 3.13 on).
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
     except (OSError, ValueError) as error:

@@ -239,7 +239,7 @@ class TuningTable(Table, frozen=True, kw_only=True):
     policies: list[str] | str = "fcfs+sjf+ljf"
     decider: Annotated[str, one_of(("advanced", "simple", "preferred"), "Who chooses the order.")] = "advanced"
     preferred: str | None = None
-    tuning: Annotated[str, one_of(("full", "half"), "After what the order is decided anew.")] = "full"
+    tuning: Annotated[str, one_of(("full", "half"), "After what the order is decided again.")] = "full"
     slackness_pct: Annotated[float, Meta(description="By how much another order must be better.")] = 0.0
 
 

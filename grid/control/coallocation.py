@@ -165,14 +165,14 @@ class CoAllocator:
 
     def copy(self) -> CoAllocator:
         """Return a copy; neither sees later changes of the other."""
-        twin = CoAllocator(self._least_margin_ms)
-        twin.margin_ms = self.margin_ms
+        new = CoAllocator(self._least_margin_ms)
+        new.margin_ms = self.margin_ms
         for job_id, attempt in self.attempts.items():
             sets = {"missing": set(attempt.missing), "ended": dict(attempt.ended)}
-            twin.attempts[job_id] = msgspec.structs.replace(attempt, **sets)
+            new.attempts[job_id] = msgspec.structs.replace(attempt, **sets)
         for job_id in self.asking:
-            twin.asking[job_id] = twin.attempts[job_id]
-        return twin
+            new.asking[job_id] = new.attempts[job_id]
+        return new
 
     @property
     def asked(self) -> list[Fragments]:

@@ -148,7 +148,7 @@ def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names:
         known,
         start_ms=max(place.start_ms, known.now_ms),
         length_ms=place.end_ms - place.start_ms,
-        reason=f"{plan}; that is worked out anew whenever something changes",
+        reason=f"{plan}; the plan is made again whenever something changes",
     )
 
 

@@ -164,23 +164,23 @@ class FullControl(Control):
 
     def copy(self) -> Self:
         """Return a copy; neither sees later changes of the other."""
-        twin = copy.copy(self)
-        twin._queue, twin._attempts = self._queue.copy(), self._attempts.copy()
-        twin._rng = copy.deepcopy(self._rng)
-        twin._number, twin._closed = self._number.copy(), self._closed.copy()
-        twin._held, twin._hopeless, twin._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
-        twin._never, twin._shut, twin._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
-        twin._others = self._others.copy()
+        new = copy.copy(self)
+        new._queue, new._attempts = self._queue.copy(), self._attempts.copy()
+        new._rng = copy.deepcopy(self._rng)
+        new._number, new._closed = self._number.copy(), self._closed.copy()
+        new._held, new._hopeless, new._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
+        new._never, new._shut, new._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
+        new._others = self._others.copy()
         # In the copy, jobs apart keep their nodes. Offers of shared nodes hold only now, so a simulation has none.
-        twin._apart, twin._offers = None, SharedOffers((), self._nodes, self._retry_ms)
-        return twin
+        new._apart, new._offers = None, SharedOffers((), self._nodes, self._retry_ms)
+        return new
 
     def queue_copy(self) -> GridQueue:
         """Return a copy of the queue in which closed sites are open again."""
-        twin = self.copy()
-        for site in list(twin._closed):
-            twin._open(site)
-        return twin._queue
+        trial = self.copy()
+        for site in list(trial._closed):
+            trial._open(site)
+        return trial._queue
 
     @property
     def queue(self) -> GridQueue:
@@ -233,10 +233,10 @@ class FullControl(Control):
         asked, end_ms, without, _ = question
         if asked.barred:
             return partial(apart_forecast, self._those_apart().quoter(now_ms, question))
-        twin = self.copy()
-        if without in twin._number and without not in twin._attempts.attempts:
-            twin.cancel(now_ms, without)
-        quoted = partial(quoted_forecast, twin, now_ms, asked, self._names, end_ms)
+        trial = self.copy()
+        if without in trial._number and without not in trial._attempts.attempts:
+            trial.cancel(now_ms, without)
+        quoted = partial(quoted_forecast, trial, now_ms, asked, self._names, end_ms)
         able = tuple(self._names[site] for site in self._offers.could_offer(asked.job))
         return partial(_offered_by, quoted, able) if able else quoted
 

@@ -771,7 +771,7 @@ class LimitedControl(DelegatingControl):
         split = {job_id for job_id, delegation in self._jobs.items() if delegation.state == SPLIT}
         assert split == set(self._attempts.attempts), "a split job is lost"
         asking = {job_id for job_id, delegation in self._jobs.items() if delegation.state == ASKING}
-        assert asking == set(self._patience_ms), "a job waits for quotes for ever"
+        assert asking == set(self._patience_ms), "a job waits for quotes forever"
         unanswered = {quote_id for one in self._jobs.values() for quote_id in one.unanswered.values()}
         assert unanswered <= self._asked.keys(), "the answer to a question will not be recognized"
         assert self._renew_at_ms is not None or not any(d.state == WAITING for d in self._jobs.values()), "no renewal"

@@ -140,11 +140,11 @@ class KnownLinks:
 
     def copy(self) -> KnownLinks:
         """Return a copy with its own arrays for the results of kernels."""
-        twin = copy.copy(self)
-        twin._sends = self._sends.copy()
+        new = copy.copy(self)
+        new._sends = self._sends.copy()
         apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]
-        twin.arrays = apart._replace(paths=with_own_room(self.arrays.paths))
-        return twin
+        new.arrays = apart._replace(paths=with_own_room(self.arrays.paths))
+        return new
 
     def change(self, news: LinksChanged | PathsMeasured) -> None:
         """Apply a change or a measurement of the links.

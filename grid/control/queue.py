@@ -161,18 +161,18 @@ class GridQueue:
 
     def copy(self) -> Self:
         """Return a copy that uses the same kernels; neither queue sees later changes of the other."""
-        twin = copy.copy(self)
-        twin._state = copied(self._state)
-        twin._plan = None if self._plan is None else copied(self._plan)
-        twin._others, twin._slots, twin._late = self._others.copy(), self._slots.copy(), self._late.copy()
-        twin._shut = self._shut.copy()
-        twin.tuning = None if self.tuning is None else self.tuning.copy()
-        twin._no_offers(self._slots.count)
+        new = copy.copy(self)
+        new._state = copied(self._state)
+        new._plan = None if self._plan is None else copied(self._plan)
+        new._others, new._slots, new._late = self._others.copy(), self._slots.copy(), self._late.copy()
+        new._shut = self._shut.copy()
+        new.tuning = None if self.tuning is None else self.tuning.copy()
+        new._no_offers(self._slots.count)
         if self._links is not None:
-            twin._links = self._links.copy()
-            twin._codes = twin._codes._replace(net=twin._links.arrays)
-        twin._name_numbers()
-        return twin
+            new._links = self._links.copy()
+            new._codes = new._codes._replace(net=new._links.arrays)
+        new._name_numbers()
+        return new
 
     @property
     def nodes(self) -> list[int]:
@@ -448,13 +448,13 @@ class GridQueue:
 
         The plan is made on a copy.
         """
-        twin = self.copy()
-        twin._sort(order)
-        state = twin._state
+        trial = self.copy()
+        trial._sort(order)
+        state = trial._state
         slots = state.waiting[: self.n_waiting].copy()
-        plan = empty_grid_plan(state, twin._codes, room=self.n_waiting + int(self._n_running[0]))
+        plan = empty_grid_plan(state, trial._codes, room=self.n_waiting + int(self._n_running[0]))
         plan.counters["stale"] = REPLAN
-        grid_plan_pass(state, twin._codes, plan, np.int64(now_ms))
+        grid_plan_pass(state, trial._codes, plan, np.int64(now_ms))
         jobs = state.jobs[slots]
         return awrt_ms(jobs, jobs["promised_ms"], plan.reserved["length_ms"][plan.row[slots]])
 

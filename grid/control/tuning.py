@@ -48,7 +48,7 @@ class QueueTuning:
     def why_starts_move(self) -> str:
         """Return the active order and the rule that may change it, as text."""
         when = "each submission and end" if self._codes.follows & ENDED else "each submission"
-        rule = f"the plan with the best AWRT decides anew at {when}"
+        rule = f"the plan with the best AWRT decides again at {when}"
         return f"the order {self.order} is in force, {rule}, and the start may move"
 
     def submitted(self) -> None:
@@ -99,9 +99,9 @@ class QueueTuning:
 
     def copy(self) -> Self:
         """Return a copy; neither sees later changes of the other."""
-        twin = copy.copy(self)
-        twin.switches = self.switches.copy()
-        return twin
+        new = copy.copy(self)
+        new.switches = self.switches.copy()
+        return new
 
 
 def awrt_ms(jobs: npt.NDArray[np.void], start_ms: IntArray, length_ms: IntArray) -> float:

@@ -33,7 +33,7 @@ logger = logging.getLogger("gridweave.gateway")
 
 
 def audit_place(tokens: str | None, named: str | None) -> str | None:
-    """Return the path of the audit log: the setting, or a file beside the tokens if they are in a file.
+    """Return the path of the audit log: the setting, or a file in the folder of the tokens if they are in a file.
 
     Examples
     --------
@@ -171,8 +171,8 @@ def _digest_of_last(handle: int) -> str:
 def check_audit(path: str | Path) -> tuple[int, int]:
     """Check the chain of an audit log from its oldest file on; return the number of files and lines.
 
-    `path` is the newest file; the rotated ones lie beside it. InputError if a file cannot be read, or names the first
-    line that does not follow from the one before.
+    `path` is the newest file; the rotated files are in the same folder. InputError if a file cannot be
+    read, or with the first line that does not follow from the line before.
     """
     names = _files_of(path)
     # The first line of the chain may have left with a file that was dropped; then any digest is accepted.

@@ -166,7 +166,7 @@ class HttpRoute:
     body: type[Any] | None
     answer: type[Any] | None  # None: the handler returns a response
     forms: tuple[str, ...] = BOTH  # media types of the answer
-    problems: tuple[str, ...] = ()  # kinds of refusals of this route, besides the general ones
+    problems: tuple[str, ...] = ()  # kinds of refusals of this route, in addition to the general ones
     reads_body: bool = False  # whether the handler decodes the body, which may be as large as the settings allow
     is_stream: bool = False  # whether the answer may go on for a long time
     makes_tokens: bool = False  # whether the answer contains a token or login; a login may not ask for one

@@ -116,7 +116,7 @@ def _tokens(call: GatewayCall) -> AsyncTokens:
 
 
 async def make_code(call: GatewayCall) -> LoginCode:
-    """Make a code with which a browser can log in once, as whoever asks, within a minute."""
+    """Create a code with which a browser can log in once as the caller, within a minute."""
     _tokens(call)
     return LoginCode(code=call.parts.codes.make(call.identity.info), seconds=CODE_S)
 

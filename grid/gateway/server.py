@@ -49,7 +49,7 @@ _CHECK_CERTIFICATE_S = 30.0
 _LOG_EVERY_S = 60.0
 _DISCONNECTED = 499
 _OTHER_FILES = 256
-"""Files that a gateway has open besides its connections, at most."""
+"""Most files that a gateway has open, not counting its connections."""
 
 
 class Gateway:
@@ -268,7 +268,7 @@ class Gateway:
 
     def _refused(self, call: GatewayCall, error: RefusalError) -> web.StreamResponse:
         if call.request.writer.output_size > 0:
-            # A part of the answer was sent. The aborted connection tells the client that the rest is missing.
+            # A part of the answer was sent. From the aborted connection the client knows that the rest is missing.
             cut(call.request)
             raise ConnectionResetError(str(error))
         headers = call.headers | error.headers | {"Cache-Control": "no-store"}

@@ -69,7 +69,7 @@ def make_token(store: TokenStore, file: Path) -> None:
     """Create an operator's token for the user of this process, unless the file has a valid one."""
     if file.exists() and store.find(file.read_text(encoding="ascii").strip()) is not None:
         return
-    # The file is readable by this user only; whoever has the token can create others.
+    # The file is readable by this user only; a user with the token can create others.
     write_private(file, store.create(getpass.getuser(), ("operate",), days=None).token + "\n")
 
 

@@ -523,7 +523,7 @@ def mend(name: str) -> None:
     bring_up(wanted_grid(read, name=name, address=address), lambda what: None)
 
 
-# -- taken down, and begun anew ---------------------------------------------------------------------------------------
+# -- taken down, and begun again ---------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)

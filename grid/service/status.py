@@ -249,7 +249,7 @@ def _keeper(state: LocalGridState) -> PartStatus:
         if kept is not None and kept.gave_up:
             why = f": {kept.problem}" if kept.problem else ""
             told = f"gave up {', '.join(kept.missing)} after {kept.tries} tries{why}"
-            detail = f"{told}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins anew"
+            detail = f"{told}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins again"
         return PartStatus(name=KEEPER, well=False, detail=detail)
     place = process.pid, process.start_ticks
     if _is_stopped(place):

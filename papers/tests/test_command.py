@@ -33,7 +33,7 @@ SMALL_KTH = """\
 
 @pytest.fixture
 def small_kth(no_traces: Path) -> Path:
-    """Put a small trace under the name of KTH's at hand."""
+    """Provide a small trace under the name of KTH's."""
     path = no_traces / "KTH-SP2-1996-2.swf"
     path.write_text(SMALL_KTH)
     return path
@@ -51,7 +51,7 @@ def test_without_a_name_the_tables_are_listed(small_kth: Path) -> None:
 
 
 def test_the_list_for_machines(small_kth: Path) -> None:
-    """JSON says of each trace whether it is at hand."""
+    """JSON says of each trace whether it is available."""
     listed = json.loads(run("--json").stdout)
     assert listed["streit-5.1"]["traces"]["KTH-SP2-1996-2"] is True
     assert listed["zhang-7"]["traces"] == {"CTC-SP2-1996-3.1-cln": False}
@@ -167,7 +167,7 @@ def test_a_file_is_no_folder(small_kth: Path, tmp_path: Path) -> None:
 
 
 def test_a_broken_trace_is_named_with_its_line(small_kth: Path) -> None:
-    """A trace that is at hand and cannot be read is an error, not a missing trace."""
+    """An available trace that cannot be read is an error, not a missing trace."""
     small_kth.write_text(SMALL_KTH + "4 86401 -1 100\n")
     error = failure("streit-5.1")
     assert isinstance(error, InputError)

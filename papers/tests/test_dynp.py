@@ -66,7 +66,7 @@ def test_the_reading_of_the_thesis_on_kth(
 
 
 def test_the_tables_under_load_agree() -> None:
-    """The gains of Tables 5.12 and 5.13 are the means of those of A.15 to A.20, as far as two decimals tell."""
+    """The gains of Tables 5.12 and 5.13 are the means of those of A.15 to A.20, to two decimals."""
     lines = printed("streit-A.17")
     means = {(line["set"], line["decider"]): line for line in printed("streit-5.13")}
     for (name, decider), mean in means.items():

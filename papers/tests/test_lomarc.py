@@ -245,7 +245,7 @@ def test_conclusions_hold_for_numbers_like_the_papers() -> None:
     ],
 )
 def test_conclusions_fail_for_other_numbers(changes: Mapping[str, float], claim: str) -> None:
-    """Each check tells the opposite when the number that it is about changes."""
+    """Each check gives the opposite answer when the number that it is about changes."""
     assert not _verdicts("lomarc-6", _points({**GOOD, **changes}))[claim]
 
 

@@ -64,7 +64,7 @@ class KeptPoint(NamedTuple):
 
 @pytest.fixture
 def small_kth(no_traces: Path) -> Path:
-    """Put a small trace under the name of KTH's at hand."""
+    """Provide a small trace under the name of KTH's."""
     path = no_traces / "KTH-SP2-1996-2.swf"
     path.write_text(SMALL_KTH)
     return path
@@ -174,7 +174,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_reports_carry_the_id_of_their_entry(no_traces: Path) -> None:
-    """With no trace at hand every entry that needs one gives an empty report under its own id that names its traces."""
+    """Without traces every entry that needs one gives an empty report under its own id that names its traces."""
     bench = Bench()
     for name, entry in TABLES.items():
         if not entry.traces:  # its jobs come from a model
@@ -218,7 +218,7 @@ def test_kept_lines_of_another_shape_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_study_goes_on_where_nothing_can_be_kept(tmp_path: Path) -> None:
-    """Without a folder to write to, each result is made anew."""
+    """Without a folder to write to, each result is made again."""
     (tmp_path / "cache").write_text("a file, where there should be a folder")
     kept = study.KeptResults(tmp_path / "cache" / "x.jsonl", KeptSetting, KeptPoint)
     study.Study(lambda one: KeptPoint(1.0), kept=kept).results([KeptSetting("KTH", 1)])
@@ -296,7 +296,7 @@ def test_table_3_4_of_a_small_trace(small_kth: Path) -> None:
 
 
 def test_table_3_6_shows_both_readings(small_kth: Path) -> None:
-    """Job 2 waits 90 s for job 1; job 4 fits beside it. Both disciplines agree on so small a trace."""
+    """Job 2 waits 90 s for job 1; job 4 fits at the same time. Both disciplines agree on so small a trace."""
     (section,) = streit.table_3_6(ThesisRuns()).sections
     assert section.columns == ("planned FCFS", "FCFS queue, EASY")
     ours = {row.labels[0]: [value.ours for value in row.values] for row in section.rows}
@@ -329,7 +329,7 @@ def test_each_simulation_is_run_once(small_kth: Path) -> None:
 
 
 def test_figure_of_the_months(small_kth: Path) -> None:
-    """There is one panel for each trace at hand, with a published and one of our series for each policy."""
+    """There is one panel for each available trace, with a published and one of our series for each policy."""
     from gridweave_papers.figures import draw_months
 
     (axes,) = draw_months("streit-A", "", ThesisRuns())["streit-A"].axes

@@ -36,9 +36,9 @@ class ArrayDiscipline(Discipline, Generic[A]):
 
     @override
     def copy(self) -> Self:
-        twin = copy.copy(self)
-        twin._state, twin._slots = copied(self._state), self._slots.copy()
-        return twin
+        new = copy.copy(self)
+        new._state, new._slots = copied(self._state), self._slots.copy()
+        return new
 
     def _entered(self, job: Job) -> int:
         """Give a job a slot, and return the slot; the arrays grow if all slots are taken."""
@@ -78,9 +78,9 @@ class PacedDiscipline(ArrayDiscipline[A]):
 
     @override
     def copy(self) -> Self:
-        twin = super().copy()
-        twin._rate = self._rate.copy()
-        return twin
+        new = super().copy()
+        new._rate = self._rate.copy()
+        return new
 
     @override
     def restore(self, state: Any) -> None:

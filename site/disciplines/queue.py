@@ -88,12 +88,12 @@ class SiteQueue(ArrayDiscipline[SiteState]):
 
     @override
     def copy(self) -> Self:
-        twin = super().copy()
-        twin._end_ms, twin._whys = self._end_ms.copy(), self._whys.copy()
-        twin._plan, twin._scratch = None if self._plan is None else copied(self._plan), None
-        twin._rules = twin._made_rules()
-        twin._name_numbers()
-        return twin
+        new = super().copy()
+        new._end_ms, new._whys = self._end_ms.copy(), self._whys.copy()
+        new._plan, new._scratch = None if self._plan is None else copied(self._plan), None
+        new._rules = new._made_rules()
+        new._name_numbers()
+        return new
 
     @override
     def _empty(self, slots: int) -> SiteState:

@@ -93,9 +93,9 @@ class JobSlots:
 
     def copy(self) -> Self:
         """Return a copy; changes to one never affect the other."""
-        twin = type(self)()
-        twin.of, twin.jobs, twin._free = self.of.copy(), self.jobs.copy(), self._free.copy()
-        return twin
+        new = type(self)()
+        new.of, new.jobs, new._free = self.of.copy(), self.jobs.copy(), self._free.copy()
+        return new
 
 
 def copied(arrays: A) -> A:

@@ -14,7 +14,7 @@ import contextlib
 import fcntl
 import gc
 import os
-import resource  # noqa: F401 -- os.wait4 imports it when it is called first, which each fork would do anew
+import resource  # noqa: F401 -- os.wait4 imports it when it is called first, which each fork would do again
 import selectors
 import signal
 import socket

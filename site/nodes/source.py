@@ -64,9 +64,9 @@ class NodeSource(ABC):
 
     def copy(self) -> Self:
         """Return an independent copy, with a copy of the discipline."""
-        twin = copy.copy(self)
-        twin.discipline, twin.pool, twin.nodes_of = self.discipline.copy(), copy.copy(self.pool), self.nodes_of.copy()
-        return twin
+        new = copy.copy(self)
+        new.discipline, new.pool, new.nodes_of = self.discipline.copy(), copy.copy(self.pool), self.nodes_of.copy()
+        return new
 
     # Jobs on nodes.
 

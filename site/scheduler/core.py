@@ -116,11 +116,11 @@ class SiteCore:
         Quotes run on a copy: they use space in the arrays of a discipline, and the state in the journal must not depend
         on the quotes.
         """
-        twin = copy.copy(self)
-        twin._use(self.source.copy())
-        twin._waiting, twin._killed = self._waiting.copy(), self._killed.copy()
-        twin._reservations, twin._reserved_nodes = self._reservations.copy(), self._reserved_nodes.copy()
-        return twin
+        new = copy.copy(self)
+        new._use(self.source.copy())
+        new._waiting, new._killed = self._waiting.copy(), self._killed.copy()
+        new._reservations, new._reserved_nodes = self._reservations.copy(), self._reserved_nodes.copy()
+        return new
 
     @property
     def nodes(self) -> int:

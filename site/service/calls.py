@@ -73,7 +73,7 @@ class ActorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The identity and health of an actor."""
 
     name: str
-    grid_id: str  # id of its grid, which tells apart two grids in one namespace
+    grid_id: str  # id of its grid; two grids in one namespace differ in it
     version: str  # version of gridweave
     host: str
     pid: int

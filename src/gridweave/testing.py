@@ -201,8 +201,8 @@ class _Run:
                 break
             self.now_ms = wakeup_ms or self.now_ms + 1
             self._step([JobFinished(job_id) for job_id in working if self._rng.random() < 0.7])
-        assert not list(self._site.waiting()), "jobs wait for ever on an idle site"
-        assert not self._rate, "jobs pause for ever on an idle site"
+        assert not list(self._site.waiting()), "jobs wait forever on an idle site"
+        assert not self._rate, "jobs stay paused forever on an idle site"
 
     def _step(self, events: list[Event]) -> None:
         """Send the events to both sites, compare their commands, and check the commands against the traits."""

@@ -427,7 +427,7 @@ def test_an_option_of_a_discipline_is_named_as_typed(
 
 
 def test_nodes_that_fail(good: Callable[..., str], shell: Shell, trace: Path, tmp_path: Path) -> None:
-    """What happens to nodes is read from a file, and the table says how many jobs were begun anew."""
+    """What happens to nodes is read from a file, and the table says how many jobs were begun again."""
     file = tmp_path / "nodes.csv"
     file.write_text("at_ms,kind,first_node,nodes\n20000,down,0,1\n30000,up,0,1\n")
     assert ["restarts", "1"] in [line.split() for line in good(trace, "--node-events", file).splitlines()]

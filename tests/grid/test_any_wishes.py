@@ -1,4 +1,4 @@
-"""Whatever users want, and whomever sites take: no job is lost, and no node, and nothing wakes the grid for ever."""
+"""Whatever users want, and whomever sites take: no job is lost, and no node, and nothing wakes the grid forever."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_nothing_is_lost(policy: dict[str, Any]) -> None:
             if (next_ms := grid.next_ms()) is None:
                 break
             grid.go_on(next_ms)
-        assert grid.next_ms() is None, "something happens for ever"
+        assert grid.next_ms() is None, "something happens forever"
         assert (grid.open - grid.held.keys(), list(grid.core.waiting())) == (set(), [])
         queue = grid.core.queue_copy()
         assert queue is None or [queue.free(site) for site in range(len(grid.nodes))] == grid.nodes

@@ -545,7 +545,7 @@ def test_a_grid_that_tunes_its_queue_names_the_order() -> None:
     """Forecasts and quotes end with the order in force, and the rule by which a start may move."""
     tuning = GridTuning(policies=("fcfs", "sjf"), decider="preferred", preferred="sjf")
     core = grid((8, 10), (4, 10), (8, 50), (8, 20), mode="sharing", tuning=tuning)
-    rule = "is in force, the plan with the best AWRT decides anew at each submission and end, and the start may move"
+    rule = "is in force, the plan with the best AWRT decides again at each submission and end, and the start may move"
     assert told(core, 3).reason.endswith(f"; the order sjf {rule}")
     quote = core.quote(0, request(8, 30))
     assert quote.reason.endswith(f"; the order sjf {rule}")

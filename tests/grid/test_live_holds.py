@@ -159,7 +159,7 @@ def test_a_running_job_is_not_held() -> None:
 
 
 def test_a_delegated_job_is_asked_back_before_it_is_held() -> None:
-    """Under limited control: it is held when its site has given it back, and is asked for anew when it is released."""
+    """Under limited control: it is held when its site has given it back, and is asked for again when it is released."""
     core = grid("limited")
     commands = quoted(core, 1, do(core, 0, job(2)), {NORTH: 1, SOUTH: 0})
     ((site, enqueued),) = told(commands, EnqueueJob)
@@ -187,7 +187,7 @@ def test_a_delegated_job_that_starts_first_runs() -> None:
 
 
 def test_a_delegated_job_that_is_released_while_it_is_asked_back_waits_on() -> None:
-    """Under limited control: it is asked for anew, and is never held."""
+    """Under limited control: it is asked for again, and is never held."""
     core = grid("limited")
     commands = quoted(core, 1, do(core, 0, job(2)), {NORTH: 1, SOUTH: 0})
     ((site, enqueued),) = told(commands, EnqueueJob)

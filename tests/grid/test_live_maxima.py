@@ -196,7 +196,7 @@ def test_node_hours_of_every_attempt_count() -> None:
 
 
 def test_other_maxima_count_for_those_who_wait() -> None:
-    """A higher maximum lets in at once; a lower one takes nobody out, and keeps nobody for ever."""
+    """A higher maximum lets in at once; a lower one takes nobody out, and keeps nobody forever."""
     core = grid(Maxima(each_user=Maximum(running_nodes=2)))
     assert placed(do(core, 0, job("a", 2), job("b", 2))) == [1]
     assert placed(do(core, 1, MaximaSet(Maxima(each_user=Maximum(running_nodes=4))))) == [2]

@@ -257,7 +257,7 @@ def test_a_job_that_is_too_wide_without_a_site_that_takes_no_parts_is_refused(co
 
 
 def test_a_job_that_one_site_can_never_run_goes_to_another() -> None:
-    """Why not is told with the forecast, and outlasts a snapshot; a site that says anew whom it takes is asked anew."""
+    """The forecast says why not, also after a snapshot; a site that reports its accepted users again is asked again."""
     core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing")))
     ((_, request),) = asked(do(core, 0, job("a", "anna")))
     commands = do(core, 1, FromLiveSite(NORTH, Refused(1, request.attempt, "no machine will do", "never")))

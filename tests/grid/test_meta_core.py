@@ -140,7 +140,7 @@ def test_a_site_that_says_why_is_asked_again_when_that_has_changed() -> None:
 
 
 def test_a_lost_job_is_begun_anew() -> None:
-    """A job whose site failed is placed anew under a new number, and what is said of the old one is passed over."""
+    """A job whose site failed is placed again under a new number, and what is said of the old one is passed over."""
     core = grid(4, 2)
     step(core, 0, submitted(1, 2))
     step(core, 1, *said(1, Started(1, 1, 1)))
@@ -150,7 +150,7 @@ def test_a_lost_job_is_begun_anew() -> None:
 
 
 def test_one_lost_fragment_takes_the_others_with_it() -> None:
-    """When one site of a running job has failed the others are told to end it, and it is placed anew, not given up."""
+    """When one site of a running job has failed the others are told to end it, and it is placed again, not given up."""
     core = grid(4, 4)
     step(core, 0, submitted(1, 6))
     step(core, 0, *said(0, Reserved(1, 1)), *said(1, Reserved(1, 1)))
@@ -408,7 +408,7 @@ def test_a_job_past_its_end_is_waited_for() -> None:
 
 
 def test_a_refused_start_is_reserved_anew_at_its_place() -> None:
-    """A job whose reserved start a site refuses goes before the jobs behind it when all are placed anew."""
+    """A job whose reserved start a site refuses goes before the jobs behind it when all are placed again."""
     core = reserving(8, 8)
     asked(core, 10, submitted(2, 8))
     asked(core, 20, submitted(3, 8), submitted(4, 8))

@@ -98,7 +98,7 @@ def test_a_hopeless_job_is_refused_where_it_waits() -> None:
 
 
 def test_a_hopeless_job_that_runs_is_refused_when_it_is_lost() -> None:
-    """It is left alone while it runs; lost with a site, it is not queued anew."""
+    """It is left alone while it runs; lost with a site, it is not queued again."""
     core = meta()
     core.handle(0, submitted(1, 3))
     assert core.handle(1, GridJobHopeless(1, "no way")) == []

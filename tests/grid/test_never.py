@@ -132,7 +132,7 @@ def test_under_full_control_such_a_job_holds_up_nobody() -> None:
 
 
 def test_a_job_that_its_user_holds_meanwhile_is_taken_out() -> None:
-    """And placed anew when it comes back: what was said of it before is not kept."""
+    """And placed again when it comes back: what was said of it before is not kept."""
     core = grid("full", 4, 4)
     step(core, 0, submitted(1, 3))
     step(core, 1, GridJobHeld(1))
@@ -202,7 +202,7 @@ def test_a_job_that_fits_those_that_take_parts_is_split_over_them(control: str) 
 
 
 def test_under_full_control_what_was_said_of_parts_outlasts_a_restart() -> None:
-    """And is known no more when sites say anew whom they take: they may have changed."""
+    """And is known no more when sites say again whom they take: they may have changed."""
     core = grid("full", 4, 4, 4, mode="multi-site")
     step(core, 0, submitted(1, 6))
     step(core, 0, *said(0, Refused(1, 1, "it takes no part", "never")))

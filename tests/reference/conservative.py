@@ -27,7 +27,7 @@ class Conservative:
                 moved = moved or self.reserved[job.id] < old
 
     def nodes_changed(self, state: State) -> None:
-        """Reserve all starts anew, in the order of the queue: some can be kept no more."""
+        """Reserve all starts again, in the order of the queue: some can be kept no more."""
         kept = [job for job in in_order(state) if job.id in self.reserved]
         self.reserved = {}
         for job in kept:

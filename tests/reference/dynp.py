@@ -1,4 +1,4 @@
-"""A self-tuning planning site, slow and plain (docs/dynp.md): every plan made anew at every step, exact fractions."""
+"""A self-tuning planning site, slow and plain (docs/dynp.md): every plan made again at every step, exact fractions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def chosen_by(tuning: Tuning, values: dict[str, Fraction | None], active: str) -
 
 
 class SelfTuning(Planning):
-    """All plans are made anew at every tuning step, and that of the policy in force whenever something happens."""
+    """All plans are made again at every tuning step, and that of the policy in force whenever something happens."""
 
     def __init__(self, tuning: Tuning, limits: Sequence[Limit], week_offset: int) -> None:
         super().__init__("easy", limits, week_offset)

@@ -1,7 +1,7 @@
 """Fractional scheduling once more, slow and plain, as docs/fractional.md states it.
 
 Every task stands for itself, whether others of its job are like it or not; yields are exact fractions until they are
-rounded to a rate, and everything is worked out anew at every instant. Only the rounding of the page is shared: needs
+rounded to a rate, and everything is worked out again at every instant. Only the rounding of the page is shared: needs
 and memory in millionths, rates in 2**-16.
 """
 
@@ -187,7 +187,7 @@ class Site:
         return None if by_cpu or by_memory else found
 
     def mcb8(self, horizon_ms: int = 0) -> None:
-        """Place all jobs anew."""
+        """Place all jobs again."""
         how = self.how
         pinned = [
             job

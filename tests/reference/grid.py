@@ -1,6 +1,6 @@
 """The grid under full control (docs/grid.md).
 
-Everything is worked out anew from the running jobs whenever it is asked for: no table of free nodes is kept up to date.
+Everything is computed from the running jobs whenever it is asked for: no table of free nodes is kept up to date.
 Jobs, times and orders are those of `reference.model`; nothing is shared with the package.
 """
 

@@ -1,6 +1,6 @@
 """The grid queue with reserved starts (docs/grid.md, "Reserved starts"): `simulate_reserved`.
 
-As in `reference.grid`, everything is worked out anew from what runs and what is reserved whenever it is asked for.
+As in `reference.grid`, everything is worked out again from what runs and what is reserved whenever it is asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The grid under full control with a network between its sites (docs/grid.md, "With a network").
 
-Everything is worked out anew from the running jobs at every instant, in whole numbers and fractions. What the network
+Everything is worked out again from the running jobs at every instant, in whole numbers and fractions. What the network
 itself says (factors, transfers, flows, the choice of sites) is docs/netmodel.md's, and is asked of a `Network`; jobs
 and times are those of `reference.model`.
 """

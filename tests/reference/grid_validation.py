@@ -34,7 +34,7 @@ def validate_grid(
 def _problems_of(job: Job, outcome: GridOutcome, rules: Rules, home: Mapping[int, int]) -> Iterator[str]:
     start, end, fragments = (getattr(outcome, name).get(job.id) for name in ("start", "end", "fragments"))
     if _must_be_refused(job, rules, home) != (job.id in outcome.refused):
-        yield f"job {job.id} was refused though it need not wait for ever, or the other way round"
+        yield f"job {job.id} was refused though it need not wait forever, or the other way round"
     elif job.id in outcome.refused:
         if (start, end, fragments) != (None, None, None):
             yield f"job {job.id} was refused and yet has a start, an end or fragments"

@@ -55,7 +55,7 @@ def allows(limit: Limit, job: Job, start: int, occupations: Iterable[Occupation]
 
 
 def never_starts(job: Job, limits: Sequence[Limit], week_offset: int) -> bool:
-    """Return whether the limits would keep a job waiting for ever, on an empty machine too."""
+    """Return whether the limits would keep a job waiting forever, on an empty machine too."""
     mine = [limit for limit in limits if applies(limit, job)]
     if any(limit.max_nodes is not None and job.width > limit.max_nodes for limit in mine):
         return True

@@ -1,4 +1,4 @@
-"""A slow reference for shared nodes and LOMARC, written from docs/sharing.md: plain objects, worked out anew.
+"""A slow reference for shared nodes and LOMARC, written from docs/sharing.md: plain objects, worked out again.
 
 It shares no code with the project. Options are those of the page, under its names.
 """

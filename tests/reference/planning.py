@@ -11,7 +11,7 @@ from reference.ordering import in_order
 
 
 class Planning:
-    """The plan is thrown away and made anew whenever something happens."""
+    """The plan is thrown away and made again whenever something happens."""
 
     def __init__(self, backfill: str, limits: Sequence[Limit], week_offset: int) -> None:
         self.backfill = backfill

@@ -38,7 +38,7 @@ def easy_shown(jobs: Sequence[Job], start: Mapping[int, int], nodes: int) -> Ite
 
 
 def conservative_shown(jobs: Sequence[Job], start: Mapping[int, int], nodes: int) -> Iterator[tuple[int, int]]:
-    """Yield what all that wait are promised, instant by instant; after a start that was not promised, all anew."""
+    """Yield what all that wait are promised, instant by instant; after a start that was not promised, all again."""
     state, discipline, broken = State(nodes, "fcfs", 0), Conservative(), False
     for now in instants(jobs, start):
         state.now = now

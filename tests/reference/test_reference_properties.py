@@ -84,7 +84,7 @@ def test_the_order_in_which_jobs_are_handed_over_means_nothing(data: st.DataObje
 @unhurried
 @given(st.data())
 def test_an_instant_at_which_nothing_happens_changes_nothing(data: st.DataObject) -> None:
-    """A pass, or a plan made anew, between two events finds nothing to do that was not done before."""
+    """A pass, or a plan made again, between two events finds nothing to do that was not done before."""
     case = data.draw(cases())
     options = data.draw(st.one_of(queue_options(), planning_options()))
     instants = data.draw(st.lists(st.integers(0, 60), max_size=20))

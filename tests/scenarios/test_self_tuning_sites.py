@@ -57,7 +57,7 @@ def test_a_live_site_names_the_policy_in_force() -> None:
     for number, minutes in enumerate((60, 600, 6)):
         wanted = JobRequest(program=Program(argv=("true",)), nodes=4, limit_ms=minutes * MINUTE_MS)
         core.handle(number, UserSubmitted(f"key {number}", wanted))
-    rule = "the plan with the best artww decides anew at each submission and end, and the start may move"
+    rule = "the plan with the best artww decides again at each submission and end, and the start may move"
     forecast = core.forecast(3, OWN_IDS + 2)
     assert forecast is not None
     assert forecast.start_ms == 66 * MINUTE_MS

@@ -242,7 +242,7 @@ async def test_a_script_with_an_old_token_locks_nobody_out(tmp_path: Path) -> No
 
 
 async def test_a_token_that_was_good_is_counted_when_it_is_revoked(tmp_path: Path) -> None:
-    """Having been let in once does not let a token be looked up for ever."""
+    """Having been let in once does not let a token be looked up forever."""
     tokens = make_tokens(tmp_path / "t", anna="read", olga="operate")
     async with serving(FakeBackend(), tokens=str(tmp_path / "t"), failed_logins_per_minute=3) as grid:
         assert (await grid.ask("GET", "/v1/whoami", token=tokens["anna"]))[0] == 200

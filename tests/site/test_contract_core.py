@@ -339,7 +339,7 @@ def test_what_comes_with_its_withdrawal_leaves_nothing(first: Any, last: Any, ex
 
 
 def test_a_new_attempt_may_come_with_the_end_of_the_old() -> None:
-    """In one packet an attempt can come, go, and come anew; what is answered carries the number that it is about."""
+    """In one packet an attempt can come, go, and come again; what is answered carries the number that it is about."""
     core = site()
     requests = (EnqueueJob(job(1, 2), 1, 10_000), WithdrawJob(1, 1), EnqueueJob(job(1, 2), 2, 10_000))
     assert answers(core, 0, *requests) == [Withdrawn(1, 1), Started(1, 2, 0)]

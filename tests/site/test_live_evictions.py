@@ -244,7 +244,7 @@ def test_a_part_that_the_grid_cancels_while_it_leaves_is_cancelled() -> None:
 
 
 def test_a_part_of_the_grid_brings_the_evictions_that_it_has_had() -> None:
-    """One that was evicted elsewhere as often as raises its level is not evicted here, though it is described anew."""
+    """One that was evicted elsewhere as often as raises its level is not evicted here, though it is described again."""
     north = site(raise_after=1)
     described, reserve = of_the_grid(7)
     north.handle(0, described, msgspec.structs.replace(reserve, evictions=1))

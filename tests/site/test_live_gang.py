@@ -173,7 +173,7 @@ def test_a_moved_job_saves_what_it_has_done_and_goes_on_elsewhere() -> None:
 def test_a_job_that_ends_before_it_has_moved_goes_on_nowhere(
     ends: Outcome, wish: WishKind | None, expected: tuple[str, str]
 ) -> None:
-    """It finished or failed by itself, or nobody wants it any more; if it was lost it begins anew, from the queue."""
+    """It finished or failed by itself, or nobody wants it any more; if it was lost it begins again, from the queue."""
     north, _ = moving()
     if wish is not None:
         north.handle(55, Wish(wish, (OWN + 2,)))

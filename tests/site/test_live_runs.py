@@ -102,7 +102,7 @@ def test_the_ends_of_the_parts_come_to_one(
 def test_what_never_ran_has_reached_no_limit(
     killed: str, delayed: str, expected: tuple[str, str], if_lost: str
 ) -> None:
-    """A job whose machines were away or full is begun anew, even if it must not run twice, unless it is not wanted."""
+    """A job whose machines were away or full is begun again, even if it must not run twice, unless it is not wanted."""
     made = end(run((1, 2), (3, 4), if_lost=if_lost), "cancelled", "cancelled")
     for piece in made.pieces.values():
         piece.has_run = False

@@ -183,7 +183,7 @@ def test_a_rank_that_fails_may_leave_the_others_alone() -> None:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_part_that_is_lost_has_all_of_it_run_again(goes_on: bool) -> None:
-    """The other parts are ended, whatever the job says of failures, and the job begins anew as its next attempt."""
+    """The other parts are ended, whatever the job says of failures, and the job begins again as its next attempt."""
     core = site()
     do(core, 0, own(4, end_on_failure=not goes_on))
     assert len(of(do(core, 5, ended("b", OWN, "lost", reason="killed")), EndRun)) == 1
@@ -350,7 +350,7 @@ def test_what_nobody_here_wanted_to_end_was_lost() -> None:
 
 
 def test_a_machine_that_is_given_up_loses_all_that_it_ran() -> None:
-    """What is begun there and what is not begins anew; jobs elsewhere go on."""
+    """What is begun there and what is not begins again; jobs elsewhere go on."""
     core = site()
     do(core, 0, own(2), own(2, key="2"), RunStarted("a", OWN, 1))
     do(core, 1, MachineForgotten("a"))
@@ -771,7 +771,7 @@ def test_a_site_without_a_machine_that_can_start_anything_hands_the_jobs_of_the_
 
 
 def test_a_machine_that_is_there_again_may_have_room() -> None:
-    """A new agent finds out anew whether there is room; ready and full at one instant, the last word counts."""
+    """A new agent finds out again whether there is room; ready and full at one instant, the last word counts."""
     core = site(TWO[0])
     do(core, 0, own(2), RunDelayed("a", OWN, 1, "full"))
     assert core.core.shut == "full"

@@ -202,7 +202,7 @@ async def test_the_process_of_a_site_is_killed(site: BatchSite, cluster: SlurmCl
 
 @pytest.mark.asyncio
 async def test_a_journal_that_is_lost(site: BatchSite, tmp_path: Path) -> None:
-    """A site that is begun anew counts its jobs from the start, and takes nothing old in its folder for theirs."""
+    """A site that is begun again counts its jobs from the start, and takes nothing old in its folder for theirs."""
     first = await site.submit(*counting(tmp_path, "true"))
     assert (await site.over(first)).outcome == "finished"
     await site.kill()

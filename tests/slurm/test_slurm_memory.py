@@ -80,7 +80,7 @@ exec {python} -c 'bytearray(400 << 20)'
 
 @pytest.mark.asyncio
 async def test_a_job_whose_node_is_killed_for_its_memory(site: BatchSite) -> None:
-    """The kernel takes what watches the ranks first: all of the allocation ends, and the job is not run for ever."""
+    """The kernel takes what watches the ranks first: all of the allocation ends, and the job is not run forever."""
     await site.kill()
     site.slurm = DeafSlurm(msgspec.structs.replace(site.plan.settings, options=("mem=200",)))
     await site.start()

@@ -135,7 +135,7 @@ def test_each_version_is_told_alike(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_refusals_of_each_version(version: str) -> None:
-    """All but a limit that others' ends lift are for ever; none is taken for the other."""
+    """All but a limit that others' ends lift are forever; none is taken for the other."""
     said = (SAMPLES / version / "sbatch.txt").read_text().splitlines()
     assert len(said) >= 12
     passing = {what_was_said(line) for line in said if isinstance(refusal(line), UnavailableError)}

@@ -248,7 +248,7 @@ async def test_an_answer_of_sbatch_that_is_lost_asks_for_nothing_twice(site: Bat
 
 @pytest.mark.asyncio
 async def test_nodes_give_themselves_back_while_the_site_is_away(site: BatchSite) -> None:
-    """Nodes that come when nobody wants them end with their lease; back again, the site asks anew, and the job runs."""
+    """Nodes that come when nobody wants them end with their lease; a site that is back asks again, and the job runs."""
     site.plan = msgspec.structs.replace(site.plan, lease_s=1.0)
     await site.kill()
     await site.start()
@@ -279,7 +279,7 @@ async def test_a_job_that_slurm_forgets_is_asked_for_again(site: BatchSite) -> N
 
 @pytest.mark.asyncio
 async def test_a_job_whose_node_is_lost_runs_again(site: BatchSite) -> None:
-    """Slurm gives a node up that does not answer; what ran on it ends there, and begins anew elsewhere."""
+    """Slurm gives a node up that does not answer; what ran on it ends there, and begins again elsewhere."""
     job = await site.submit("sh", "-c", 'if [ "$GRIDWEAVE_ATTEMPT" = 1 ]; then sleep 600; fi', limit_ms=900_000)
     await site.until(site.running(job), "a running job")
     node = site.cluster.run("squeue", "-h", "-o", "%N").strip()

@@ -101,7 +101,7 @@ async def test_a_node_tells_of_the_machine_alone_that_it_is(tmp_path: Path) -> N
 
 @pytest.mark.asyncio
 async def test_a_node_is_the_machine_alone_that_the_site_has_there(tmp_path: Path) -> None:
-    """Or one user could say first, when the site was started anew, that they are the machine of another."""
+    """Or one user could say first, when the site was started again, that they are the machine of another."""
     heard = Heard(tmp_path)
     await heard.hub.hello(heard.shared.key(BERT), BERT, 0, "2", "host", "n3")
     await heard.hub.hello(heard.shared.key(BERT), BERT, 1, "2", "host", "n0")

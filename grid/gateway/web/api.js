@@ -122,7 +122,7 @@ export function watch(told, state) {
     clearTimeout(timer);
     timer = setTimeout(async () => {
       try {
-        await get("/v1/whoami"); // who is not logged in any more is told so, and does not knock for ever
+        await get("/v1/whoami"); // who is not logged in any more is told so, and does not knock forever
         open();
       } catch (error) {
         if (error.status !== 401) again();

@@ -1,6 +1,6 @@
 // The schedule as a picture: jobs as rectangles on nodes, over time. Data and drawing, nothing of the page around it.
 //
-// Which node a job had is not kept for ever, so that a job stands on the lowest nodes of its site that are free
+// Which node a job had is not kept forever, so that a job stands on the lowest nodes of its site that are free
 // from its start on. Rectangles lie in flat arrays. They are painted pixel by pixel, and what was painted is kept: when
 // the view is moved, the picture is shifted by whole columns of pixels, and the columns that come into view are painted.
 
@@ -169,7 +169,7 @@ const STEPS = [1e3, 5e3, 15e3, 6e4, 3e5, 9e5, 36e5, 108e5, 432e5, 864e5, 6048e5,
 export class Painting {
   constructor(context) {
     this.context = context;
-    this.drawn = 0; // rectangles that were painted since the picture was begun anew
+    this.drawn = 0; // rectangles that were painted since the picture was begun again
     this.painted = null; // what the pixels show: the view, the colours, and the instant of now
   }
 

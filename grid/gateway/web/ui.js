@@ -24,7 +24,7 @@ function useEvents(heard) {
 }
 
 /**
- * Data that is loaded anew when something happens (`concerns(event)`), at least every `every` ms, and never while the
+ * Data that is loaded again when something happens (`concerns(event)`), at least every `every` ms, and never while the
  * page is hidden. What was loaded before stays when the gateway is away; `problem` says that it is.
  */
 export function useFresh(load, inputs, { every = 10_000, gap = 1000, concerns = () => true } = {}) {

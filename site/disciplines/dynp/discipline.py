@@ -144,7 +144,7 @@ class DynP(SiteQueue):
             "bounds": "the average estimate of what waits",
             "calendar": "the time of the week",
         }.get(policy.decider, f"the plan with the best {policy.metric}")
-        return f"the policy {self.active} is in force, {by} decides anew at {when}, and the start may move"
+        return f"the policy {self.active} is in force, {by} decides again at {when}, and the start may move"
 
     @override
     def state(self) -> DynPState:

@@ -212,10 +212,10 @@ class Fractional(PacedDiscipline[FractionalSite]):
         """Return the yield that a job would get if it were submitted now; 0 if it would not be placed now."""
         if self.why_never(job) is not None:
             return 0.0
-        twin = self.copy()
-        twin.submit(now_ms, job)
-        twin.run_pass(now_ms)
-        return int(twin._state.jobs["yield_"][twin._slots.of[job.job_id]]) / RATE_ONE
+        trial = self.copy()
+        trial.submit(now_ms, job)
+        trial.run_pass(now_ms)
+        return int(trial._state.jobs["yield_"][trial._slots.of[job.job_id]]) / RATE_ONE
 
     @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:

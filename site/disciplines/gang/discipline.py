@@ -246,11 +246,11 @@ class GangDiscipline(PacedDiscipline[GangSite]):
 
     def _start_ms(self, now_ms: int, width: int, length_ms: int, codes: GangCodes) -> int | None:
         """Return when a job submitted now behind all others would start; None if it would get no promise."""
-        twin = self.copy()
-        twin._codes = codes
-        twin.submit(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
-        gang_pass(twin._state, codes, np.int64(now_ms))
-        row = twin._state.jobs[twin._slots.of[ASKED_ID]]
+        trial = self.copy()
+        trial._codes = codes
+        trial.submit(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms, behind=True))
+        gang_pass(trial._state, codes, np.int64(now_ms))
+        row = trial._state.jobs[trial._slots.of[ASKED_ID]]
         start_ms = int(row["promised_ms"] if row["home"] == NO_ROW else row["begin_ms"])
         return None if start_ms in (_NEVER, UNPLACED_MS) else start_ms
 

@@ -484,15 +484,15 @@ class Heterogeneous(Discipline):
 
     def _run_behind_all(self, now_ms: int, job: Job) -> ExpectedRun | None:
         """Return `expected_run` without checking the users of the level; None if no machine can run the job."""
-        twin = self.copy()
-        twin.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
-        twin.run_pass(now_ms)
-        run = twin._runs.get(ASKED_ID)
+        trial = self.copy()
+        trial.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
+        trial.run_pass(now_ms)
+        run = trial._runs.get(ASKED_ID)
         if run is not None:
-            evicts = twin._totals["evictions"] > self._totals["evictions"]
+            evicts = trial._totals["evictions"] > self._totals["evictions"]
             return ExpectedRun(now_ms, len(run.machines), run.expected_ms - now_ms, evicts=evicts)
-        twin._note_plans()
-        one = twin._waiting[ASKED_ID]
+        trial._note_plans()
+        one = trial._waiting[ASKED_ID]
         if one.planned_ms is None or one.planned_ms == _NEVER:
             return None
         return ExpectedRun(one.planned_ms, one.planned_on, one.planned_length_ms)
@@ -551,15 +551,15 @@ class Heterogeneous(Discipline):
     @override
     def copy(self) -> Self:
         self._note_plans()
-        twin = copy.copy(self)
-        twin.experience = self.experience.copy()
-        twin._lengths = self._lengths.copy(twin.experience, self._waiting.values())
-        twin._take_in(
+        new = copy.copy(self)
+        new.experience = self.experience.copy()
+        new._lengths = self._lengths.copy(new.experience, self._waiting.values())
+        new._take_in(
             (msgspec.structs.replace(one) for one in self._waiting.values()),
             (msgspec.structs.replace(run, was=msgspec.structs.replace(run.was)) for run in self._runs.values()),
         )
-        twin._totals = self._totals.copy()
-        return twin
+        new._totals = self._totals.copy()
+        return new
 
     def _take_in(self, waiting: Iterable[WaitingJob], running: Iterable[JobOnMachines]) -> None:
         """Replace the jobs of the discipline by these waiting and running jobs."""

@@ -186,10 +186,10 @@ class ExperienceDatabase:
 
     def copy(self) -> ExperienceDatabase:
         """Return a copy; learning in one never changes the other."""
-        twin = ExperienceDatabase()
-        twin._times = {key: msgspec.structs.replace(times) for key, times in self._times.items()}
-        twin._edits, twin._learned = self._edits, self._learned.copy()
-        return twin
+        new = ExperienceDatabase()
+        new._times = {key: msgspec.structs.replace(times) for key, times in self._times.items()}
+        new._edits, new._learned = self._edits, self._learned.copy()
+        return new
 
     def known(self) -> tuple[KnownTimes, ...]:
         """Return all run times by class, user and resource, in the form in which files and users have them."""
@@ -292,10 +292,10 @@ class Lengths:
 
     def copy(self, experience: ExperienceDatabase, waiting: Iterable[WaitingJob]) -> Lengths:
         """Return a copy that predicts from another experience database and has the kinds of these waiting jobs."""
-        twin = copy.copy(self)
-        twin._experience = experience
-        twin._kinds = {_kind_key(one): copy.copy(self.kind_of(one)) for one in waiting}
-        return twin
+        new = copy.copy(self)
+        new._experience = experience
+        new._kinds = {_kind_key(one): copy.copy(self.kind_of(one)) for one in waiting}
+        return new
 
     def table_of(self, kinds: Sequence[JobKind]) -> tuple[IntArray, IntArray, tuple[Team, ...]]:
         """Return the expected lengths of kinds of jobs on single machines and on teams.

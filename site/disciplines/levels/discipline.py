@@ -129,13 +129,13 @@ class Levels(SiteQueue):
         """Return how a job submitted now would run, found by submitting it to a copy."""
         if self.why_never(job) is not None or job.width > self._in_service:
             return None
-        twin = self.copy()
-        twin.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
-        ahead = twin._place(ASKED_ID)
-        decided = twin.run_pass(now_ms)
+        trial = self.copy()
+        trial.submit(now_ms, msgspec.structs.replace(job, job_id=ASKED_ID))
+        ahead = trial._place(ASKED_ID)
+        decided = trial.run_pass(now_ms)
         if any(start.job.job_id == ASKED_ID for start in decided.starts):
             return ExpectedRun(now_ms, job.width, job.estimate_ms, ahead, evicts=bool(decided.evictions))
-        start_ms = twin._asked_start_ms(now_ms)
+        start_ms = trial._asked_start_ms(now_ms)
         return None if start_ms is None else ExpectedRun(max(start_ms, now_ms), job.width, job.estimate_ms, ahead)
 
     def _asked_start_ms(self, now_ms: int) -> int | None:

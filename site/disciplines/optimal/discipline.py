@@ -55,9 +55,9 @@ class Optimal(SiteQueue):
 
     @override
     def copy(self) -> Self:
-        twin = super().copy()
-        twin._totals = self._totals.copy()
-        return twin
+        new = super().copy()
+        new._totals = self._totals.copy()
+        return new
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
@@ -124,7 +124,7 @@ class Optimal(SiteQueue):
     @override
     def rule_in_force(self) -> str:
         metric = self._wanted.metric
-        rule = f"a solver finds the plan with the best {metric} anew whenever a job comes, ends or starts"
+        rule = f"a solver finds the plan with the best {metric} again whenever a job comes, ends or starts"
         return f"{rule}, and the start may move"
 
     @override

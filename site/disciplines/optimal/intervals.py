@@ -178,11 +178,11 @@ def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: 
 
 def _order_twins(model: Any, instance: Instance, starts: list[Any]) -> None:
     """Make jobs of equal width and estimate start in the order of submission; swapping them changes no metric."""
-    twins: dict[tuple[int, int], int] = {}
+    last_of_kind: dict[tuple[int, int], int] = {}
     for row, kind in enumerate(zip(instance.width.tolist(), instance.estimate_ms.tolist(), strict=True)):
-        if kind in twins:
-            model.add(starts[twins[kind]] <= starts[row])
-        twins[kind] = row
+        if kind in last_of_kind:
+            model.add(starts[last_of_kind[kind]] <= starts[row])
+        last_of_kind[kind] = row
 
 
 def _whole(weights: FloatArray) -> IntArray:

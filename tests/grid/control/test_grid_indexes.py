@@ -71,7 +71,7 @@ def test_running_jobs_stay_in_order(seed: int, waves: int, instants: int) -> Non
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(0, 6))
 def test_sites_stay_in_the_order_of_their_free_nodes(seed: int, sites: int, most: int) -> None:
-    """After every change the order is that of sorting anew, and the first site with so many nodes is found in it."""
+    """After every change the order is that of sorting again, and the first site with so many nodes is found in it."""
     rng = np.random.default_rng(seed)
     free = rng.integers(0, most + 1, sites)
     order = np.sort((free << SITE_BITS) | np.arange(sites))

@@ -28,7 +28,7 @@ from meta_steps import RETRY_MS, said, step, submitted
 
 
 def test_a_waiting_job_moves_to_a_site_that_would_start_it() -> None:
-    """When a site has got room it is asked for what waits elsewhere; the job is withdrawn, and then delegated anew."""
+    """When a site has got room it is asked for what waits elsewhere; the job is withdrawn, and then delegated again."""
     core = grid(4, 4, 2)
     delegated(core, 1, 3)
     assert step(core, 9, *said(2, SiteChanged(0, 2))) == [], "too small a site is not asked"

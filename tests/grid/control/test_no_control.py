@@ -103,7 +103,7 @@ def test_a_job_is_taken_in_once() -> None:
 
 
 def test_a_refused_job_is_sent_to_the_others_then_again() -> None:
-    """Each site is tried once; when all have refused, the round begins anew after a while."""
+    """Each site is tried once; when all have refused, the round begins again after a while."""
     core = grid(4, 4, 2)
     assert step(core, 0, submitted(1, 3)) == [sent(0, 1, 3)]
     assert step(core, 1, *said(0, Refused(1, 1, "drained"))) == [sent(1, 1, 3, 2)]

@@ -46,7 +46,7 @@ async def test_each_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 async def test_that_all_is_well_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Health checks ask every few seconds, for ever: they are lines only when the answer is no."""
+    """Health checks ask every few seconds, forever: they are lines only when the answer is no."""
     caplog.set_level(logging.INFO, "gridweave.gateway.requests")
     backend = FakeBackend()
     async with serving(backend) as grid:

@@ -131,7 +131,7 @@ def test_it_gives_up_aloud(tmp_path: Path) -> None:
     parts = {part.name: part for part in look(NAME).parts}
     assert not parts[KEEPER].well
     assert "gave up head of Ray, gateway after 20 tries: port 8765 is taken" in parts[KEEPER].detail
-    assert parts[KEEPER].detail.endswith("and `gridweave up --name test` begins anew")
+    assert parts[KEEPER].detail.endswith("and `gridweave up --name test` begins again")
 
 
 @pytest.mark.parametrize(("name", "command"), [("default", "`gridweave up`"), (NAME, "`gridweave up --name test`")])

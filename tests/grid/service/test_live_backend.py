@@ -321,7 +321,7 @@ async def test_a_site_is_drained_and_taken_into_use_again(tmp_path: Path) -> Non
 
 @pytest.mark.asyncio
 async def test_what_ran_on_a_machine_that_is_given_up_runs_again(tmp_path: Path) -> None:
-    """Not while it answers; once it is away its job begins anew, and the same job elsewhere goes on."""
+    """Not while it answers; once it is away its job begins again, and the same job elsewhere goes on."""
     begun, go = tmp_path / "begun", tmp_path / "go"
     line = f"echo $GRIDWEAVE_JOB_ID >> {begun}; while [ ! -e {go} ]; do sleep 0.05; done"
     async with LocalGrid(tmp_path, sites=(("north", (1, 1)), ("south", (1,)))) as grid:

@@ -128,7 +128,7 @@ async def test_a_work_that_fails_ends_it_with_its_error() -> None:
 
 @pytest.mark.asyncio
 async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(tmp_path: Path) -> None:
-    """A journal that can never be used is an error, not something to be tried for ever."""
+    """A journal that can never be used is an error, not something to be tried forever."""
     for name in ("in", "out"):
         (tmp_path / name).write_text("s" * 40)
 

@@ -266,7 +266,7 @@ def test_a_part_of_a_job_is_held_by_pilots_that_are_there() -> None:
 
 
 def test_starts_that_are_promised_in_pilots() -> None:
-    """With conservative backfilling nothing delays a promised start, which is made anew when a pilot is lost."""
+    """With conservative backfilling nothing delays a promised start, which is made again when a pilot is lost."""
     core = site(policy=SitePolicy(backfill="conservative"), keep=4)
     core.handle(0)
     core.handle(0, seen(1, 2, 3, 4))

@@ -153,7 +153,7 @@ class KeepsLimits(SiteQueue):
         (Forgets, "waiting jobs differ|decides otherwise"),
         (SharesArrays, "a copy changes when the original does|leaves a trace|out of order|among the running|lost"),
         (Hesitates, "a second pass at one instant decides more"),
-        (Rests, "jobs wait for ever on an idle site"),
+        (Rests, "jobs wait forever on an idle site"),
         (Promises, "a job does not start though its quote was for now"),
         (Cheats, "decides otherwise|decides more"),
         (KeepsLimits, "a limit that was moved is where it was"),

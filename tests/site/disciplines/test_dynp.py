@@ -156,10 +156,10 @@ def test_explain_and_quote_name_the_policy_in_force() -> None:
     said = waiting_site(DynPPolicy()).explain(20, 2)
     assert said.start_ms == 1_100
     assert not said.is_bound
-    rule = "the plan with the best artww decides anew at each submission and end, and the start may move"
+    rule = "the plan with the best artww decides again at each submission and end, and the start may move"
     assert said.reason.endswith(f"; the policy sjf is in force, {rule}")
     half = waiting_site(DynPPolicy(decider="bounds", tuning="half"))
-    assert "the average estimate of what waits decides anew at each submission" in half.explain(20, 2).reason
+    assert "the average estimate of what waits decides again at each submission" in half.explain(20, 2).reason
     quoted, _ = waiting_site(DynPPolicy()).quote(20, Job(job_id=9, width=4, estimate_ms=50))
     assert "the policy sjf is in force" in quoted.reason
 

@@ -110,7 +110,7 @@ def test_a_live_site_names_the_rule_and_survives() -> None:
     forecast = sites[0].forecast(3, OWN_IDS + 2)
     assert forecast is not None
     assert forecast.start_ms == 66 * 60 * S_MS
-    assert "a solver finds the plan with the best artww anew" in forecast.reason
+    assert "a solver finds the plan with the best artww again" in forecast.reason
     sites[1].restore(sites[0].state())
     assert sites[1].forecast(3, OWN_IDS + 2) == forecast
 

@@ -101,7 +101,7 @@ def test_jobs_are_found_by_what_is_asked_for(journal: Journal) -> None:
 
 
 def test_a_number_that_is_given_again_takes_the_place_of_the_last(journal: Journal) -> None:
-    """A core that was begun anew counts from 1 again; that must not hold up the journal."""
+    """A core that was begun again counts from 1 again; that must not hold up the journal."""
     record(journal, over(1, user="anna"))
     journal.flush()
     record(journal, over(1, "failed", user="bert"))

@@ -367,7 +367,7 @@ def test_an_input_that_is_refused_stops_the_replay(place: Path) -> None:
 
 
 def test_another_identity_needs_to_begin_anew(place: Path) -> None:
-    """Inputs are replayed only into a core of the same settings, until the journal is begun anew."""
+    """Inputs are replayed only into a core of the same settings, until the journal is begun again."""
     fill(place, make(), identity=Made(nodes=4), snapshot_after=(5,))
     other: dict[str, Any] = {"event_type": Event, "identity": Made(nodes=6, policy=SitePolicy(order="sjf"))}
     with Journal(place, **other) as journal:

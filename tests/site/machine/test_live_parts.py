@@ -215,7 +215,7 @@ def ended_state(reason: str = "") -> PieceState:
 
 
 def test_the_last_state_uses_the_room_set_aside(tmp_path: Path) -> None:
-    """The last state takes the place of the reserve, with nothing behind it; without one it is written anew."""
+    """The last state takes the place of the reserve, with nothing behind it; without one it is written again."""
     reserve(tmp_path, 2)
     assert (tmp_path / RESERVE).stat().st_size >= 4096
     write_state(tmp_path, ended_state("first"))

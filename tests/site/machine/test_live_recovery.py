@@ -272,7 +272,7 @@ async def test_a_number_that_was_given_anew_is_not_taken_for_ours(machine: Machi
 
 
 async def test_after_a_new_start_of_the_machine(machine: Machine) -> None:
-    """What ran before the machine was started anew is lost, whatever has its numbers now."""
+    """What ran before the machine was started again is lost, whatever has its numbers now."""
     stat = process_stat(os.getpid())
     assert stat is not None
     prepared(
@@ -473,7 +473,7 @@ STOPS_ITS_SUPERVISOR = "import os, signal\nfor _ in range(1 + forever * 10**9): 
 async def test_a_job_that_stops_its_supervisor_ends(
     machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch, by: str, forever: bool
 ) -> None:
-    """Whether its supervisor goes on when it is woken or is stopped for ever, the piece ends, and is not lost."""
+    """Whether its supervisor goes on when it is woken or is stopped forever, the piece ends, and is not lost."""
     monkeypatch.setattr(pieces, "SILENT_S", 0.2)
     limit_ms = 1_000 if by == "limit" else None
     script = f"{HELLO}forever = {forever}\n{STOPS_ITS_SUPERVISOR}signal.pause()"

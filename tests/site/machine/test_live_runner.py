@@ -366,7 +366,7 @@ async def test_how_a_rank_ended_is_recorded(
 
 @pytest.mark.asyncio
 async def test_a_failed_rank_ends_the_others(machine: Machine, post: Post) -> None:
-    """When one rank fails, those that wait for it do not wait for ever."""
+    """When one rank fails, those that wait for it do not wait forever."""
     script = "echo $$ > $POST; [ $GRIDWEAVE_RANK = 0 ] || exec sleep 1000; read line < go; exit 3"
     os.mkfifo(machine.scratch / "go")
     async with machine.runner() as runner:

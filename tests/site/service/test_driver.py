@@ -425,7 +425,7 @@ async def test_numbers_that_no_journal_holds_do_not_stop_a_site(place: Path) -> 
 
 @pytest.mark.asyncio
 async def test_a_replay_from_a_snapshot_goes_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots hold what runs and waits; one is made however often the driver is started anew."""
+    """Snapshots hold what runs and waits; one is made however often the driver is started again."""
     monkeypatch.setattr(driver_module, "SNAPSHOT_EVERY", 3)
     where: list[int | None] = []
     for number in range(6):
