@@ -212,8 +212,19 @@ def offer_text(slowdown: float, beside: Sequence[int]) -> str:
     >>> offer_text(1.28, [12])
     'or it could start now beside job 12, and take 1.28 times as long'
     """
+    return f"or it could {shared_start_text(slowdown, beside)}"
+
+
+def shared_start_text(slowdown: float, beside: Sequence[int]) -> str:
+    """Return in words how a job would start now on the nodes of other jobs.
+
+    Examples
+    --------
+    >>> shared_start_text(1.28, [])
+    'start now beside others, and take 1.28 times as long'
+    """
     jobs = f"job{'s' * (len(beside) > 1)} {listed([str(job_id) for job_id in beside])}" if beside else "others"
-    return f"or it could start now beside {jobs}, and take {slowdown:.2f} times as long"
+    return f"start now beside {jobs}, and take {slowdown:.2f} times as long"
 
 
 def really_text(sharing: NodeSharing) -> str:

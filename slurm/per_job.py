@@ -110,7 +110,7 @@ class AskedJobs(Discipline):
     def why_never(self, job: Job) -> str | None:
         if job.width > self.nodes:
             return f"the site has {nodes_text(self.nodes)}"
-        longest_ms = None if self._seen is None else self._seen.longest_ms
+        longest_ms = self.longest_job_ms
         if longest_ms is not None and job.estimate_ms > longest_ms:
             longest, asked = span_text(longest_ms), span_text(job.estimate_ms)
             given = f"its batch system gives nodes for at most {longest}"
@@ -147,7 +147,7 @@ class AskedJobs(Discipline):
     def requests(self, now_ms: int) -> list[NodeRequest]:
         """Return the requests to make or keep: for all jobs that have started, and for the first waiting ones."""
         found = [NodeRequest(each.job, each.ask, True) for each in self._started()]
-        room = self._room
+        room = self.free
         # If the cluster is larger than the site, the site must not request more nodes than it may have.
         is_capped = self._seen is not None and self._seen.nodes > self.nodes
         for each in self._in_order()[: self._policy.most_asked]:
@@ -188,7 +188,7 @@ class AskedJobs(Discipline):
         """Free nodes of the batch system that the site may use; 0 if it was never queried, or does not answer."""
         if self._seen is None or self._seen.problem or not self._seen.free_from:
             return 0
-        return min(self._room, self._seen.free_from[0][1])
+        return min(self.free, self._seen.free_from[0][1])
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         """Return the jobs that the batch system delays, or that are not requested now, and their expected starts."""
@@ -201,7 +201,7 @@ class AskedJobs(Discipline):
     @override
     def run_pass(self, now_ms: int) -> Decisions:
         """Start the jobs whose nodes are there, in the order of the queue."""
-        free, starts = self._room, []
+        free, starts = self.free, []
         for each in self._in_order():
             if each.is_ready and each.job.width <= free:
                 free -= each.job.width
@@ -297,7 +297,8 @@ class AskedJobs(Discipline):
         return [each for each in self._jobs.values() if each.end_ms is not None]
 
     @property
-    def _room(self) -> int:
+    @override
+    def free(self) -> int:
         """Nodes that the site may have and none of its jobs has."""
         return self.nodes - sum(each.job.width for each in self._started())
 
@@ -318,7 +319,7 @@ class AskedJobs(Discipline):
 
     @override
     def check_invariants(self) -> None:
-        assert self._room >= 0, "jobs have more nodes than there are"
+        assert self.free >= 0, "jobs have more nodes than there are"
         assert all(each.is_ready for each in self._started()), "started without nodes"
         assert len({each.ask for each in self._jobs.values()}) == len(self._jobs), "one ask for two jobs"
 
@@ -341,11 +342,6 @@ class OneAllocationPerJob(NodeSource):
 
     def __init__(self, nodes: int, policy: BatchPolicy, week: WeekClock = FROM_MONDAY) -> None:
         super().__init__(nodes, AskedJobs(nodes, policy), Traits())
-
-    @property
-    @override
-    def absent(self) -> int:
-        return 0
 
     @override
     def requests(self, now_ms: int) -> list[NodeRequest]:

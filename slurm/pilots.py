@@ -136,7 +136,7 @@ class Pilots(NodeSource):
 
     def _serve(self, now_ms: int) -> None:
         """Put the nodes in service whose pilots accept jobs; remove the others, those in use when their jobs end."""
-        wanted = self._wanted(now_ms)
+        wanted = self._accepting(now_ms)
         if wanted == self._open:
             return
         coming, leaving, self._open = wanted & ~self._open, self._open & ~wanted, wanted
@@ -154,7 +154,7 @@ class Pilots(NodeSource):
     @property
     def _in_use(self) -> int:
         """The nodes that jobs have or are about to start on, as a bit set."""
-        return self.held() if self._is_counted else self.discipline.in_use
+        return self.held() | self.discipline.in_use
 
     @property
     def _in_service(self) -> int:
@@ -321,17 +321,17 @@ class Pilots(NodeSource):
         free = _places(self._open & ~self._in_use)
         self._free_since_ms = {place: self._free_since_ms.get(place, now_ms) for place in free}
 
-    def _wanted(self, now_ms: int) -> int:
+    def _accepting(self, now_ms: int) -> int:
         """Return the nodes whose pilots accept jobs, as a bit set."""
         return sum(pilot.bits for pilot in self._pilots.values() if pilot.takes_jobs(now_ms))
 
     def _give_back(self, now_ms: int) -> None:
         """Give back pilots that accept no more jobs and run none, and idle ones whose nodes no job needs."""
-        spare = self._wanted(now_ms).bit_count() - self._needed(now_ms)
-        given_back = []
+        spare = self._accepting(now_ms).bit_count() - self._needed(now_ms)
+        given_back, in_use = [], self._in_use
         for pilot in self._pilots.values():
             if not pilot.takes_jobs(now_ms):
-                is_over = pilot.until_ms is not None and not pilot.bits & self._in_use
+                is_over = pilot.until_ms is not None and not pilot.bits & in_use
             else:
                 idle_ms = self._idle_at(pilot)
                 is_over = idle_ms is not None and idle_ms <= now_ms and len(pilot.places) <= spare
@@ -353,7 +353,7 @@ class Pilots(NodeSource):
     def _needed(self, now_ms: int) -> int:
         """Return how many nodes the site needs now, if no two of its running and waiting jobs shared a node."""
         wished, until_ms = self._wished
-        wanted = self._wanted(now_ms)
+        wanted = self._accepting(now_ms)
         running = sum((nodes & wanted).bit_count() for nodes in self.nodes_of.values())
         least = max(self._rules.keep, wished if now_ms < until_ms else 0)
         return min(self.nodes, max(running + self._waiting_width(), least))
@@ -361,7 +361,7 @@ class Pilots(NodeSource):
     def _ask(self, now_ms: int) -> None:
         """Request the missing pilots, or withdraw the latest requests that are no longer needed."""
         coming = self._awaited()
-        missing = self._needed(now_ms) - self._wanted(now_ms).bit_count() - _nodes_of(coming)
+        missing = self._needed(now_ms) - self._accepting(now_ms).bit_count() - _nodes_of(coming)
         for pilot in reversed(coming):
             if missing + len(pilot.places) <= 0:
                 missing += len(pilot.places)
@@ -369,7 +369,7 @@ class Pilots(NodeSource):
         if missing <= 0 or now_ms < self._not_before_ms:
             return
         taken = self._in_service | sum(pilot.bits for pilot in self._pilots.values())
-        places = [place for place in range(self.nodes) if not taken >> place & 1][:missing]
+        places = _places((1 << self.nodes) - 1 & ~taken)[:missing]
         length_ms = self._length_ms()
         for first in range(0, len(places), self._rules.size):
             self._asks += 1
@@ -477,7 +477,7 @@ class Pilots(NodeSource):
         self._free_since_ms, self._seen = state.free_since_ms, state.seen
         self._asks, self._lost, self._not_before_ms = state.asks, state.lost, state.not_before_ms
         self._why_lost, self._wished, self._now_ms = state.why_lost, state.wished, state.now_ms
-        self._open = self._wanted(self._now_ms)
+        self._open = self._accepting(self._now_ms)
         if self._is_counted:
             self.pool.give_back(self._open & ~self.held())
 
@@ -491,7 +491,6 @@ class Pilots(NodeSource):
             assert self.pool.free == (self._open & ~self._in_use).bit_count(), "free nodes and those in service differ"
         free = set(_places(self._open & ~self._in_use))
         assert free == set(self._free_since_ms), "it is not known since when a node is free"
-        assert not self.held() & ~self._in_use, "a job runs on a node that is not in use"
         places = [place for pilot in self._pilots.values() for place in pilot.places]
         assert len(places) == len(set(places)) <= self.nodes, "two pilots have one place"
 

@@ -357,6 +357,10 @@ class Delegation:
         refusals = self.refusals.get(site)
         return site in self.barred or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
+    def may_go_to(self, site: int, now_ms: int) -> bool:
+        """Whether the job is still wanted, and does not avoid a site."""
+        return not (self.cancelled or self.held or self.avoids(site, now_ms))
+
     def leaves_alone(self, site: int, now_ms: int) -> bool:
         """Whether the job must not move to a site even if the site has changed: the site delayed it at least twice."""
         known = self.put_off.get(site)

@@ -18,6 +18,7 @@ from gridweave.site.explain import (
     SplitReason,
     nodes_text,
     offer_text,
+    shared_start_text,
     shut_text,
     too_small_text,
 )
@@ -152,10 +153,10 @@ def _mapped(known: Forecast, delegation: Delegation, place: PlannedPlace, names:
     )
 
 
-def _awaited(now_ms: int, awaited: Awaited, split: SplitReason | None) -> str:
+def _awaited(now_ms: int, awaited: Awaited, split: SplitReason | None, waits: str = "it waits") -> str:
     """Describe the split that a job is waiting for, with its cost and its gain."""
     cost = "split" if split is None or split.cost is None else split.cost.text
-    text = f"it waits to be {cost}; the last nodes are expected {when_text(awaited.start_ms, now_ms)}"
+    text = f"{waits} to be {cost}; the last nodes are expected {when_text(awaited.start_ms, now_ms)}"
     text += f"; those that come first are idle for {awaited.idle_node_ms / 1000:.0f} node-seconds"
     if awaited.alone_ms is None:
         return text
@@ -272,15 +273,14 @@ def offered_quote(
     if choice.site is None:
         if job.awaited is None:
             return known
-        reason = _awaited(now_ms, job.awaited, split).replace("it waits", "it would wait", 1)
+        reason = _awaited(now_ms, job.awaited, split, "it would wait")
         return msgspec.structs.replace(known, start_ms=job.awaited.start_ms, reason=reason, split=split)
     quote, name, length_ms = job.quotes[choice.site], names[choice.site], length_at(job, choice.site)
     start_ms = now_ms if choice.end_ms is None or quote.start_ms is None else max(now_ms, quote.start_ms)
     reason = f"it would start at once on {name}" if start_ms <= now_ms else f"it would wait in the queue of {name}"
     if choice.end_ms is not None and quote.slowdown is not None and choice.end_ms != start_ms + length_ms:
         start_ms, length_ms = now_ms, choice.end_ms - now_ms
-        offer = offer_text(quote.slowdown, quote.beside).removeprefix("or it could ")
-        reason = f"on {name} it would {offer}"
+        reason = f"on {name} it would {shared_start_text(quote.slowdown, quote.beside)}"
     places = ((name, quote.nodes or job.job.width),)
     return msgspec.structs.replace(known, start_ms=start_ms, places=places, length_ms=length_ms, reason=reason)
 

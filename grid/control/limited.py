@@ -482,8 +482,7 @@ class LimitedControl(DelegatingControl):
         self._change(delegation, "split")
         delegation.awaited = None
         delegation.number += 1
-        if self._renew_at_ms is None:
-            self._renew_at_ms = now_ms + self._lease_ms // 3
+        self._plan_renewal(now_ms)
         told = delegation.job, delegation.number, fragments, length_ms
         return self._attempts.begin_ahead(*told, now_ms + self._lease_ms)
 
@@ -617,13 +616,16 @@ class LimitedControl(DelegatingControl):
             self._sent.add(now_ms, site, job, self._quote_id)
         else:
             self._sent.clear()
-        if self._renew_at_ms is None:
-            self._renew_at_ms = now_ms + self._lease_ms // 3
+        self._plan_renewal(now_ms)
         return [ToSite(site, EnqueueJob(job, delegation.number, now_ms + self._lease_ms))]
 
+    def _plan_renewal(self, now_ms: int) -> None:
+        """Renew leases after a third of their time, if no renewal is due before."""
+        if self._renew_at_ms is None:
+            self._renew_at_ms = now_ms + self._lease_ms // 3
+
     def _withdrawn(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
-        is_wanted = not (delegation.cancelled or delegation.held or delegation.avoids(delegation.next_site, now_ms))
-        if delegation.state == WITHDRAWING and is_wanted:
+        if delegation.state == WITHDRAWING and delegation.may_go_to(delegation.next_site, now_ms):
             return self._delegate(now_ms, delegation, delegation.next_site)
         return self._ask_all(now_ms, delegation)
 
@@ -682,7 +684,7 @@ class LimitedControl(DelegatingControl):
         starts_now = quote.start_ms is not None and quote.start_ms <= now_ms
         if delegation.state != WAITING or delegation.site == site or not starts_now:
             return []
-        if delegation.cancelled or delegation.held or delegation.avoids(site, now_ms):
+        if not delegation.may_go_to(site, now_ms):
             return []
         free = max(quote.free, quote.nodes or 0) if quote.evicts else quote.free
         needed = quote.nodes or delegation.job.width

@@ -63,7 +63,7 @@ class NoControl(DelegatingControl):
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
         sent = Delegation(asked.job, draw, asked.attempt, barred=asked.barred, never=dict(never))
         self._begin_delegation(sent)
-        return self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent)
+        return self._send(now_ms, sent)
 
     def answered(self, now_ms: int, site: int, answer: Answer) -> list[GridCommand]:
         """Apply a site's answer about a job; answers about the site itself have no effect at this level."""
@@ -85,7 +85,7 @@ class NoControl(DelegatingControl):
         wanted = self._wanted(sent)
         if wanted is not None:
             return [*told, *wanted]
-        return [*told, *(self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent))]
+        return [*told, *self._send(now_ms, sent)]
 
     def links_changed(self, now_ms: int, news: LinksChanged | PathsMeasured) -> list[GridCommand]:
         """Do nothing: this level ignores the network."""
@@ -100,21 +100,23 @@ class NoControl(DelegatingControl):
         for sent in self._jobs.values():
             if sent.state == BACKLOG:
                 sent.refused_by.clear()
-                commands += self._send(sent, now_ms) if self._fitting(sent, now_ms) else self._put_back(now_ms, sent)
+                commands += self._send(now_ms, sent)
         return commands
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `run` must be called even without an event, or None."""
         return self._retry_at_ms
 
-    def _fitting(self, sent: Delegation, now_ms: int) -> list[int]:
+    def _fitting(self, now_ms: int, sent: Delegation) -> list[int]:
         """Return the sites that are large enough for a job, have not refused it, and are not cut off."""
         left = [s for s, nodes in enumerate(self._nodes) if nodes >= sent.job.width and s not in self.cut_off_sites]
         return [s for s in left if s not in sent.refused_by and not sent.avoids(s, now_ms)]
 
-    def _send(self, sent: Delegation, now_ms: int) -> list[GridCommand]:
-        """Send a job to the site with the least work of the grid per node, or to a random site."""
-        fitting = self._fitting(sent, now_ms)
+    def _send(self, now_ms: int, sent: Delegation) -> list[GridCommand]:
+        """Send a job to the site with the least work of the grid per node, or to a random site; else put it back."""
+        fitting = self._fitting(now_ms, sent)
+        if not fitting:
+            return self._put_back(now_ms, sent)
         if self._rng is None:
             site = min(fitting, key=lambda s: (self._area[s] / self._nodes[s], s))
         else:

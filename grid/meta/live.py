@@ -652,8 +652,8 @@ class LiveGrid:
         """Record a site's answer about a job, before the core decides what follows."""
         if not isinstance(answer, OfAttempt):
             return
-        record = self.book.records.get(answer.job_id)
-        if record is None or record.attempt != answer.attempt or record.state in OVER:
+        record = self.book.records[answer.job_id]
+        if record.state in OVER:
             return
         job_id, name = record.job_id, self._names[site]
         match answer:

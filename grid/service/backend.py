@@ -317,6 +317,8 @@ class LiveBackend:
         asked = [_or_none(self._ask(site_actor(name), "offer", Quoted, request, timeout_s=LOOK_S)) for name in names]
         answers = zip(names, await asyncio.gather(*asked), strict=True)
         offers = {name: quoted for name, quoted in answers if quoted is not None}
+        if not offers:
+            return known
         chosen = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, offers, timeout_s=FORECAST_S)
         if chosen.start_ms is None:
             return known

@@ -36,7 +36,7 @@ def play_grid(
     sensitivity: npt.ArrayLike | None = None,
     net: GridNet | None = None,
 ) -> SimulationResult:
-    """Simulate a grid under full control; see `gridweave.scenarios.batch.simulate.simulate`."""
+    """Simulate a grid under full control; see `gridweave.scenarios.batch.simulate.simulate_grid`."""
     sites = checked_sites(nodes)
     if policy.tuning is not None:
         raise OptionError("tuning", "of the queue needs the simulated world; run a scenario")

@@ -58,7 +58,7 @@ def play_site(
     saving: Saving | None,
     **inputs: Any,
 ) -> SimulationResult:
-    """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate`."""
+    """Simulate one site; see `gridweave.scenarios.batch.simulate.simulate_site`."""
     entry = entry_of(policy)
     if entry.lender is not None:
         raise OptionError("discipline", f"{entry.name!r} is for live sites alone: {entry.about}")

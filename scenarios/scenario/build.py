@@ -146,8 +146,7 @@ class Built:
             self.policy.control != "full"
             or self.policy.tuning is not None
             or self.scenario.grid.at is not None
-            or self.shares_nodes
-            or any(traits_of(policy).forms for policy in self.site_policies)
+            or bool(self.sites_with_rates)
             or self.network != Network()
             or self.faults.any
             or self.live != LiveTimes()

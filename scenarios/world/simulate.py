@@ -79,9 +79,9 @@ def simulate_world(
     rng : numpy.random.Generator, optional
         For the selection ``random``, delays, losses and faults; seeded with 0 by default.
     sensitivity : array_like of float, shape (n,), optional
-        As for `gridweave.scenarios.batch.simulate.simulate`.
+        As for `gridweave.scenarios.batch.simulate.simulate_grid`.
     net : GridNet, optional
-        The links between the sites, as for `gridweave.scenarios.batch.simulate.simulate`.
+        The links between the sites, as for `gridweave.scenarios.batch.simulate.simulate_grid`.
     grid_node : int, optional
         The meta-scheduler's node if messages cross the links; their delays and losses add to those of ``network``.
         By default messages do not cross the links.

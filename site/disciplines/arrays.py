@@ -46,6 +46,12 @@ class ArrayDiscipline(Discipline, Generic[A]):
             self._grow()
         return self._slots.enter(job)
 
+    def _next_slot(self) -> int:
+        """Return the slot that the next job will get; the arrays grow if all slots are taken."""
+        if self._slots.is_full:
+            self._grow()
+        return self._slots.next_free
+
     def _grow(self) -> None:
         """Make space for twice as many jobs."""
         old = self._state
@@ -57,6 +63,11 @@ class ArrayDiscipline(Discipline, Generic[A]):
         if self.why_never(job) is not None:
             return None
         return run_from(self.earliest_start_ms(now_ms, job.width, job.estimate_ms), now_ms, job)
+
+    @override
+    @abstractmethod
+    def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job behind all waiting jobs would start if it were submitted now; None: never."""
 
     @override
     def restore(self, state: Any) -> None:

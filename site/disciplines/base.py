@@ -372,9 +372,12 @@ class Discipline(ABC):
 
     # Traits.counts_work, pauses, forms
 
-    def progress(self, now_ms: int, job_id: int) -> tuple[float, int]:
-        """Return the speed of a running job as a fraction of full speed, and its work so far, in ms at full speed."""
-        raise NotImplementedError(f"{type(self).__name__} counts no work")
+    def progress(self, now_ms: int, job_id: int) -> tuple[float, int] | None:
+        """Return the speed of a running job as a fraction of full speed, and its work so far, in ms at full speed.
+
+        Return None if limits count time on the clock.
+        """
+        return None
 
     def is_paused(self, job_id: int) -> bool:
         """Whether a started job is paused on its nodes because another job has them."""
@@ -408,19 +411,17 @@ class Discipline(ABC):
 
     @property
     def in_use(self) -> int:
-        """Nodes of running or starting jobs, as the bits of a number; for disciplines that choose nodes."""
-        raise NotImplementedError(f"{type(self).__name__} does not choose nodes that come and go")
+        """Nodes of jobs that are placed and have not started, as bits; may include the nodes of running jobs."""
+        return 0
 
-    def serve(self, now_ms: int, nodes: int) -> None:
+    def serve(self, now_ms: int, nodes: int) -> None:  # noqa: B027
         """Use only these nodes, the bits of a number; for disciplines that choose nodes.
 
         No job starts on other nodes; jobs that run there stay until they end.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not choose nodes that come and go")
 
-    def resize(self, by: int) -> None:
+    def resize(self, by: int) -> None:  # noqa: B027
         """Add this many free nodes, or remove some if negative; for disciplines that only count nodes."""
-        raise NotImplementedError(f"{type(self).__name__} does not count nodes that come and go")
 
     def protect(self, job_id: int) -> None:  # noqa: B027
         """Never evict a running job from now on: some of its nodes are about to leave."""

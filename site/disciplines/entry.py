@@ -82,16 +82,13 @@ class Lender:
     policy_inside : callable
         Takes the policy of the site; returns the policy by which jobs get the lent nodes.
     discipline_inside : callable
-        Takes the table of the site, or None; returns the name of the discipline whose options the site may have too.
-    is_in_control : callable
-        Takes the table of the site, or None; returns whether the site decides when jobs start, so that a grid may
-        have full control.
+        Takes the table of the site, or None; returns the name of the discipline whose options the site may have too:
+        the entry's own name if the batch system decides when jobs start, so that a grid cannot have full control.
     """
 
     make: Callable[[int, Any, WeekClock], Any]
     policy_inside: Callable[[Any], Policy]
     discipline_inside: Callable[[Any], str]
-    is_in_control: Callable[[Any], bool]
 
 
 NO_TRAITS = Traits()

@@ -111,9 +111,9 @@ class NodeSource(ABC):
     # The batch system that lends the nodes, if one does.
 
     @property
-    @abstractmethod
     def absent(self) -> int:
         """Number of nodes that no job can get now, because the batch system has not provided them."""
+        return 0
 
     @abstractmethod
     def requests(self, now_ms: int) -> list[NodeRequest]:
@@ -214,11 +214,6 @@ class NodeSource(ABC):
 
 class OwnNodes(NodeSource):
     """The site's own nodes, which are always present and need no batch system."""
-
-    @property
-    @override
-    def absent(self) -> int:
-        return 0
 
     @override
     def requests(self, now_ms: int) -> list[NodeRequest]:

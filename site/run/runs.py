@@ -347,7 +347,7 @@ class Runs:
         self._book = book
         _, traits = deciding(settings.policy)
         self._n_machines, self._has_forms = len(settings.machines), traits.forms
-        self._shares_nodes, self._pauses = traits.uses_resources, traits.pauses
+        self._uses_resources, self._pauses = traits.uses_resources, traits.pauses
         self._runs: dict[int, Run] = {}
         # The machines that cannot start anything, with the reason, and the accepted users of each machine that has
         # reported.
@@ -384,7 +384,7 @@ class Runs:
     def users(self) -> TakenUsers:
         """The users accepted by every machine that has reported."""
         taken = functools.reduce(TakenUsers.both, self._users.values()) if self._users else ANYONE
-        return msgspec.structs.replace(taken, forms=self._has_forms, shares=self._shares_nodes)
+        return msgspec.structs.replace(taken, forms=self._has_forms, shares=self._uses_resources)
 
     def orders(self, *machines: str) -> Iterator[Order]:
         """Yield the orders for these machines that they have not confirmed yet; every order is safe to repeat."""

@@ -17,7 +17,7 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.site.allocation import bits_of, intervals_of
 from gridweave.site.disciplines.base import NOTHING, Decisions, Eviction, ExpectedRun, SharedOffer
-from gridweave.site.disciplines.entry import Policy
+from gridweave.site.disciplines.entry import Policy, must_end_by
 from gridweave.site.explain import SiteReason, free_text, nodes_text, offer_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
@@ -246,8 +246,7 @@ class SiteCore:
         """Apply a report of the batch system, and refuse the jobs that it rejects."""
         refused = self.source.seen(self._now_ms, event)
         for job_id, _ in refused:
-            self._waiting.discard(job_id)
-            self._discipline.withdraw(self._now_ms, job_id)
+            self._withdraw(job_id)
         return [RefuseJob(job_id, reason) for job_id, reason in refused]
 
     def check(self, now_ms: int, *events: object) -> None:
@@ -307,8 +306,7 @@ class SiteCore:
         """Refuse the jobs that had to start in this pass and did not, and run another pass for the other jobs."""
         late = [job for job in or_never if job.job_id in self._waiting]
         for job in late:
-            self._waiting.discard(job.job_id)
-            self._discipline.withdraw(self._now_ms, job.job_id)
+            self._withdraw(job.job_id)
             reason = f"it needs {nodes_text(job.width)} now; {self.free} are free, and others may go first"
             commands.append(RefuseJob(job.job_id, reason))
         return _both(decided, self._run_pass(commands)) if late else decided
@@ -361,13 +359,12 @@ class SiteCore:
             ahead = ahead if run is None or run.ahead is None else run.ahead
             reason = f"the site has {nodes_text(self.nodes)}" if run is None else self._why_then(now_ms, run, ahead)
         start_ms = None if run is None else run.start_ms
-        ends = (running for running in self._discipline.running() if running.end_by_estimate_ms <= (start_ms or 0))
         said = SiteReason(
             nodes=self.nodes,
             free=self.source.idle,
             start_ms=start_ms,
             ahead=ahead,
-            waits_for=() if start_ms in (None, now_ms) else tuple(running.job.job_id for running in ends),
+            waits_for=() if start_ms == now_ms else must_end_by(self._discipline.running(), start_ms),
             reason=reason,
         )
         offer = self.sharing_offered(now_ms, job) if run is not None and run.start_ms != now_ms else None
@@ -467,9 +464,10 @@ class SiteCore:
 
     def progress(self, now_ms: int) -> Iterator[tuple[int, float, int]]:
         """Yield each running job with its fraction of full speed and its work done in ms, if limits count work."""
-        if self.traits.counts_work:
-            for running in self._discipline.running():
-                yield running.job.job_id, *self._discipline.progress(now_ms, running.job.job_id)
+        for running in self._discipline.running():
+            done = self._discipline.progress(now_ms, running.job.job_id)
+            if done is not None:
+                yield running.job.job_id, *done
 
     def reservations(self) -> list[ReservationRequested]:
         """Return the accepted reservations that have not ended, by start and id."""
@@ -506,8 +504,9 @@ class SiteCore:
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent: a node held twice, or a job lost."""
         self.source.check_invariants()
-        held = [*self._nodes_of.values(), *map(bits_of, self._reserved_nodes.values())]
-        n_held = functools.reduce(operator.or_, held, 0).bit_count()
+        reserved = [bits_of(nodes) for nodes in self._reserved_nodes.values()]
+        held = [*self._nodes_of.values(), *reserved]
+        n_held = functools.reduce(operator.or_, reserved, self.source.held()).bit_count()
         assert n_held == self.nodes - self.free - self.source.absent, "a node is lost"
         assert n_held == sum(map(int.bit_count, held)) or self.traits.chooses_nodes, "a node is held twice"
         running = {running.job.job_id for running in self._discipline.running()}
@@ -525,6 +524,11 @@ class SiteCore:
         self._waiting.add(job_id)
         self._discipline.submit(self._now_ms, job)
 
+    def _withdraw(self, job_id: int) -> None:
+        """Remove a waiting job."""
+        self._waiting.discard(job_id)
+        self._discipline.withdraw(self._now_ms, job_id)
+
     def _release(self, event: JobFinished) -> None:
         job_id = event.job_id
         if job_id in self._nodes_of:
@@ -538,8 +542,7 @@ class SiteCore:
 
     def _cancel(self, job_id: int) -> list[Command]:
         if job_id in self._waiting:
-            self._waiting.discard(job_id)
-            self._discipline.withdraw(self._now_ms, job_id)
+            self._withdraw(job_id)
         elif job_id in self._nodes_of and job_id not in self._killed:
             self._killed.add(job_id)
             return [KillJob(job_id, "cancelled")]

@@ -209,11 +209,6 @@ def discipline_inside(table: SlurmTable | None) -> str:
     return NAME if table is None or table.pilots is None else table.pilots.discipline
 
 
-def is_in_control(table: SlurmTable | None) -> bool:
-    """Whether the site itself decides when a job starts, so that the grid can choose the time: only with pilots."""
-    return table is not None and table.pilots is not None
-
-
 ENTRY = Entry(
     name=NAME,
     about="the nodes belong to a Slurm cluster, which decides what starts when",
@@ -225,6 +220,5 @@ ENTRY = Entry(
         make=make_source,
         policy_inside=lambda policy: policy.inside,
         discipline_inside=discipline_inside,
-        is_in_control=is_in_control,
     ),
 )

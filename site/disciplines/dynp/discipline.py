@@ -79,9 +79,8 @@ class DynP(SiteQueue):
 
     @override
     def submit(self, now_ms: int, job: Job) -> None:
-        if self._slots.is_full:
-            self._grow()
-        slot, memory = self._slots.next_free, self.tuning.memory
+        slot = self._next_slot()
+        memory = self.tuning.memory
         columns = {
             "submit_ms": now_ms,
             "width": job.width,

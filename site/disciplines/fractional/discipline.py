@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from gridweave.jit import Ints, Record, Records
-from gridweave.site.allocation import intervals_of
+from gridweave.ranges import ranges_of
 from gridweave.site.disciplines.arrays import PacedDiscipline
 from gridweave.site.disciplines.base import Decisions, Move, SharedOffer, Start
 from gridweave.site.disciplines.fractional.averages import average_yields
@@ -98,10 +98,14 @@ class Fractional(PacedDiscipline[FractionalSite]):
         counters["n_pool"] += job.width
         fractional_submitted(self._state, np.int64(slot))
 
+    @override
+    def _grow(self) -> None:
+        self._grow_pools(self._slots.double(), len(self._state.groups), len(self._state.tasks))
+
     def _make_room(self, tasks: int, groups: int) -> None:
         """Make sure that there is a free slot, and space for these tasks and groups at the end of the pools."""
         if self._slots.is_full:
-            self._grow_pools(self._slots.double(), len(self._state.groups), len(self._state.tasks))
+            self._grow()
         counters = self._state.counters[0]
         has_tasks = counters["n_pool"] + tasks <= len(self._state.tasks)
         if not has_tasks or counters["n_groups"] + groups > len(self._state.groups):
@@ -208,19 +212,16 @@ class Fractional(PacedDiscipline[FractionalSite]):
         done = int(row["virtual"]) + int(row["rate"]) * (now_ms - int(row["since_ms"]))
         return int(row["rate"]) / RATE_ONE, done // RATE_ONE
 
-    def yield_offered(self, now_ms: int, job: Job) -> float:
-        """Return the yield that a job would get if it were submitted now; 0 if it would not be placed now."""
+    @override
+    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
+        """Return the slowdown of a job submitted now; None if it would not be placed now."""
         if self.why_never(job) is not None:
-            return 0.0
+            return None
         trial = self.copy()
         trial.submit(now_ms, job)
         trial.run_pass(now_ms)
-        return int(trial._state.jobs["yield_"][trial._slots.of[job.job_id]]) / RATE_ONE
-
-    @override
-    def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        offered = self.yield_offered(now_ms, job)
-        return SharedOffer(1 / offered) if offered > 0 else None
+        rate = int(trial._state.jobs["yield_"][trial._slots.of[job.job_id]])
+        return SharedOffer(RATE_ONE / rate) if rate > 0 else None
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
@@ -346,7 +347,7 @@ def intervals_of_numbers(numbers: list[int]) -> NodeIntervals:
     counts = Counter(numbers)
     found: list[tuple[int, int]] = []
     while counts:
-        found += intervals_of(sum(1 << number for number in counts))
+        found += ranges_of(counts)
         counts = Counter({number: count - 1 for number, count in counts.items() if count > 1})
     return tuple(sorted(found))
 

@@ -67,9 +67,7 @@ class Levels(SiteQueue):
 
     @override
     def submit(self, now_ms: int, job: Job) -> None:
-        if self._slots.is_full:
-            self._grow()
-        slot = self._slots.next_free
+        slot = self._next_slot()
         self.table.base[slot] = level_of(self._by.levels, job.priority)
         self.table.times[slot], self.table.by[slot] = job.evictions, 0
         self.table.way[slot] = WAYS[job.if_evicted or self._by.evicted]

@@ -79,11 +79,6 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
     def free(self) -> int:
         return int(self._state.counters["idle"][0])
 
-    @property
-    @override
-    def in_use(self) -> int:
-        return sum(1 << node for node in np.flatnonzero(self._state.used).tolist())
-
     @override
     def serve(self, now_ms: int, nodes: int) -> None:
         close_nodes(self._state, np.array([nodes >> node & 1 ^ 1 for node in range(len(self._state.used))]))
@@ -180,9 +175,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
         if self.why_never(job) is not None:
             return None
-        if self._slots.is_full:
-            self._grow()
-        slot = self._slots.next_free
+        slot = self._next_slot()
         self._fill(slot, now_ms, job)
         asked = np.int64(slot), np.int64(now_ms)
         slowdown, host = slowdown_offered(self._state, self._arrays, self._codes, *asked)
