@@ -55,7 +55,7 @@ from gridweave.site.service.site_driver import GRID, SiteDriver
 from gridweave.site.users.owner import OwnerPolicy
 from live_wishes import check_notes, check_waits, was_hopeless, with_wishes
 from memory_journal import Disk, MemoryJournal, replay
-from virtual_time import Process, VirtualLoop
+from virtual_time import Process, VirtualClock, VirtualLoop
 
 SLACK_MS = 20_000
 """Longest time until an action is done when nothing fails; includes repeated messages and pauses after failures."""
@@ -66,29 +66,6 @@ _FOREVER_MS = 10**15
 
 
 _LOST_FOR = ("gone for good", "its site did not say in time that all of it had begun")  # lost, but not by a machine
-
-
-class VirtualClock:
-    """Replaces `gridweave.site.service.driver.Clock`; shows the time of the loop plus `off_ms`."""
-
-    def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
-        self._loop, self._off_ms = loop, off_ms
-
-    def now_ms(self) -> int:
-        """Return the time that the clock shows, in ms."""
-        return self._loop.now_ms() + self._off_ms
-
-    def real_ms(self, span_ms: float) -> int:
-        """Return the length of a time span, rounded up to whole ms."""
-        return int(np.ceil(span_ms))
-
-    def at(self, unix_ms: float) -> int:
-        """Return the time that the clock shows at an instant of the loop."""
-        return int(unix_ms) + self._off_ms
-
-    def unix_ms(self, shown_ms: int) -> int:
-        """Return the instant of the loop at which the clock shows this time."""
-        return shown_ms - self._off_ms
 
 
 class Node:

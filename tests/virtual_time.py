@@ -149,3 +149,26 @@ class Process:
         for context, held in self.held:
             loop.call_soon(held, context=context)
         self.held = []
+
+
+class VirtualClock:
+    """Replaces `gridweave.site.service.driver.Clock`; shows the time of the loop plus `off_ms`."""
+
+    def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
+        self._loop, self._off_ms = loop, off_ms
+
+    def now_ms(self) -> int:
+        """Return the time that the clock shows, in ms."""
+        return self._loop.now_ms() + self._off_ms
+
+    def real_ms(self, span_ms: float) -> int:
+        """Return the length of a time span, rounded up to whole ms."""
+        return int(np.ceil(span_ms))
+
+    def at(self, unix_ms: float) -> int:
+        """Return the time that the clock shows at an instant of the loop."""
+        return int(unix_ms) + self._off_ms
+
+    def unix_ms(self, shown_ms: int) -> int:
+        """Return the instant of the loop at which the clock shows this time."""
+        return shown_ms - self._off_ms
