@@ -123,7 +123,7 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
             continue
         entry = DISCIPLINES[site.discipline]
-        if entry.lender is None:
+        if entry.lender is None or not report.is_clean(("sites", number, "discipline")):
             continue
         if control is not None and entry.lender.discipline_inside(site.options.get(entry.table_key)) != entry.name:
             continue  # the site itself decides when a job starts

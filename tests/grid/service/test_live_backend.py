@@ -510,6 +510,7 @@ async def test_the_output_of_each_element_is_that_of_the_attempt_in_which_it_end
         array = ArrayPlace(name="array", index=1, elements=((1, 6),))
         (job_id,) = await submit(grid.backend, shell(line, array=array))
         await until(lambda: asyncio.to_thread((tmp_path / "third").exists))
+        await in_state(grid.backend, job_id, "running")  # the grid hears of the start after the program has begun
         assert await grid.backend.wish("requeue", [job_id], origin=ANNA) == [job_id]
         record = await in_state(grid.backend, job_id, "ended")
         assert (record.outcome, record.interrupted) == ("finished", (3,))
