@@ -93,7 +93,9 @@ def test_a_forecast_leaves_the_nodes_of_a_split_job_in_use() -> None:
         core.handle(1, *(FromLiveSite(site, Started(1, 1, 0)) for site in (NORTH, SOUTH)))
     assert told(asked, 2, 3).start_ms is not None
     assert asked.quoter(3, request(2, 5))().start_ms != 3
-    assert asked.handle(4, UserSubmitted("next", request(2, 5))) == other.handle(4, UserSubmitted("next", request(2, 5)))
+    assert asked.handle(4, UserSubmitted("next", request(2, 5))) == other.handle(
+        4, UserSubmitted("next", request(2, 5))
+    )
 
 
 def test_a_copy_of_the_grid_shares_no_container_with_it() -> None:
