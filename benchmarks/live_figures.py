@@ -40,6 +40,7 @@ from gridweave.grid.client.sync import SyncClient
 from gridweave.grid.config.local_state import DEFAULT_NAME, LocalGridState, read_grid_state
 from gridweave.grid.service.status import look
 from gridweave.site.job import JobRequest, Program
+from gridweave.site.times import span_text
 
 COMMAND = (sys.executable, "-m", "gridweave.cli")
 PATIENCE_S = 120.0
@@ -200,8 +201,8 @@ def deaf(figures: Figures) -> None:
     patient = Program(argv=program.argv, grace_ms=300_000)
     with SyncClient() as grid:
         record = grid.submit(program, limit="2s").done(PATIENCE_S)
-        told = f"{((record.end_ms or 0) - (record.start_ms or 0)) / 1000:.1f} s"
-        figures.add("a job that ignores TERM, limit 2 s, grace 2 s: it ran", told, "3m46s")
+        told = span_text((record.end_ms or 0) - (record.start_ms or 0))
+        figures.add("a job that ignores TERM, limit 2 s, grace 2 s: it ran", told, "3 min 46 s")
         job = grid.submit(patient, limit="10m")
         assert until(lambda: job.record().state == "running"), "it does not run"
         began_s = time.perf_counter()

@@ -368,14 +368,17 @@ class SubmitOptions(JobOptions, total=False):
         Option(
             flags=("--signal",),
             metavar="[B:]SIGNAL[@SECONDS]",
-            help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to a script, else to its "
-            "steps.",
+            help="Signal to send so many seconds before the limit, e.g. USR1@90; with B: to the script alone, else to "
+            "its srun steps or, without srun, to the programs that it starts.",
             parse=texts.parse_signal_ahead,
             sbatch=(
                 Sbatch(
                     names=("signal",),
                     note="`USR1@60`: sent 60 s before the limit, as in Slurm to the steps that the script has started "
-                    "with `srun`, with `B:` only to the script. Without `--no-requeue` it also tells the job to save "
+                    "with `srun`, with `B:` only to the script. A script in which `srun` does not occur has no steps: "
+                    "the programs that it starts get the signal (in Slurm nothing does), and the script itself does "
+                    "not; one that ends in `exec PROGRAM` needs `B:`. A command without a script gets it in all its "
+                    "processes. Without `--no-requeue` it also tells the job to save "
                     "its work and exit when it has to make room",
                 ),
             ),

@@ -93,7 +93,7 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         The network node to which the site is attached; the same as an entry of ``[net.attach]``.
     timezone : str, optional
         IANA name of the site's time zone, for windows of the week. The default is the time zone of the trace
-        (simulated) or UTC (live).
+        (simulated), or of the machine that starts the site (live).
     """
 
     name: SiteName

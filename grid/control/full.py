@@ -165,12 +165,11 @@ class FullControl(Control):
     def copy(self) -> Self:
         """Return a copy; neither sees later changes of the other."""
         new = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(new, name, value.copy())
         new._queue, new._attempts = self._queue.copy(), self._attempts.copy()
         new._rng = copy.deepcopy(self._rng)
-        new._number, new._closed = self._number.copy(), self._closed.copy()
-        new._held, new._hopeless, new._barred = self._held.copy(), self._hopeless.copy(), self._barred.copy()
-        new._never, new._shut, new._refusals = self._never.copy(), self._shut.copy(), self._refusals.copy()
-        new._others = self._others.copy()
         # In the copy, jobs apart keep their nodes. Offers of shared nodes hold only now, so a simulation has none.
         new._apart, new._offers = None, SharedOffers((), self._nodes, self._retry_ms)
         return new

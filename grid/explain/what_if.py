@@ -82,7 +82,7 @@ def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
     past = grid.past if asked.again else ()
     n_jobs = len(grid.waiting) + int(len(past) * max(1.0, asked.load))
     if n_jobs > MOST_JOBS:
-        problem = f"{n_jobs:,} jobs wait or would come in {asked.hours:g} h; at most {MOST_JOBS:,} are played"
+        problem = f"{n_jobs:,} jobs wait or would come in {span_text(span_ms)}; at most {MOST_JOBS:,} are simulated"
         raise InputError(f"hours: {problem}; ask for fewer hours")
     expect_ends(grid.queue, grid.now_ms, grid.end_ms)
     parts = [job.part for job in grid.past if job.part is not None]

@@ -12,6 +12,7 @@ from aiohttp import web
 from gridweave.grid.api import TokenInfo
 from gridweave.grid.config.gateway import is_loopback
 from gridweave.grid.gateway.problems import RefusalError
+from gridweave.site.times import span_text
 
 _SAFE = ("GET", "HEAD")
 
@@ -133,7 +134,7 @@ class LoginCodes:
         now_s = self._now_s()
         self._codes = {code: kept for code, kept in self._codes.items() if kept[0] > now_s}
         if len(self._codes) >= _MOST_CODES:
-            problem = f"{_MOST_CODES} codes were made within {CODE_S:g} s; wait, and ask again"
+            problem = f"{_MOST_CODES} codes were made within {span_text(CODE_S * 1000)}; wait, and ask again"
             raise RefusalError("too-many-requests", problem, retry_after_s=CODE_S)
         code = secrets.token_urlsafe(32)
         self._codes[code] = now_s + CODE_S, info

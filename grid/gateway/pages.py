@@ -24,6 +24,7 @@ from gridweave.grid.gateway.call import GatewayCall
 from gridweave.grid.gateway.connections import uid_of
 from gridweave.grid.gateway.problems import RefusalError, wrong_method
 from gridweave.grid.gateway.wire import encode
+from gridweave.site.times import span_text
 
 FOLDER = Path(__file__).parent / "web"
 
@@ -148,7 +149,9 @@ async def _login_of(call: GatewayCall, tokens: AsyncTokens, body: NewLogin) -> M
         found = call.parts.codes.take(body.code)
         if found is None or found.token_id not in await tokens.usable():
             logins.failed(*peer)
-            problem = f"the link was used already, is over {CODE_S:g} s old, or its token is no longer valid"
+            problem = (
+                f"the link was used already, is over {span_text(CODE_S * 1000)} old, or its token is no longer valid"
+            )
             raise RefusalError("unauthenticated", f"{problem}; gridweave open makes another")
     else:
         found = await find_token(call.request, body.token.strip(), tokens, logins)

@@ -16,6 +16,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from gridweave.grid.api import FieldProblem, Problem
 from gridweave.grid.gateway.problems import RefusalError, refused_field, shortened
+from gridweave.site.times import span_text
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
@@ -100,7 +101,9 @@ async def read_body(request: web.BaseRequest, most: int, timeout_s: float, take:
                 take(len(part))
                 parts.append(part)
     except TimeoutError:
-        problem = f"{total} bytes of the body came in {timeout_s:g} s, and not all; send it faster, or in parts"
+        problem = (
+            f"{total} bytes of the body came in {span_text(timeout_s * 1000)}, and not all; send it faster, or in parts"
+        )
         raise RefusalError("slow-body", problem, headers={"Connection": "close"}) from None
     except RequestPayloadError as error:
         raise RefusalError("bad-http", f"the body is broken: {error}", headers={"Connection": "close"}) from None

@@ -251,7 +251,7 @@ class LiveGrid:
                     by_site = {self._names.index(name): quoted for name, quoted in (offers or {}).items()}
                     quoter = self.core.quoter(now_ms, asked, self._end_ms(), instead_of, by_site)
                     return self._with_refusals(quoter, request)
-                state, refusal = "refused", self._why_nowhere(request.user, self._barred(request))
+                state, refusal = "refused", self._why_nowhere(request, self._barred(request))
             except InputError as error:
                 refusal = str(error)
         return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
@@ -462,7 +462,7 @@ class LiveGrid:
         except InputError as error:
             return str(error)
         if len(asked.barred) == len(self._names):
-            return self._why_nowhere(request.user, self._barred(request))
+            return self._why_nowhere(request, self._barred(request))
         return self.core.why_never(job, asked.barred, asked.sends)
 
     @property
@@ -486,19 +486,18 @@ class LiveGrid:
 
     def _barred(self, request: JobRequest) -> dict[int, str]:
         """Return the sites that do not accept a job of its user, each with the reason."""
-        found: dict[int, str] = {}
-        for site in range(len(self._names)):
-            why = self._takes.get(site, ANYONE).refusal(
-                request.user, request.batch_options, has_forms=bool(request.forms)
-            )
-            if why is None and (site, request.user) in self._denied:
-                why = f"it has refused a job of {request.user!r}"
-            if why is not None:
-                found[site] = why
-        return found
+        asked = request.user, request.batch_options, bool(request.forms)
+        found = {site: self._refusal(site, *asked) for site in range(len(self._names))}
+        return {site: why for site, why in found.items() if why is not None}
 
-    def _why_nowhere(self, user: str, barred: dict[int, str]) -> str:
-        return f"no site takes jobs of {user!r}: {self._by_site(barred)}"
+    def _refusal(self, site: int, user: str, options: Sequence[str] = (), has_forms: bool = False) -> str | None:
+        denied = f"it has refused a job of {user!r}" if (site, user) in self._denied else None
+        return self._takes.get(site, ANYONE).refusal(user, options, has_forms=has_forms) or denied
+
+    def _why_nowhere(self, request: JobRequest, barred: dict[int, str]) -> str:
+        takes_user = any(self._refusal(site, request.user) is None for site in barred)
+        what = "this job" if takes_user else f"jobs of {request.user!r}"
+        return f"no site takes {what}: {self._by_site(barred)}"
 
     def _by_site(self, barred: dict[int, str]) -> str:
         return "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(barred.items()))
@@ -516,7 +515,7 @@ class LiveGrid:
         self._part(record)
         barred = self._barred(record.request)
         if len(barred) == len(self._names):
-            reason = self._why_nowhere(record.request.user, barred)
+            reason = self._why_nowhere(record.request, barred)
         elif barred:
             reason = f"{reason}; {self._by_site(barred)}"
         if not self.book.decline(job_id, reason):

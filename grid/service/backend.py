@@ -38,6 +38,7 @@ from gridweave.grid.api import (
     WhatIfAnswer,
 )
 from gridweave.grid.service.forecasts import FORECAST_S
+from gridweave.grid.service.history import joined_history
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast, with_site_answer, without_site_answer
 from gridweave.site.job import OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
@@ -238,16 +239,16 @@ class LiveBackend:
         actor = await self._desk_of(job_id)
         if actor is None:
             return []
-        parts = [await self._ask(actor, "story", list[Note], job_id)]
-        if parts[0] and actor == GRID_ACTOR:
+        own, of_sites = await self._ask(actor, "story", list[Note], job_id), list[Note]()
+        if own and actor == GRID_ACTOR:
             # The record names only the sites of the last attempt.
             names = [site.name for site in await self._sites()]
             calls = (self._ask(site_actor(name), "story", list[Note], job_id, timeout_s=LOOK_S) for name in names)
             answers = await asyncio.gather(*(_or_none(call) for call in calls))
-            parts += [notes for notes in answers if notes]
+            of_sites += [note for notes in answers if notes for note in notes]
             silent = [name for name, notes in zip(names, answers, strict=True) if notes is None]
-            parts.append(await self._unheard(job_id, silent, parts[0][-1].at_ms) if silent else [])
-        notes = sorted((note for part in parts for note in part), key=lambda note: note.at_ms)
+            of_sites += await self._unheard(job_id, silent, own[-1].at_ms) if silent else []
+        notes = joined_history(own, of_sites)
         return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
 
     async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:

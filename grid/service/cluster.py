@@ -78,7 +78,7 @@ class SitePlan(msgspec.Struct, frozen=True, kw_only=True):
     machines: int = 1  # number of Ray nodes, among which the nodes are divided as evenly as possible
     virtual: bool = True  # whether nodes are only counted; otherwise the cores of a machine are divided among its nodes
     policy: Policy = SitePolicy()
-    timezone: str | None = None  # IANA time zone of weekly windows; None: UTC
+    timezone: str | None = None  # IANA time zone of weekly windows; None: that of the machine that starts the grid
     owner: OwnerPolicy = OwnerPolicy()
     journal: str = ""  # URL of its journal; empty: a file in its folder
     rules: MachineRules = ANY_JOBS  # Unix users of its machines, and whose jobs they start

@@ -25,6 +25,7 @@ from gridweave.grid.config.local_state import LOGS, TOKEN, TOKENS, LocalGridStat
 from gridweave.grid.gateway.access import FROM_FILE, SCRAPER, TokenStore
 from gridweave.grid.gateway.audit import PrivateRotation
 from gridweave.grid.service.ray import free_port, watch_ray
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.config.tables import GatewayTable
@@ -173,7 +174,9 @@ def wait_until_ready(url: str) -> None:
     until = time.monotonic() + READY_S
     while not answers(url):
         if time.monotonic() > until:
-            raise UnavailableError(f"the gateway at {url} does not answer for the grid after {READY_S:.0f} s")
+            raise UnavailableError(
+                f"the gateway at {url} does not answer for the grid after {span_text(READY_S * 1000)}"
+            )
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -35,6 +35,7 @@ from gridweave.grid.config.local_state import (
 )
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.machine.processes import open_process
+from gridweave.site.times import span_text
 
 LOG = "keeper.log"
 
@@ -232,7 +233,7 @@ def mend_in_a_process(name: str) -> str:
             output, _ = child.communicate(timeout=MEND_S)
         except subprocess.TimeoutExpired:
             child.terminate()
-            return f"it was not done within {MEND_S:.0f} s"
+            return f"it was not done within {span_text(MEND_S * 1000)}"
         except BaseException:
             child.terminate()
             raise

@@ -45,6 +45,7 @@ from gridweave.grid.service.ray_nodes import Launching, RayNode
 from gridweave.grid.service.signals import postponed, uninterrupted
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import MACHINE_LABEL, SITE_LABEL
+from gridweave.site.times import span_text
 
 RAY_ERRORS = (ConnectionError, TimeoutError, ValueError, RuntimeError, AssertionError)
 """Errors of `ray.init` if there is no cluster, or none can be started."""
@@ -410,7 +411,7 @@ class OwnRay:
                     raise UnavailableError(f"the {machine.node} cannot be started on this machine: {reason}")
                 self._launch([machine], head=False)
             if time.monotonic() > until:
-                raise UnavailableError(f"the {missing[0].node} has not joined within {_JOIN_S:.0f} s")
+                raise UnavailableError(f"the {missing[0].node} has not joined within {span_text(_JOIN_S * 1000)}")
             time.sleep(_LOOK_EVERY_S)
 
     def _not_joined(self) -> list[RayMachine]:

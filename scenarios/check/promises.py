@@ -19,6 +19,7 @@ from gridweave.scenarios.traces.text import seconds_text
 from gridweave.scenarios.workload.table import IntArray
 from gridweave.site.disciplines.compiled import fill_jobs
 from gridweave.site.kernels.state import NEVER_MS, Plan, SiteState, empty_plan, empty_state
+from gridweave.site.times import span_text
 
 PROMISES = ("easy", "conservative")
 
@@ -56,8 +57,8 @@ class PromiseUse(msgspec.Struct, frozen=True):
             return f"{self.kind}: kept, {of}"
         return (
             f"{self.kind}: broken for {self.broken:,} of {of}; first job {self.first_job}, promised "
-            f"{seconds_text(self.promised_ms or 0)} s, started {seconds_text(self.late_ms or 0)} s later "
-            f"(at most {seconds_text(self.worst_ms)} s)"
+            f"{seconds_text(self.promised_ms or 0)} s, started {span_text(self.late_ms or 0)} later "
+            f"(at most {span_text(self.worst_ms)})"
         )
 
 

@@ -14,6 +14,7 @@ from gridweave.scenarios.live.failing import FailingAgent, FailingSite, Unsteady
 from gridweave.scenarios.scenario.build import STREAM_FAULTS, Built, rng_of
 from gridweave.scenarios.world.connections import Faults, PlannedFault
 from gridweave.site.service.calls import agent_actor, site_actor
+from gridweave.site.times import span_text
 
 if TYPE_CHECKING:
     from gridweave.grid.service.cluster import Kinds, RunningGrid
@@ -102,5 +103,5 @@ class FaultPlayer:
             except (UnavailableError, TimeoutError):
                 time.sleep(_RETRY_S)
         if (late_s := time.time() - until_s) > _LATE_S:
-            what = f"site {site} was back {late_s:.1f} s of real time later than planned"
+            what = f"site {site} was back {span_text(late_s * 1000)} of real time later than planned"
             self.remarks.append(f"{what}, because its actors start slowly; give a lower --speed")

@@ -220,7 +220,7 @@ class _Task:
         if count := short_limits(built.workload, speed):
             remarks.append(
                 f"at {speed:g} times real time the limits of {count:,} jobs leave less than "
-                f"{LIMIT_SLACK_REAL_MS / 1000:g} s beyond their work, and may end them; give a lower --speed"
+                f"{span_text(LIMIT_SLACK_REAL_MS)} beyond their work, and may end them; give a lower --speed"
             )
         return cls(built, speed, progress or (lambda done, total, what: None), remarks)
 

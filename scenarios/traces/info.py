@@ -10,6 +10,7 @@ import numpy as np
 from gridweave.errors import InputError
 from gridweave.scenarios.traces.convert import known_zone, local_datetime
 from gridweave.scenarios.workload.table import MS_PER_S, IntArray, Workload
+from gridweave.site.times import span_text
 
 
 class MinAvgMax(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def _number(value: float, decimals: int = 0) -> str:
 
 
 def _moment(date: dt.datetime | None, at_s: float) -> str:
-    return f"{date:%Y-%m-%d %H:%M:%S %Z}" if date is not None else f"{_number(at_s)} s after time zero"
+    return f"{date:%Y-%m-%d %H:%M:%S %Z}" if date is not None else f"{span_text(at_s * 1000)} after time zero"
 
 
 def describe(workload: Workload) -> TraceInfo:

@@ -282,6 +282,9 @@ class Discipline(ABC):
         """Return the next instant at which a pass is due even without an event; None if no pass is due."""
         return None
 
+    def replan(self) -> None:  # noqa: B027
+        """Make the next pass plan all waiting jobs from scratch, as the windows of the week have moved."""
+
     def next_end_ms(self) -> int | None:
         """Return the earliest end by estimate of a running job; None if no job runs."""
         return next((run.end_by_estimate_ms for run in self.running()), None)

@@ -396,7 +396,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         if not np.array_equal(keys, jobs["key"][waiting]):
             jobs["key"][waiting] = keys
             waiting[:] = waiting[np.lexsort((jobs["job_id"][waiting], jobs["submit_ms"][waiting], keys))]
-            self._state.counters["stale"], self._state.counters["n_blocks"] = REPLAN, 0
+            self.replan()
+
+    @override
+    def replan(self) -> None:
+        self._state.counters["stale"], self._state.counters["n_blocks"] = REPLAN, 0
 
     @override
     def check_invariants(self) -> None:

@@ -103,7 +103,9 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changeable(self) -> Changeable:
         """The settings that may change while a journal is used."""
-        known: dict[str, None] = dict.fromkeys(("rendezvous_ms", "alone_ms", "owner.own_users_first", "machines.ports"))
+        known: dict[str, None] = dict.fromkeys(
+            ("rendezvous_ms", "alone_ms", "week", "owner.own_users_first", "machines.ports")
+        )
         return known | ({"policy.order": None} if isinstance(self.policy, SitePolicy) else {})
 
 

@@ -501,6 +501,10 @@ class SiteCore:
         for nodes in self._reserved_nodes.values():
             self.source.pool.occupy(bits_of(nodes))
 
+    def replan(self) -> None:
+        """Make the next call of `handle` plan all waiting jobs from scratch."""
+        self._discipline.replan()
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent: a node held twice, or a job lost."""
         self.source.check_invariants()

@@ -316,9 +316,11 @@ class LiveSite:
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
         """Switch to other settings and keep the state."""
-        core = self.core
+        core, week = self.core, self.settings.week
         self._use(settings)
         hand_over(core, self.core)
+        if self.settings.week != week:
+            self.core.site.replan()
 
     def _begin_late(self) -> None:
         """Record the start of jobs that the evicted jobs have now made way for."""

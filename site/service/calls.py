@@ -25,6 +25,7 @@ from gridweave.shared_calls import SharedCalls
 from gridweave.site.desk_messages import LoggedFault
 from gridweave.site.machine.processes import spare_ray_worker
 from gridweave.site.service.faults import LAST_FAULT, LOG_FORMAT, fault_in, recent_fault
+from gridweave.site.times import span_text
 from gridweave.version import __version__
 
 logger = logging.getLogger("gridweave.live")
@@ -277,7 +278,7 @@ class ActorCalls:
         except TimeoutError as error:
             if reference is not None:
                 ray.cancel(reference)  # otherwise Ray would keep the call until the actor is back
-            raise UnavailableError(f"actor {actor} does not answer within {timeout_s:g} s") from error
+            raise UnavailableError(f"actor {actor} does not answer within {span_text(timeout_s * 1000)}") from error
         except (ray.exceptions.RayError, ValueError) as error:
             if not isinstance(error, ray.exceptions.RayTaskError):
                 self._handles.pop(actor, None)  # another actor may have the name by now
@@ -308,7 +309,9 @@ class _Lane:
             async with asyncio.timeout(timeout_s):
                 return await self._shared.ask((data, timeout_s))
         except TimeoutError as error:
-            raise UnavailableError(f"actor {self._actor} does not answer within {timeout_s:g} s") from error
+            raise UnavailableError(
+                f"actor {self._actor} does not answer within {span_text(timeout_s * 1000)}"
+            ) from error
 
     async def _call(self, questions: list[tuple[bytes, float]]) -> list[bytes]:
         timeout_s = max(timeout_s for _, timeout_s in questions)

@@ -23,6 +23,7 @@ import msgspec
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.site.desk_messages import LinkStatus
 from gridweave.site.service.calls import CALL_S
+from gridweave.site.times import span_text
 from gridweave.version import __version__
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Link:
         try:
             answer = await self._answer(path, data, timeout_s)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            why = str(error) or f"no answer within {timeout_s:.0f} s"
+            why = str(error) or f"no answer within {span_text(timeout_s * 1000)}"
             if type(error) is aiohttp.ClientConnectorError and error.errno and error.errno > 0:
                 why = os.strerror(error.errno)  # asyncio replaces the text of the error by the address
             self._failed(what, why)

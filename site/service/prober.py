@@ -19,6 +19,7 @@ import msgspec
 from gridweave.errors import GridweaveError, OptionError, UnavailableError
 from gridweave.site.messages import Probed
 from gridweave.site.service.clock import Clock
+from gridweave.site.times import span_text
 
 logger = logging.getLogger("gridweave.live")
 
@@ -255,7 +256,9 @@ class Prober(ProbeEnd):
                 await self._greet(reader, writer)
             yield reader, writer
         except TimeoutError:
-            raise UnavailableError(f"{host}:{port}: does not answer within {self._limits.timeout_ms:,} ms") from None
+            raise UnavailableError(
+                f"{host}:{port}: does not answer within {span_text(self._limits.timeout_ms)}"
+            ) from None
         except asyncio.IncompleteReadError:
             raise UnavailableError(f"{host}:{port}: broke off the probe") from None
         except ProtocolError as error:

@@ -27,20 +27,22 @@ def load_zone(timezone: str | None) -> ZoneInfo:
 def live_week(timezone: str | None) -> tuple[tuple[int, int], ...]:
     """Return the time of the week in a zone for the clock of a live site, which counts Unix time in ms.
 
-    Clock changes from 2020 to 2080 are included.
+    Clock changes from 2020 to 2080 are included. The zone is an IANA name, or None for that of this machine.
 
     Returns
     -------
     tuple of (int, int)
         As for `gridweave.site.kernels.limits.week_of`.
     """
-    return weeks_of(load_zone(timezone), 0, _LIVE_FROM_S, _LIVE_UNTIL_S)
+    zone = None if timezone is None else load_zone(timezone)
+    return weeks_of(zone, 0, _LIVE_FROM_S, _LIVE_UNTIL_S)
 
 
-def weeks_of(zone: ZoneInfo, zero_s: int, from_s: int, until_s: int) -> tuple[tuple[int, int], ...]:
+def weeks_of(zone: ZoneInfo | None, zero_s: int, from_s: int, until_s: int) -> tuple[tuple[int, int], ...]:
     """Return the time of the week in a zone, for a clock that shows 0 at the Unix time ``zero_s``.
 
-    Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included.
+    Clock changes from ``from_s`` to ``until_s`` (both Unix time) are included. Without a zone, that of this machine
+    applies.
 
     Returns
     -------
@@ -52,13 +54,13 @@ def weeks_of(zone: ZoneInfo, zero_s: int, from_s: int, until_s: int) -> tuple[tu
     return tuple(((at_s - zero_s) * 1000, (since_monday_s + ahead_s) % WEEK_S * 1000) for at_s, ahead_s in spans)
 
 
-def _ahead_s(unix_s: int, zone: ZoneInfo) -> int:
+def _ahead_s(unix_s: int, zone: ZoneInfo | None) -> int:
     """Return the offset of local time from UTC (s)."""
-    offset = datetime.fromtimestamp(unix_s, zone).utcoffset()
+    offset = datetime.fromtimestamp(unix_s, UTC).astimezone(zone).utcoffset()
     return int(offset.total_seconds()) if offset is not None else 0
 
 
-def _moves(start_s: int, last_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
+def _moves(start_s: int, last_s: int, zone: ZoneInfo | None) -> Iterator[tuple[int, int]]:
     """Yield each clock change as Unix time and the new UTC offset in seconds."""
     before_s, ahead_s = start_s, _ahead_s(start_s, zone)
     for look_s in range(start_s + DAY_S, last_s, DAY_S):

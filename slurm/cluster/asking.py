@@ -14,6 +14,7 @@ from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.times import span_text
 from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.system import LimitError, NotTakenError
 
@@ -116,7 +117,7 @@ class Commands:
             async with asyncio.timeout(COMMAND_S):
                 out, err = await _read(process, given.encode())
         except TimeoutError:
-            raise UnavailableError(f"{name} has not answered for {COMMAND_S:.0f} s") from None
+            raise UnavailableError(f"{name} has not answered for {span_text(COMMAND_S * 1000)}") from None
         finally:
             if process.returncode is None:
                 await self._give_up(process, runs_as)

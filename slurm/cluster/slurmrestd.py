@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gridweave.errors import InputError, UnavailableError
+from gridweave.site.times import span_text
 from gridweave.slurm.cluster.answers import NO_PARTITION, REFUSED, UNCLEAR, Answer, InterfaceAnswer, PartitionsAnswer
 from gridweave.slurm.cluster.asking import COMMAND_S, Commands, what_was_said
 from gridweave.slurm.cluster.settings import SlurmSettings
@@ -239,4 +240,4 @@ def _why(error: BaseException) -> str:
     return os.strerror(number) if number > 0 else getattr(cause, "strerror", None) or str(error) or _NOTHING
 
 
-_NOTHING = f"nothing for {COMMAND_S:.0f} s"
+_NOTHING = f"nothing for {span_text(COMMAND_S * 1000)}"

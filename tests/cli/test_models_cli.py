@@ -18,6 +18,7 @@ from gridweave.scenarios.generators.registry import load_model
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.traces.swf import write_swf
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.times import span_text
 
 
 def run(*arguments: object) -> Result:
@@ -60,9 +61,9 @@ def test_a_workload_is_generated_without_any_trace(tmp_path: Path) -> None:
     workload, report = load_workload(out)
     assert (len(workload), workload.nodes) == (500, 430)
     assert report.kept == report.records
-    days = (workload.submit_ms[-1]) / 86_400_000
+    over = span_text(int(workload.submit_ms[-1]))
     load = measure(workload).offered_load
-    expected = f"500 jobs over {days:.1f} days, offered load {load:.3f} on 430 nodes, written to {out} (swf)\n"
+    expected = f"500 jobs over {over}, offered load {load:.3f} on 430 nodes, written to {out} (swf)\n"
     assert result.stdout == expected
 
 
@@ -131,7 +132,7 @@ def test_generate_prints_for_machines(tmp_path: Path) -> None:
 def test_one_job_has_no_load(tmp_path: Path) -> None:
     """A single job is written, and no load is claimed."""
     result = run("generate", tmp_path / "w.swf", "--jobs", 1)
-    assert result.stdout == f"1 job over 0.0 days, written to {tmp_path / 'w.swf'} (swf)\n"
+    assert result.stdout == f"1 job over 0 s, written to {tmp_path / 'w.swf'} (swf)\n"
     printed = json.loads(run("generate", tmp_path / "w.swf", "--jobs", 1, "--json").stdout)
     assert printed["offered_load"] is None
 

@@ -281,7 +281,9 @@ def test_what_is_not_supported_may_be_ignored(here: Elsewhere, shell: Shell) -> 
     ("lines", "checkpoint", "ahead"),
     [
         ("#SBATCH --signal=B:USR1@10", "USR1", LimitSignal("USR1", 10_000, "rank")),
-        ("#SBATCH --signal=USR2", "USR2", LimitSignal("USR2", 60_000, "steps")),
+        ("#SBATCH --signal=USR2", "USR2", LimitSignal("USR2", 60_000, "below")),
+        ("#SBATCH --signal=USR2\n# without srun", "USR2", LimitSignal("USR2", 60_000, "below")),
+        ("#SBATCH --signal=USR2\nsrun solver", "USR2", LimitSignal("USR2", 60_000, "steps")),
         ("#SBATCH --signal=RB:SIGTERM@5 --no-requeue", None, LimitSignal("TERM", 5_000, "rank")),
         ("#SBATCH --no-requeue\n#SBATCH --signal B:USR2@30", None, LimitSignal("USR2", 30_000, "rank")),
         ("#GRIDWEAVE --signal B:USR1@99999", "USR1", LimitSignal("USR1", 99_999_000, "rank")),
@@ -297,9 +299,8 @@ def test_a_signal_ahead_of_the_limit(
     assert program.if_lost == ("requeue" if checkpoint else "fail")
 
 
-def test_a_signal_that_nothing_would_get_is_remarked(here: Elsewhere, shell: Shell) -> None:
-    """Without `B:` it goes to steps, and a script without srun has none."""
-    said = "as in Slurm it goes to the steps that srun starts, and the script has no srun; give B:USR1@10"
+def test_a_remark_says_who_gets_the_signal_of_a_script_without_srun(here: Elsewhere, shell: Shell) -> None:
+    said = "the programs that it starts get the signal, and the script does not; give B:USR1@10"
     for lines, is_said in (("USR1@10\ntrue", True), ("USR1@10\nsrun true", False), ("B:USR1@10\ntrue", False)):
         assert (said in shell("submit", script(f"#!/bin/sh\n#SBATCH --signal={lines}\n"))[2]) == is_said
 

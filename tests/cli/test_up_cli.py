@@ -253,5 +253,5 @@ def test_the_demo_prints_what_sharing_was_expected_to_cost_and_what_it_cost(caps
     print_shared(Shown(records=records), PAIR[1])
     assert capsys.readouterr().out.splitlines() == [
         "sends (job 4, 4 nodes) ran on gamma 4: beside job 9: factor 1.19",
-        "  12 s of work really took 15.0 s (factor 1.25)",
+        "  12 s of work really took 15 s (factor 1.25)",
     ]

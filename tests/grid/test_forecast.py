@@ -85,6 +85,26 @@ def test_a_quote_may_be_instead_of_a_job_that_waits() -> None:
     assert dump_state(core) == before
 
 
+def test_a_forecast_leaves_the_nodes_of_a_split_job_in_use() -> None:
+    """The simulated end of its fragments must not reach the grid itself, which would decide by it in its next turn."""
+    asked, other = (grid((12, 10), (4, 5)) for _ in range(2))
+    for core in (asked, other):
+        core.handle(0, *(FromLiveSite(site, Reserved(1, 1)) for site in (NORTH, SOUTH)))
+        core.handle(1, *(FromLiveSite(site, Started(1, 1, 0)) for site in (NORTH, SOUTH)))
+    assert told(asked, 2, 3).start_ms is not None
+    assert asked.quoter(3, request(2, 5))().start_ms != 3
+    assert asked.handle(4, UserSubmitted("next", request(2, 5))) == other.handle(
+        4, UserSubmitted("next", request(2, 5))
+    )
+
+
+def test_a_copy_of_the_grid_shares_no_container_with_it() -> None:
+    control = grid((12, 10), (4, 5)).core._control
+    copied = vars(control.copy())
+    shared = [name for name, value in vars(control).items() if copied[name] is value]
+    assert not [name for name in shared if isinstance(vars(control)[name], dict | list | set)]
+
+
 def test_a_plan_ends_where_it_is_told_to() -> None:
     """As many jobs are planned as are asked for, by their starts."""
     core = grid((8, 10), (4, 10), (8, 5), (8, 5), (8, 5))

@@ -424,7 +424,7 @@ def test_options_for_a_batch_system_bind_a_job_to_who_passes_them_on() -> None:
     assert {site for site, _ in place(core, 1, told)} == {NORTH}
     (told,) = do(core, 2, with_options("gres", "nice=3", "gres=gpu:1"))
     why = f"north: {NO_GRES}; south: it passes on no option nice to a batch system"
-    assert told == Declined("gres", f"no site takes jobs of 'anna': {why}")
+    assert told == Declined("gres", f"no site takes this job: {why}")
 
 
 def test_a_site_takes_no_job_with_options_that_it_does_not_pass_on() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -12,10 +14,13 @@ from gridweave.grid.service.cluster import GridPlan, SitePlan
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
-from gridweave.site.job import Job
-from gridweave.site.messages import Command, JobFinished, JobSubmitted, StartJob
+from gridweave.settings import SettingsChanged, plain
+from gridweave.site.job import Job, JobRequest, Program
+from gridweave.site.messages import Command, JobFinished, JobSubmitted, StartJob, UserSubmitted
 from gridweave.site.policy import Limit, SitePolicy, Window
+from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
+from stepping import do
 
 HOUR_MS = 3_600_000
 WORKDAYS = Limit(wider_than=1, window=Window(days=(0, 1, 2, 3, 4), from_ms=8 * HOUR_MS, to_ms=18 * HOUR_MS))
@@ -98,10 +103,44 @@ def test_a_grid_is_simulated_with_the_windows_of_its_sites(date: tuple[int, int,
     assert there.start_ms.tolist() == alone
 
 
-def test_a_live_site_without_a_zone_is_in_utc() -> None:
-    """Monday is a Monday, not the Thursday on which Unix time begins."""
-    jobs = noons((2026, 3, 26), "UTC")
-    assert live_starts(jobs, None) == live_starts(jobs, "UTC")
+@pytest.fixture
+def machine_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Yield a function that moves this machine to a time zone until the end of the test."""
+
+    def move(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield move
+    monkeypatch.undo()
+    time.tzset()
+
+
+@CASES
+def test_a_live_site_without_a_zone_follows_its_machine(
+    machine_in: Callable[[str], None], date: tuple[int, int, int], zone: str
+) -> None:
+    jobs = noons(date, zone)
+    machine_in(zone)
+    assert live_starts(jobs, None) == live_starts(jobs, zone)
+    machine_in("Asia/Tokyo")
+    assert live_starts(jobs, None) != live_starts(jobs, zone)
+
+
+def test_a_waiting_job_follows_a_change_of_the_zone() -> None:
+    """Its window ends at 18:00 in Berlin at first, and then at 18:00 in New York, five hours later on that day."""
+
+    def settings(zone: str) -> SiteSettings:
+        plan = SitePlan(name="north", nodes=4, policy=POLICY, timezone=zone)
+        return GridPlan(folder="", sites=(plan,), policy=GridPolicy()).site_settings(0)
+
+    site = LiveSite(settings("Europe/Berlin"))
+    now_ms = round(datetime(2026, 3, 27, 15, tzinfo=ZoneInfo("Europe/Berlin")).timestamp() * 1000)
+    request = JobRequest(program=Program(argv=("true",)), nodes=4, limit_ms=60_000)
+    do(site, now_ms, UserSubmitted("key", request))
+    assert site.next_wakeup_ms() == now_ms + 3 * HOUR_MS
+    do(site, now_ms + 1, SettingsChanged(plain(settings("America/New_York"))))
+    assert site.next_wakeup_ms() == now_ms + 8 * HOUR_MS
 
 
 def test_only_sites_with_windows_keep_a_week() -> None:

@@ -227,16 +227,21 @@ def _checkpoint(options: SubmitOptions) -> dict[str, Any]:
 
 
 def _limit_signal(options: SubmitOptions, work: NamedProgram, remarks: list[str]) -> LimitSignal | None:
-    """Return the signal that a job gets ahead of its limit: without ``B:``, only the steps of a script, as in Slurm."""
+    """Return the signal that a job gets ahead of its limit.
+
+    As in Slurm, ``B:`` sends it to the script alone, and otherwise only the steps of the script get it. A script
+    without ``srun`` has no steps, so the programs that it starts get it.
+    """
     if "signal" not in options:
         return None
     ahead = options["signal"]
-    to: Literal["all", "rank", "steps"] = "rank" if ahead.to_script else "all" if work.script is None else "steps"
-    if to == "steps" and work.script is not None and not re.search(r"\bsrun\b", work.script):
-        right = f"give B:{ahead.text.rpartition(':')[2]} to send it to the script"
+    to: Literal["all", "rank", "steps", "below"] = "rank" if ahead.to_script else "all"
+    if work.script is not None and not ahead.to_script:
+        to = "steps" if re.search(r"^[^#\n]*\bsrun\b", work.script, re.MULTILINE) else "below"
+    if to == "below":
         remarks.append(
-            f"{flag('signal')} {ahead.text}: as in Slurm it goes to the steps that srun starts, and the script has no "
-            f"srun; {right}"
+            f"{flag('signal')} {ahead.text}: the script has no srun, so the programs that it starts get the signal, "
+            f"and the script does not; give B:{ahead.text.rpartition(':')[2]} to send it to the script alone"
         )
     return LimitSignal(ahead.signal, 60_000 if ahead.seconds is None else ahead.seconds * 1000, to)
 

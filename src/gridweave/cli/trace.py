@@ -13,7 +13,7 @@ from gridweave.cli.arguments import Json, Trace
 from gridweave.cli.options import check_seed, named_as_typed
 from gridweave.cli.output import counted, picture_kind, print_json, print_table, save_picture, say
 from gridweave.errors import InputError, OptionError
-from gridweave.site.times import parse_time_ms
+from gridweave.site.times import parse_time_ms, span_text
 
 if TYPE_CHECKING:
     from gridweave.scenarios.generators.common import Moments, Scaling
@@ -329,7 +329,6 @@ DEFAULT_MODEL = "ctc-sp2"
 
 _MODEL_FILE = re.compile(r".\.json(\.(gz|xz))?$", re.IGNORECASE)
 _CSV_FILE = re.compile(r".\.csv(\.(gz|xz))?$", re.IGNORECASE)
-_DAY_MS = 86_400_000
 _MIX = "M1|M2|M3|CPU/NETWORK/DISK"
 
 Load = Annotated[
@@ -526,7 +525,6 @@ def _tell(workload: Workload, out: str, written: str, origin: dict[str, object],
         print_json({"out": out, "format": written, **figures, **origin})
         return
     offered = f", offered load {load:.3f} on {workload.nodes:,} nodes" if load is not None else ""
-    days = span_ms / _DAY_MS
-    typer.echo(f"{counted(len(workload), 'job')} over {days:.1f} days{offered}, written to {out} ({written})")
+    typer.echo(f"{counted(len(workload), 'job')} over {span_text(span_ms)}{offered}, written to {out} ({written})")
     if "resources_out" in origin:
         typer.echo(f"resources written to {origin['resources_out']}")

@@ -293,7 +293,7 @@ def _print_brought(done: Brought) -> None:
     elif done.was_up:
         title = f"The grid {state.name} runs; started again: {', '.join(done.started)}"
     else:
-        title = f"The grid {state.name} is up after {sum(done.seconds.values()):.1f} s"
+        title = f"The grid {state.name} is up after {span_text(sum(done.seconds.values()) * 1000)}"
     rows = [
         (f"site {site.name}", counted(site.nodes, "node"), pids.get(node_of(site.name), "–")) for site in state.sites
     ]
@@ -438,7 +438,9 @@ def _show(folder: Path) -> None:
     state = brought.state
     rows = [(f"site {site.name}", counted(site.nodes, "node")) for site in state.sites]
     print_table(
-        [*rows, ("gateway", state.url)], title=f"A grid is up after {sum(brought.seconds.values()):.0f} s", left=2
+        [*rows, ("gateway", state.url)],
+        title=f"A grid is up after {span_text(sum(brought.seconds.values()) * 1000)}",
+        left=2,
     )
     made = make_demo()
     with simulator() as process:
@@ -491,8 +493,9 @@ def print_shared(shown: Shown, name: str) -> None:
     ran_ms = shown.record(name).ran_ms
     (work_s,) = (job.run_s for job in JOBS if job.name == name)
     if ran_ms is not None:
-        took_s = (ran_ms[1] - ran_ms[0]) / 1000
-        typer.echo(f"  {work_s:g} s of work really took {took_s:.1f} s (factor {took_s / work_s:.2f})")
+        took_ms = ran_ms[1] - ran_ms[0]
+        factor = took_ms / (work_s * 1000)
+        typer.echo(f"  {span_text(work_s * 1000)} of work really took {span_text(took_ms)} (factor {factor:.2f})")
 
 
 def _print_jobs(done: LiveRun) -> None:

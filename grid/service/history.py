@@ -1,0 +1,35 @@
+"""The history of a job as people read it: what the grid and the sites have noted, each fact once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gridweave.site.journal.records import Note
+
+
+def joined_history(of_grid: Sequence[Note], of_sites: Sequence[Note]) -> list[Note]:
+    """Return the notes of the grid and the sites by time, without those that only repeat another one.
+
+    The grid notes when it hears that the part of a job at a site is over; the site has noted that end with its reason.
+    The end of a job with one part is the end of that part.
+
+    Examples
+    --------
+    >>> of_grid = [Note(1, 9, "left", "north: limit"), Note(1, 9, "ended", "limit")]
+    >>> [note.detail for note in joined_history(of_grid, [Note(1, 8, "ended", "at north: limit")])]
+    ['limit']
+    """
+    ends = [note for note in of_sites if note.kind == "ended"]
+    unheard, kept = list(ends), list[Note]()
+    for note in of_grid:
+        part = f"at {note.detail}:"
+        end = next((end for end in unheard if f"{end.detail}:".startswith(part)), None) if note.kind == "left" else None
+        if end is None:
+            kept.append(note)
+        else:
+            unheard.remove(end)
+    final = [note.detail for note in of_grid if note.kind == "ended"]
+    same = [end for end in ends if final and end.detail.partition(": ")[2] == final[-1]]
+    repeated = same[0] if len(same) == 1 else None
+    kept += [note for note in of_sites if note is not repeated]
+    return sorted(kept, key=lambda note: note.at_ms)
