@@ -10,7 +10,7 @@ The last part has the further messages of a live site, and those between the sit
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,7 +36,6 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
-from gridweave.site.known_times import KnownTimes
 from gridweave.site.launch import ANYONE, Launch, NodeSharing, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
@@ -122,10 +121,11 @@ class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
     problem: str = ""  # why the batch system does not answer; empty if it does
 
 
-class ExperienceEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited", gc=False):
-    """An operator has corrected the run times that the site has recorded."""
+class DisciplineEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited"):
+    """An operator has edited what the discipline has learned."""
 
-    times: tuple[KnownTimes, ...]  # replace the times of the same kind; 0 runs: forget them
+    # Plain data that only the discipline understands (`Discipline.edit`). Journals have it as ``times``.
+    changes: Any = msgspec.field(name="times")
 
 
 Event = (
@@ -135,7 +135,7 @@ Event = (
     | ReservationRequested
     | ReservationCancelled
     | BatchSeen
-    | ExperienceEdited
+    | DisciplineEdited
 )
 
 
@@ -673,7 +673,7 @@ LiveSiteEvent = (
     | MachineForgotten
     | MaximaSet
     | BatchSeen
-    | ExperienceEdited
+    | DisciplineEdited
     | SettingsChanged
 )
 """The events of a live site."""

@@ -26,13 +26,13 @@ from gridweave.site.messages import (
     ChangeRate,
     Command,
     CommitNodes,
+    DisciplineEdited,
     DrainSite,
     Ended,
     Enqueued,
     EnqueueJob,
     Event,
     EvictJob,
-    ExperienceEdited,
     FragmentsMet,
     JobCancelled,
     JobFinished,
@@ -339,7 +339,7 @@ class ContractCore:
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
                 return self._asked_by_own_user(event)
-            case BatchSeen() | ExperienceEdited():
+            case BatchSeen() | DisciplineEdited():
                 return (event,)
             case RequestQuote(width=width) if self.site.takes_parts and width > self.nodes:
                 self.site.source.wanted(self._now_ms, width)
