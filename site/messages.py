@@ -128,15 +128,11 @@ class DisciplineEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited"):
     changes: Any = msgspec.field(name="times")
 
 
-Event = (
-    JobSubmitted
-    | JobFinished
-    | JobCancelled
-    | ReservationRequested
-    | ReservationCancelled
-    | BatchSeen
-    | DisciplineEdited
-)
+DirectEvent = BatchSeen | DisciplineEdited
+"""Events that concern no contract: they reach the nodes or the discipline of a site unread."""
+
+Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | DirectEvent
+"""The events of a `SiteCore`."""
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
@@ -672,8 +668,7 @@ LiveSiteEvent = (
     | MachineTakes
     | MachineForgotten
     | MaximaSet
-    | BatchSeen
-    | DisciplineEdited
+    | DirectEvent
     | SettingsChanged
 )
 """The events of a live site."""

@@ -265,7 +265,7 @@ def _communication(text: str, place: tuple[str, ...], report: FileReport | None)
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:
     """Whether the grid alone decides which jobs start on which nodes of all sites."""
     return grid.control == "full" and all(
-        site.grid_share == 1 and not site.own_users_first and not (site.shares_nodes or site.has_forms)
+        site.grid_share == 1 and not site.own_users_first and not site.varies_rates
         for site in sites
         if isinstance(site, Site)
     )

@@ -115,7 +115,7 @@ class Built:
     def sites_with_rates(self) -> frozenset[str]:
         """The sites at which jobs may work at rates other than 1: sites that share nodes or have different machines."""
         sites = zip(self.site_names, self.site_policies, strict=True)
-        return frozenset(name for name, policy in sites if traits_of(policy).overlaps or traits_of(policy).forms)
+        return frozenset(name for name, policy in sites if traits_of(policy).varies_rates)
 
     @property
     def sites_that_save(self) -> frozenset[str]:

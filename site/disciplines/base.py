@@ -104,6 +104,11 @@ class Traits:
         return self.shares_nodes or self.pauses
 
     @property
+    def varies_rates(self) -> bool:
+        """Whether a job may run at another rate than a job alone on a node of speed 1."""
+        return self.overlaps or self.forms
+
+    @property
     def assigns_threads(self) -> bool:
         """Whether jobs get single hardware threads of a node, and so slow each other."""
         return self.threads != (1, 1)
