@@ -123,13 +123,14 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
             continue
         entry = DISCIPLINES[site.discipline]
-        if entry.lender is None:
+        key = ("sites", number, "discipline")
+        if entry.lender is None or not report.is_clean(key):
             continue
         if control is not None and entry.lender.discipline_inside(site.options.get(entry.table_key)) != entry.name:
             continue  # the site itself decides when a job starts
         why = f"is {entry.name!r}, where {entry.about}"
         right = "it is for live sites alone" if control is None else "give control = 'limited' or 'none' in [grid]"
-        report.add(("sites", number, "discipline"), f"{why}; {right}")
+        report.add(key, f"{why}; {right}")
 
 
 def _check_zone(timezone: str | None, place: KeyPath, report: FileReport) -> None:
