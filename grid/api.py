@@ -1,4 +1,4 @@
-"""The types of all requests and answers of the gateway (docs/gateway.md).
+"""The types of the requests and answers of the gateway (docs/gateway.md), except those of a single discipline.
 
 The same structs are sent as JSON or MessagePack, and the OpenAPI description is generated from them. Times are
 milliseconds since 1970 on the grid's clock; durations are milliseconds. This module does no I/O.
