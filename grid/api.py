@@ -1,4 +1,4 @@
-"""The types of all requests and answers of the gateway (docs/gateway.md).
+"""The types of the requests and answers of the gateway (docs/gateway.md), except those of a single discipline.
 
 The same structs are sent as JSON or MessagePack, and the OpenAPI description is generated from them. Times are
 milliseconds since 1970 on the grid's clock; durations are milliseconds. This module does no I/O.
@@ -28,13 +28,11 @@ from gridweave.site.desk_messages import LoggedFault as LoggedFault  # noqa: PLC
 from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
 from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
 from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
-from gridweave.site.desk_messages import SiteExperience as SiteExperience  # noqa: PLC0414
 from gridweave.site.desk_messages import SiteInfo as SiteInfo  # noqa: PLC0414
 from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRequest, SignalName
-from gridweave.site.known_times import KnownTimes as KnownTimes  # noqa: PLC0414
 from gridweave.site.launch import UsageCurve
 from gridweave.site.needs.known import NeedsExperience as NeedsExperience  # noqa: PLC0414
 
@@ -178,19 +176,6 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: Literal["slow", "revoked", "stopping"]
     after: int
-
-
-class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes of the run times that a site has learned.
-
-    Attributes
-    ----------
-    times : list of KnownTimes
-        The new run times; each replaces the entry with the same class or user and the same resource. An entry with 0
-        runs is deleted.
-    """
-
-    times: Annotated[list[KnownTimes], Meta(min_length=1, max_length=MOST_LISTED)]
 
 
 class Sites(msgspec.Struct, frozen=True, kw_only=True):

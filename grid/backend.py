@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from gridweave.grid.api import (
     Forecast,
@@ -14,12 +14,10 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
-    KnownTimes,
     OutputPart,
     PlannedStarts,
     Queue,
     Scheduling,
-    SiteExperience,
     SiteInfo,
     StoryEntry,
     WhatIf,
@@ -102,8 +100,12 @@ class Backend(Protocol):
     async def give_up(self, site: str, machine: str) -> GivenUp:
         """Declare a machine lost, so that its jobs run again; refused if the machine is unknown or answers."""
 
-    async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
-        """Return the run times that a site has learned, after applying some changes to them."""
+    async def ask_discipline(self, site: str, question: str, changes: Any = None) -> Any:
+        """Return what a site's discipline has learned about `question`, after applying changes unless they are None.
+
+        Questions, answers and changes are plain data that only the discipline understands. None if it does not know
+        the question.
+        """
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first waiting jobs; with `explain`, also when they start and why not sooner."""

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.site.job import JobOutcome, JobRecord, NodeIntervals
-from gridweave.site.known_times import KnownTimes
 from gridweave.site.lifecycle import JobState
 
 MOST_LISTED = 1_000
@@ -258,22 +257,6 @@ class SiteInfo(msgspec.Struct, frozen=True, kw_only=True):
     users: str = ""
     problem: str = ""
     fault: LoggedFault | None = None
-
-
-class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
-    """Recorded run times of a site.
-
-    Attributes
-    ----------
-    learns : bool
-        Whether its discipline records run times.
-    times : list of KnownTimes
-        One entry per class, user and resource.
-    """
-
-    site: str
-    learns: bool
-    times: list[KnownTimes] = []
 
 
 class GivenUp(msgspec.Struct, frozen=True):

@@ -5,8 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+EXPERIENCE = "experience"
+"""The question about learned run times, as `Discipline.answer` knows it; also the last part of the REST route."""
+
+MOST_CHANGES = 1_000
+"""The largest number of changes in one edit."""
 
 Name = int | str | None
 """A job class or a user: a number in simulations, a name at live sites."""
@@ -54,6 +62,35 @@ class KnownTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return None
 
 
+class ExperienceChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes of the run times that a site has learned.
+
+    Attributes
+    ----------
+    times : list of KnownTimes
+        The new run times; each replaces the entry with the same class or user and the same resource. An entry with 0
+        runs is deleted.
+    """
+
+    times: Annotated[list[KnownTimes], Meta(min_length=1, max_length=MOST_CHANGES)]
+
+
+class SiteExperience(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded run times of a site.
+
+    Attributes
+    ----------
+    learns : bool
+        Whether its discipline records run times.
+    times : list of KnownTimes
+        One entry per class, user and resource.
+    """
+
+    site: str
+    learns: bool
+    times: list[KnownTimes] = []
+
+
 def name_text(name: Name) -> str | None:
     """Return a class or a user as text; None stays None."""
     return None if name is None else str(name)
@@ -69,6 +106,11 @@ def in_order(known: Iterable[KnownTimes]) -> list[KnownTimes]:
     [9, 10, 'cfd']
     """
     return sorted(known, key=lambda one: (_rank(one.job_class), _rank(one.user), one.resource))
+
+
+def read_times(plain: object) -> list[KnownTimes]:
+    """Return the times of a list of tables; raise msgspec.ValidationError if it is not such a list."""
+    return msgspec.convert(plain, list[KnownTimes])
 
 
 def experience_text(known: Iterable[KnownTimes]) -> str:

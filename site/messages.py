@@ -10,7 +10,7 @@ The last part has the further messages of a live site, and those between the sit
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,7 +36,6 @@ from gridweave.site.job import (
     SignalName,
     WishKind,
 )
-from gridweave.site.known_times import KnownTimes
 from gridweave.site.launch import ANYONE, Launch, NodeSharing, Outcome, Ran, RankReport, TakenUsers, Used
 from gridweave.site.maxima import MaximaSet
 
@@ -122,21 +121,18 @@ class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
     problem: str = ""  # why the batch system does not answer; empty if it does
 
 
-class ExperienceEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited", gc=False):
-    """An operator has corrected the run times that the site has recorded."""
+class DisciplineEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited"):
+    """An operator has edited what the discipline has learned."""
 
-    times: tuple[KnownTimes, ...]  # replace the times of the same kind; 0 runs: forget them
+    # Plain data that only the discipline understands (`Discipline.edit`). Journals have it as ``times``.
+    changes: Any = msgspec.field(name="times")
 
 
-Event = (
-    JobSubmitted
-    | JobFinished
-    | JobCancelled
-    | ReservationRequested
-    | ReservationCancelled
-    | BatchSeen
-    | ExperienceEdited
-)
+DirectEvent = BatchSeen | DisciplineEdited
+"""Events that concern no contract: they reach the nodes or the discipline of a site unread."""
+
+Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | DirectEvent
+"""The events of a `SiteCore`."""
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="StartJob", gc=False, repr_omit_defaults=True):
@@ -672,8 +668,7 @@ LiveSiteEvent = (
     | MachineTakes
     | MachineForgotten
     | MaximaSet
-    | BatchSeen
-    | ExperienceEdited
+    | DirectEvent
     | SettingsChanged
 )
 """The events of a live site."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,6 @@ from gridweave.grid.api import (
     JobQuery,
     KeptNodes,
     KnownNetwork,
-    KnownTimes,
     LearntSplit,
     NetworkLink,
     NetworkNode,
@@ -38,7 +38,6 @@ from gridweave.grid.api import (
     QueuedJob,
     ScheduledJob,
     Scheduling,
-    SiteExperience,
     SiteInfo,
     SiteReason,
     StoryEntry,
@@ -49,7 +48,7 @@ from gridweave.grid.api import (
 from gridweave.grid.backend import Backend
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
-from gridweave.site.known_times import TimesKey, in_order
+from gridweave.site.known_times import EXPERIENCE, KnownTimes, TimesKey, in_order, read_times
 from gridweave.site.lifecycle import OPEN
 from gridweave.site.needs.known import NeedsExperience
 
@@ -349,17 +348,17 @@ class FakeBackend(Backend):
         self.given_up.append((site, machine))
         return GivenUp()
 
-    async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
+    async def ask_discipline(self, site: str, question: str, changes: Any = None) -> Any:
         """Apply changes to the run times that a site has learned, and return them; only north learns."""
         self._check()
         if site not in self.draining:
             raise InputError(f"site {site!r:.50} is none of north, south")
-        if site == "south":
-            return SiteExperience(site=site, learns=False)
-        for known in changes:
+        if site == "south" or question != EXPERIENCE:
+            return None
+        for known in read_times(changes or []):
             self.learned.pop(known.key, None)
             self.learned |= {known.key: known} if known.runs else {}
-        return SiteExperience(site=site, learns=True, times=in_order(self.learned.values()))
+        return msgspec.to_builtins(in_order(self.learned.values()))
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first jobs in the queue."""

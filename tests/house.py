@@ -59,7 +59,8 @@ CAPABILITIES = {
     "batch system": re.compile(r"slurm|AsksBatch|BatchSeen|AskSeen|batch_system|pilot", re.IGNORECASE),
     "evictions": re.compile(r"evict", re.IGNORECASE),
     "forms": re.compile(r"JobForm|ChoosesForms|has_forms|form_of|in_form$|^forms(_problem)?$"),
-    "learned times": re.compile(r"experience|KnownTimes|known_times|LearnsTimes", re.IGNORECASE),
+    # GridExperience, NeedsExperience and SplitExperience are not learned by a discipline, so they do not count.
+    "learned times": re.compile(r"(?<!grid)(?<!needs)(?<!split)experience|KnownTimes|known_times", re.IGNORECASE),
 }
 KNOWING = ("site/disciplines/", "slurm/", "site/known_times.py", PAPERS)
 

@@ -22,6 +22,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.channel import Packet
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Accepted, Declined, JobRecord
+from gridweave.site.known_times import KnownTimes
 from gridweave.site.messages import GridMessage, LiveSiteCommand, LiveSiteEvent, Machine, Order, Report, SiteMessage
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
@@ -36,6 +37,8 @@ EVENTS = (LiveSiteEvent, LiveGridEvent)
 COMMANDS = (LiveSiteCommand, LiveGridCommand)
 SENT = (SiteMessage, GridMessage, Order, Report, Packet)
 KEPT = (Accepted | Declined, JobRecord)
+# The data in `DisciplineEdited`, which only a discipline that learns understands.
+EDITS = (list[KnownTimes],)
 
 # Policies for cores of every kind of discipline and every level of control, to cover all arrays.
 SITES = (SitePolicy(), SitePolicy(discipline="planning"), SharedNodes())
@@ -142,7 +145,7 @@ def now() -> dict[str, Any]:
     for core in (*cores, *grids):
         arrays_in(core.state(), arrays)
     return {
-        "messages": written(*EVENTS, *COMMANDS, *SENT, *KEPT),
+        "messages": written(*EVENTS, *COMMANDS, *SENT, *KEPT, *EDITS),
         "states": written(*states),
         "arrays": dict(sorted(arrays.items())),
     }

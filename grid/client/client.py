@@ -10,7 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -39,6 +39,8 @@ from gridweave.site.lifecycle import OVER, JobState
 if TYPE_CHECKING:
     import networkx as nx
     import numpy as np
+
+T = TypeVar("T")
 
 
 class JobHandle:
@@ -671,17 +673,20 @@ class Client:
         path = f"/v1/sites/{arguments.in_path(site)}/machines/{arguments.in_path(machine)}/give-up"
         await self.transport.call("POST", path, api.Done)
 
-    async def experience(self, site: str, changes: Sequence[api.KnownTimes] = ()) -> api.SiteExperience:
-        """Return the run times that a site has learned, after applying changes to them.
+    async def ask_discipline(self, site: str, question: str, kind: type[T], changes: msgspec.Struct | None = None) -> T:
+        """Return what a site's discipline has learned about a question, after applying changes unless they are None.
 
         Parameters
         ----------
-        changes : sequence of KnownTimes
-            Each replaces the entry of the same class or user and the same resource; one with 0 runs deletes it.
+        question : str
+            Such as ``experience``; the gateway has a route for each question.
+        kind : type
+            The type of the answer, such as `SiteExperience`.
+        changes : Struct, optional
+            Such as `ExperienceChanges`.
         """
-        path = f"/v1/sites/{arguments.in_path(site)}/experience"
-        body = api.ExperienceChanges(times=list(changes)) if changes else None
-        return await self.transport.call("POST" if changes else "GET", path, api.SiteExperience, body=body)
+        path = f"/v1/sites/{arguments.in_path(site)}/{arguments.in_path(question)}"
+        return await self.transport.call("GET" if changes is None else "POST", path, kind, body=changes)
 
     async def learnt_splits(self) -> list[api.LearntSplit]:
         """Return the measured cost of splits by user, class and width, and whether the grid uses it."""

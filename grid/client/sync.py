@@ -257,7 +257,7 @@ class SyncClient(_Blocking[Client]):
     known_network = _awaited(Client.known_network)
     quote = _awaited(Client.quote)
     what_if = _awaited(Client.what_if)
-    experience = _awaited(Client.experience)
+    ask_discipline = _awaited(Client.ask_discipline)
     learnt_splits = _awaited(Client.learnt_splits)
     learnt_needs = _awaited(Client.learnt_needs)
     drain = _awaited(Client.drain)

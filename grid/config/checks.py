@@ -123,13 +123,14 @@ def check_live_only(sites: Sequence[object], control: str | None, report: FileRe
         if not isinstance(site, Site) or site.discipline not in DISCIPLINES or control in ("limited", "none"):
             continue
         entry = DISCIPLINES[site.discipline]
-        if entry.lender is None or not report.is_clean(("sites", number, "discipline")):
+        key = ("sites", number, "discipline")
+        if entry.lender is None or not report.is_clean(key):
             continue
         if control is not None and entry.lender.discipline_inside(site.options.get(entry.table_key)) != entry.name:
             continue  # the site itself decides when a job starts
         why = f"is {entry.name!r}, where {entry.about}"
         right = "it is for live sites alone" if control is None else "give control = 'limited' or 'none' in [grid]"
-        report.add(("sites", number, "discipline"), f"{why}; {right}")
+        report.add(key, f"{why}; {right}")
 
 
 def _check_zone(timezone: str | None, place: KeyPath, report: FileReport) -> None:
@@ -265,7 +266,7 @@ def _communication(text: str, place: tuple[str, ...], report: FileReport | None)
 def grid_decides_all(sites: Sequence[object], grid: PolicyTable) -> bool:
     """Whether the grid alone decides which jobs start on which nodes of all sites."""
     return grid.control == "full" and all(
-        site.grid_share == 1 and not site.own_users_first and not (site.shares_nodes or site.has_forms)
+        site.grid_share == 1 and not site.own_users_first and not site.varies_rates
         for site in sites
         if isinstance(site, Site)
     )

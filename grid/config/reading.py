@@ -40,6 +40,7 @@ from gridweave.grid.config.tables import (
 )
 from gridweave.grid.config.toml import FileReport, convert_whole, parse_toml, text_of_file
 from gridweave.netmodel.tables import KeyPath
+from gridweave.site.disciplines.dictionary import DISCIPLINES
 
 DEFAULT = "gridweave/default.toml"
 """The name of the shipped GRID.toml in messages."""
@@ -257,12 +258,11 @@ def _check_live_site(site: LiveSiteTable, key: KeyPath, report: FileReport) -> N
     if site.machines > site.nodes:
         report.add((*key, "machines"), f"is {site.machines}; from 1 to its {site.nodes} nodes")
     _check_launcher(site.launcher, (*key, "launcher"), report)
-    slurm = site.options.get("slurm")
-    if site.discipline == "slurm" and site.launcher.kind == "user":
-        said = "is 'user', and no launcher is on the nodes of Slurm; give 'self', and see submit in docs/slurm.md"
-        report.add((*key, "launcher", "kind"), said)
-    if slurm is not None and slurm.users and site.launcher.trust == "all":
-        report.add((*key, "launcher", "trust"), "is 'all', and users of slurm says whose jobs are taken; leave one out")
+    entry, launcher = DISCIPLINES.get(site.discipline), site.launcher
+    if entry is not None and entry.lender is not None:
+        table = site.options.get(entry.table_key)
+        for name, problem in entry.lender.launcher_problems(table, launcher.kind, launcher.trust):
+            report.add((*key, "launcher", name), problem)
 
 
 def _check_launcher(table: LauncherTable, key: KeyPath, report: FileReport) -> None:

@@ -120,9 +120,9 @@ class Site(_DisciplineTables, frozen=True, kw_only=True):
         return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].traits.shares_nodes
 
     @property
-    def has_forms(self) -> bool:
-        """Whether the site has heterogeneous machines, on which jobs may have several forms."""
-        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].traits.forms
+    def varies_rates(self) -> bool:
+        """Whether the site's jobs may run at different rates (see `Traits.varies_rates`)."""
+        return self.discipline in DISCIPLINES and DISCIPLINES[self.discipline].traits.varies_rates
 
 
 LAUNCHERS = ("self", "user")

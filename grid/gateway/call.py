@@ -69,7 +69,7 @@ class GatewayCall:
     # The raw body, for handlers that decode it themselves.
     data: bytes = b""
     form: str = JSON
-    answer_form: str = JSON  # one of the route's forms
+    answer_form: str = JSON  # one of the route's media types
     # Only for the logs.
     login_failed: bool = False
     jobs: int = 0
@@ -165,7 +165,7 @@ class HttpRoute:
     query: type[Any] | None
     body: type[Any] | None
     answer: type[Any] | None  # None: the handler returns a response
-    forms: tuple[str, ...] = BOTH  # media types of the answer
+    media_types: tuple[str, ...] = BOTH  # of the answer
     problems: tuple[str, ...] = ()  # kinds of refusals of this route, in addition to the general ones
     reads_body: bool = False  # whether the handler decodes the body, which may be as large as the settings allow
     is_stream: bool = False  # whether the answer may go on for a long time

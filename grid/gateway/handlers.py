@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -17,7 +17,6 @@ from gridweave.grid.api import (
     MOST_LISTED,
     BusyNodes,
     Done,
-    ExperienceChanges,
     Forecast,
     GridExperience,
     Health,
@@ -27,7 +26,6 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
-    KnownTimes,
     MadeToken,
     NewToken,
     PlannedStarts,
@@ -38,7 +36,6 @@ from gridweave.grid.api import (
     Scheduling,
     ShortToken,
     SignalJobs,
-    SiteExperience,
     SiteInfo,
     Sites,
     Story,
@@ -55,6 +52,7 @@ from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
 from gridweave.site.desk_messages import matches, page_of
 from gridweave.site.job import JobRecord, SignalName, WishKind
+from gridweave.site.known_times import EXPERIENCE, ExperienceChanges, SiteExperience, read_times
 from gridweave.site.launch import UsageCurve
 from gridweave.version import __version__
 
@@ -140,7 +138,7 @@ async def give_up(call: GatewayCall) -> Done:
 
 async def experience(call: GatewayCall) -> SiteExperience:
     """Show the run times that a site has learned."""
-    return await _experience(call, ())
+    return await _experience(call)
 
 
 async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExperience:
@@ -150,17 +148,19 @@ async def edit_experience(call: GatewayCall, body: ExperienceChanges) -> SiteExp
         whole = times if times.runs else msgspec.structs.replace(times, runs=1, mean_ms=1.0, deviation_ms=0.0)
         if problem := whole.problem():
             raise refused_field(f"times[{number}]", problem)
-    found = await _experience(call, tuple(body.times))
-    if not found.learns:
+    answer = await _experience(call, msgspec.to_builtins(body.times))
+    if not answer.learns:
         raise RefusalError(
-            "invalid-request", f"site {found.site} does not learn run times; only sites whose machines differ do"
+            "invalid-request", f"site {answer.site} does not learn run times; only sites whose machines differ do"
         )
-    return found
+    return answer
 
 
-async def _experience(call: GatewayCall, changes: tuple[KnownTimes, ...]) -> SiteExperience:
+async def _experience(call: GatewayCall, changes: Any = None) -> SiteExperience:
+    site = call.names["name"]
     with _of_a_site():
-        return await call.backend.experience(call.names["name"], changes)
+        plain = await call.backend.ask_discipline(site, EXPERIENCE, changes)
+    return SiteExperience(site=site, learns=plain is not None, times=read_times(plain or []))
 
 
 async def queue(call: GatewayCall, query: QueueQuery) -> Queue:

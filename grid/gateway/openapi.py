@@ -123,7 +123,7 @@ def _responses(route: HttpRoute, by_type: dict[type[Any], Any]) -> dict[str, Any
     good: dict[str, Any] = {
         "description": route.summary,
         "headers": headers,
-        "content": {form: {"schema": schema} if schema else {} for form in route.forms},
+        "content": {form: {"schema": schema} if schema else {} for form in route.media_types},
     }
     responses: dict[str, Any] = {"200": good}
     if route.name == "events_ws":

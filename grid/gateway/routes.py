@@ -100,7 +100,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     route(
         "GET /v1/jobs/{id}/output",
         streams.output,
-        forms=(TEXT, BYTES),
+        media_types=(TEXT, BYTES),
         problems=(*_STREAM_OF_JOBS, "output-removed"),
         is_stream=True,
         answer_headers=(_OFFSET, _LAST),
@@ -108,7 +108,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     route(
         "GET /v1/events",
         streams.events,
-        forms=(EVENT_STREAM,),
+        media_types=(EVENT_STREAM,),
         problems=_STREAM_OF_JOBS,
         is_stream=True,
         request_headers=(_RESUME,),
@@ -141,8 +141,8 @@ ROUTES: tuple[HttpRoute, ...] = (
     route("POST /v1/login", pages.log_in, None, answer=Login, problems=_LOGIN),
     route("POST /v1/login/code", pages.make_code, problems=("unknown-token",), makes_tokens=True),
     route("POST /v1/logout", pages.log_out, answer=Done),
-    route("GET /metrics", handlers.metrics, forms=(handlers.METRICS_FORM,)),
+    route("GET /metrics", handlers.metrics, media_types=(handlers.METRICS_FORM,)),
     route("GET /healthz", handlers.healthz, None),
     route("GET /readyz", handlers.readyz, None, answer=Health),
-    route("GET /openapi.json", openapi, None, forms=(JSON,)),
+    route("GET /openapi.json", openapi, None, media_types=(JSON,)),
 )

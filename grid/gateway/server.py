@@ -215,9 +215,9 @@ class Gateway:
         call.route = route
         if route.scope is not None:
             await self._authorize(call, route, route.scope)
-        form = accepted(request.headers.get("Accept", ""), route.forms)
+        form = accepted(request.headers.get("Accept", ""), route.media_types)
         if form is None:
-            raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.forms)}")
+            raise RefusalError("not-acceptable", f"Accept names none of {', '.join(route.media_types)}")
         call.answer_form = form
         query = parameters(request.query, NoParameters if route.query is None else route.query)
         args = {} if route.query is None else {"query": query}

@@ -23,7 +23,6 @@ from gridweave.grid.api import (
     JobPage,
     JobQuery,
     KnownNetwork,
-    KnownTimes,
     MachineInfo,
     OutputPart,
     PlannedStarts,
@@ -31,7 +30,6 @@ from gridweave.grid.api import (
     QueuedJob,
     ScheduledJob,
     Scheduling,
-    SiteExperience,
     SiteInfo,
     StoryEntry,
     WhatIf,
@@ -443,9 +441,9 @@ class LiveBackend:
         """Declare a machine lost, so that its jobs run again."""
         return await self._ask(await self._site(site), "give_up", GivenUp, machine)
 
-    async def experience(self, site: str, changes: tuple[KnownTimes, ...] = ()) -> SiteExperience:
-        """Return the run times a site has learned, after applying changes."""
-        return await self._ask(await self._site(site), "experience", SiteExperience, changes)
+    async def ask_discipline(self, site: str, question: str, changes: Any = None) -> Any:
+        """Return what a site's discipline has learned about `question`, after applying changes unless they are None."""
+        return await self._ask(await self._site(site), "ask_discipline", object, question, changes)
 
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
         """Return the first waiting jobs; those that wait at a site with the site's own forecast."""

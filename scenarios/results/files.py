@@ -131,12 +131,12 @@ def write_jobs_csv(path: Path, jobs: int, columns_of: Callable[[slice], Mapping[
         file.write(",".join(columns_of(slice(0, 0))) + "\n")
         for first in range(0, jobs, ROWS_AT_ONCE):
             columns = columns_of(slice(first, first + ROWS_AT_ONCE))
-            forms = [_form(values) for values in columns.values()]
+            formats = [_format_of(values) for values in columns.values()]
             lists = [_fields(values) for values in columns.values() if not isinstance(values, str)]
-            file.write("".join(map((",".join(forms) + "\n").__mod__, zip(*lists, strict=True))))
+            file.write("".join(map((",".join(formats) + "\n").__mod__, zip(*lists, strict=True))))
 
 
-def _form(values: Any) -> str:
+def _format_of(values: Any) -> str:
     """Return the printf format of a column; a text that all rows share is its own format."""
     if isinstance(values, str):
         return _csv_field(values).replace("%", "%%")

@@ -29,7 +29,7 @@ from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.homes import assign_homes, home_of, of_sites, overlap
 from gridweave.scenarios.workload.priorities import column_of, with_priorities
-from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
+from gridweave.scenarios.workload.run_times import is_from_file, with_run_times
 from gridweave.scenarios.workload.table import BoolArray, IntArray, Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network, PlannedFault, check_reach, node_of_grid
 from gridweave.site.disciplines.dictionary import DISCIPLINES, traits_of
@@ -115,7 +115,7 @@ class Built:
     def sites_with_rates(self) -> frozenset[str]:
         """The sites at which jobs may work at rates other than 1: sites that share nodes or have different machines."""
         sites = zip(self.site_names, self.site_policies, strict=True)
-        return frozenset(name for name, policy in sites if traits_of(policy).overlaps or traits_of(policy).forms)
+        return frozenset(name for name, policy in sites if traits_of(policy).varies_rates)
 
     @property
     def sites_that_save(self) -> frozenset[str]:
@@ -357,7 +357,7 @@ def _columns(draft: Draft, path: Path) -> tuple[str, ...]:
     Disciplines with their own options may use all columns, such as the class or the user of a job.
     """
     table = draft.scenario.workload
-    by_class = table.run_times.startswith(f"{EXPERIENCE}:") or column_of(table.priorities) is not None
+    by_class = is_from_file(table.run_times) or column_of(table.priorities) is not None
     if table.needs or by_class or any(entry.table is not None for entry in _entries(draft.scenario)):
         return columns_of(path)
     return ("partition",) if table.home == "partition" else ()

@@ -58,7 +58,7 @@ from gridweave.scenarios.scenario.tables import (
 from gridweave.scenarios.workload.columns import AT_HOME, check_bytes, check_fraction, check_pattern, check_site
 from gridweave.scenarios.workload.estimates import with_estimates
 from gridweave.scenarios.workload.priorities import with_priorities
-from gridweave.scenarios.workload.run_times import EXPERIENCE, with_run_times
+from gridweave.scenarios.workload.run_times import is_from_file, with_run_times
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 
@@ -347,7 +347,7 @@ def _check_workload(table: WorkloadTable, report: FileReport) -> None:
         ("estimates", table.estimates, with_estimates),
         ("priorities", table.priorities, with_priorities),
     ):
-        if model.startswith(f"{EXPERIENCE}:"):
+        if is_from_file(model):
             continue  # checked when the workload is built
         with told(report, ("workload", key)):
             apply(Workload(none, none, none, none, none), model, np.random.default_rng(0))

@@ -112,12 +112,12 @@ def with_estimates(workload: Workload, model: str, rng: np.random.Generator) -> 
     return omega(workload, parameter, rng) if name == "omega" else phi(workload, parameter, rng)
 
 
-def number_of(option: str, model: str, forms: str) -> float:
-    """Return the number in a model text such as ``omega:2``; ``forms`` lists the valid forms for the error message."""
+def number_of(option: str, model: str, expected: str) -> float:
+    """Return the number in a model text such as ``omega:2``; the error message ends with the expected texts."""
     try:
         return float(model.partition(":")[2])
     except ValueError:
-        raise OptionError(option, f"{model!r} has no number after the colon; write {forms}") from None
+        raise OptionError(option, f"{model!r} has no number after the colon; write {expected}") from None
 
 
 def _multiplied(workload: Workload, factor: npt.NDArray[np.float64]) -> Workload:

@@ -19,7 +19,7 @@ from gridweave.site.known_times import KnownTimes
 
 FORMS = "keep, lognormal:X (0 < X <= 10: standard deviation / mean) or experience:FILE.toml"
 
-EXPERIENCE = "experience"
+_EXPERIENCE = "experience"
 
 _MOST = 10.0
 
@@ -42,7 +42,7 @@ def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, 
     if model == "keep":
         return workload
     kind, _, rest = model.partition(":")
-    if kind == EXPERIENCE and rest:
+    if kind == _EXPERIENCE and rest:
         mean_ms, spread = _known(workload, rest, folder)
     elif kind == "lognormal":
         mean_ms, spread = workload.run_ms.astype(np.float64), np.full(len(workload), _spread(model))
@@ -53,6 +53,11 @@ def with_run_times(workload: Workload, model: str, rng: np.random.Generator, *, 
     drawn_ms = np.clip(np.rint(mean_ms * factor), 1, MAX_TIME_MS).astype(np.int64)
     overran = (drawn_ms > workload.estimate_ms) | (workload.overran & (drawn_ms == workload.estimate_ms))
     return workload.replace(run_ms=np.minimum(drawn_ms, workload.estimate_ms), overran=overran)
+
+
+def is_from_file(model: str) -> bool:
+    """Whether a model reads a file with the run times of each job class and user; jobs need these columns."""
+    return model.startswith(f"{_EXPERIENCE}:")
 
 
 def _spread(model: str) -> float:

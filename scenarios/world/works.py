@@ -205,7 +205,8 @@ class Works:
             )
         work = self._attempts[job_id, attempt]
         fragments = work.fragments
-        if len(fragments) == 1 and self._sites[site].site.traits.forms:
+        if len(fragments) == 1:
+            # The site may have chosen another width than the job requested.
             fragments[site] = sum(high - low for low, high in command.nodes)
         history.occupied(now_ms, site, job_id, attempt, command.nodes, fragments[site], command.threads, work.needs)
         is_split = len(fragments) > 1

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from gridweave.site.explain import SiteReason, free_text, nodes_text
 from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.work import RATE_ONE
-from gridweave.site.known_times import KnownTimes
 
 MOST_PASSES = 10_000
 """Passes of a copy after which `Discipline.expected_run` gives up on a job that never starts."""
@@ -55,7 +54,8 @@ class Traits:
     reserves : bool
         Nodes can be reserved in advance.
     learns : bool
-        Run times are learned from jobs that end well.
+        The discipline learns from jobs that end well. Operators may ask what it has learned, and edit it; nothing
+        outside the discipline knows what that is.
     counts_work : bool
         Limits count work done, not time on the clock (`Discipline.progress`).
     elastic : bool
@@ -102,6 +102,11 @@ class Traits:
     def overlaps(self) -> bool:
         """Whether several started jobs may have the same node, even if only one of them works."""
         return self.shares_nodes or self.pauses
+
+    @property
+    def varies_rates(self) -> bool:
+        """Whether a job may run at another rate than a job alone on a node of speed 1."""
+        return self.overlaps or self.forms
 
     @property
     def assigns_threads(self) -> bool:
@@ -403,12 +408,16 @@ class Discipline(ABC):
     def learn(self, now_ms: int, job_id: int) -> None:  # noqa: B027
         """Learn from a running job that has succeeded; ``ended`` follows."""
 
-    def known_times(self) -> tuple[KnownTimes, ...]:
-        """Return the run times learned so far."""
-        return ()
+    def answer(self, question: str) -> Any:
+        """Return what has been learned about `question`, as plain data; None if the question is unknown."""
+        return None
 
-    def edit_times(self, changes: Sequence[KnownTimes]) -> None:  # noqa: B027
-        """Replace learned run times of the same class, user and resource; forget those with 0 runs."""
+    def edit_problem(self, changes: Any) -> str | None:
+        """Return why ``edit`` cannot read some changes, in one line, or None."""
+        return "this discipline has learned nothing that could be edited"
+
+    def edit(self, changes: Any) -> None:  # noqa: B027
+        """Change what has been learned; `changes` is plain data for which ``edit_problem`` returns None."""
 
     # Traits.elastic
 

@@ -84,11 +84,15 @@ class Lender:
     discipline_inside : callable
         Takes the table of the site, or None; returns the name of the discipline whose options the site may have too:
         the entry's own name if the batch system decides when jobs start, so that a grid cannot have full control.
+    launcher_problems : callable
+        Takes the table of the site, or None, and the keys ``kind`` and ``trust`` of its table ``launcher``; returns
+        problems of these keys, each with the name of the key.
     """
 
     make: Callable[[int, Any, WeekClock], Any]
     policy_inside: Callable[[Any], Policy]
     discipline_inside: Callable[[Any], str]
+    launcher_problems: Callable[[Any, str, str], Iterable[tuple[str, str]]]
 
 
 NO_TRAITS = Traits()

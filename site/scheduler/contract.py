@@ -20,19 +20,18 @@ from gridweave.site.kernels.work import RATE_ONE, work_of
 from gridweave.site.lifecycle import COMMITTED, EVICTED, PART, RESERVED, RUNNING, WAITING, Lifecycle, PartCause
 from gridweave.site.messages import (
     Answer,
-    BatchSeen,
     CancelJob,
     Cause,
     ChangeRate,
     Command,
     CommitNodes,
+    DirectEvent,
     DrainSite,
     Ended,
     Enqueued,
     EnqueueJob,
     Event,
     EvictJob,
-    ExperienceEdited,
     FragmentsMet,
     JobCancelled,
     JobFinished,
@@ -339,7 +338,7 @@ class ContractCore:
                 return () if part is None else self._requested_of(part, event)
             case JobSubmitted() | JobCancelled() | ReservationRequested() | ReservationCancelled():
                 return self._asked_by_own_user(event)
-            case BatchSeen() | ExperienceEdited():
+            case _ if isinstance(event, DirectEvent):
                 return (event,)
             case RequestQuote(width=width) if self.site.takes_parts and width > self.nodes:
                 self.site.source.wanted(self._now_ms, width)

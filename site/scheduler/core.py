@@ -21,7 +21,6 @@ from gridweave.site.disciplines.entry import Policy, must_end_by
 from gridweave.site.explain import SiteReason, free_text, nodes_text, offer_text
 from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, why_impossible
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
-from gridweave.site.known_times import KnownTimes
 from gridweave.site.messages import (
     AcceptReservation,
     BatchSeen,
@@ -29,9 +28,9 @@ from gridweave.site.messages import (
     ChangeRate,
     CloseReservation,
     Command,
+    DisciplineEdited,
     Event,
     EvictJob,
-    ExperienceEdited,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -166,9 +165,13 @@ class SiteCore:
         """Return the rate of a job at its start; above 1 on fast machines, where machines differ."""
         return self._discipline.rate_of(job_id)
 
-    def known_times(self) -> tuple[KnownTimes, ...]:
-        """Return the run times learned so far; none if the discipline does not learn."""
-        return self._discipline.known_times()
+    def answer(self, question: str) -> Any:
+        """Return what the discipline has learned about `question` as plain data; None if the question is unknown."""
+        return self._discipline.answer(question) if self.traits.learns else None
+
+    def edit_problem(self, changes: Any) -> str | None:
+        """Return why the discipline cannot apply a `DisciplineEdited` with these changes, in one line, or None."""
+        return self._discipline.edit_problem(changes)
 
     def handle(self, now_ms: int, *events: Event) -> list[Command]:
         """Apply the events of an instant and return the commands that follow.
@@ -237,8 +240,8 @@ class SiteCore:
             return self._reserve(event)
         if isinstance(event, BatchSeen):
             return self._batch_seen(event)
-        if isinstance(event, ExperienceEdited):
-            self._discipline.edit_times(event.times)
+        if isinstance(event, DisciplineEdited):
+            self._discipline.edit(event.changes)
             return []
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 

@@ -31,7 +31,6 @@ from gridweave.site.desk_messages import (
     MachineInfo,
     Queue,
     QueuedJob,
-    SiteExperience,
     SiteInfo,
     SiteNames,
     matches,
@@ -41,10 +40,9 @@ from gridweave.site.explain import Forecast
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
-from gridweave.site.known_times import KnownTimes
 from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
-from gridweave.site.messages import ExperienceEdited, Quoted
+from gridweave.site.messages import DisciplineEdited, Quoted
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.faults import recent_fault
 from gridweave.site.service.history import JobHistory
@@ -330,7 +328,7 @@ class SiteDesk(Desk[SiteDriver]):
         "queue",
         "about",
         "part",
-        "experience",
+        "ask_discipline",
     )
 
     def __init__(
@@ -448,15 +446,19 @@ class SiteDesk(Desk[SiteDriver]):
         )
         return GivenUp("machine-answers", reason)
 
-    async def experience(self, changes: tuple[KnownTimes, ...]) -> SiteExperience:
-        """Apply changes to the recorded run times (`ExperienceEdited`), and return them."""
-        core, name = self.driver.site.core.site, self.driver.settings.name
-        if not core.traits.learns:
-            return SiteExperience(site=name, learns=False)
-        if changes:
-            await self.driver.told(ExperienceEdited(changes))
+    async def ask_discipline(self, question: str, changes: Any) -> Any:
+        """Return what the discipline has learned about `question`, after applying changes unless they are None.
+
+        Return None, and change nothing, if the discipline does not know the question. Raise InputError if it cannot
+        read the changes.
+        """
+        core = self.driver.site.core.site
+        if changes is not None and core.answer(question) is not None:
+            if problem := core.edit_problem(changes):
+                raise InputError(problem)
+            await self.driver.told(DisciplineEdited(changes))
         await self.driver.durable()
-        return SiteExperience(site=name, learns=True, times=list(core.known_times()))
+        return core.answer(question)
 
     async def machine_of(self, job_id: int, attempt: int, rank: int) -> str:
         """Return the machine that runs a rank of an attempt; empty if there is none now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -209,6 +210,17 @@ def discipline_inside(table: SlurmTable | None) -> str:
     return NAME if table is None or table.pilots is None else table.pilots.discipline
 
 
+def launcher_problems(table: SlurmTable | None, kind: str, trust: str) -> Iterator[tuple[str, str]]:
+    """Yield the problems of the keys of the table ``launcher`` on a site whose nodes belong to Slurm."""
+    if kind == "user":
+        yield (
+            "kind",
+            "is 'user', and no launcher is on the nodes of Slurm; give 'self', and see submit in docs/slurm.md",
+        )
+    if table is not None and table.users and trust == "all":
+        yield "trust", "is 'all', and users of slurm says whose jobs are taken; leave one out"
+
+
 ENTRY = Entry(
     name=NAME,
     about="the nodes belong to a Slurm cluster, which decides what starts when",
@@ -220,5 +232,6 @@ ENTRY = Entry(
         make=make_source,
         policy_inside=lambda policy: policy.inside,
         discipline_inside=discipline_inside,
+        launcher_problems=launcher_problems,
     ),
 )

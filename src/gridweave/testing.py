@@ -37,7 +37,7 @@ MOST_STEPS = 2_000
 
 NEEDED_BY: dict[str, tuple[str, ...]] = {
     "reserves": ("reserve", "unreserve"),
-    "learns": ("learn", "known_times", "edit_times"),
+    "learns": ("learn", "answer", "edit_problem", "edit"),
     "counts_work": ("progress",),
     "pauses": ("is_paused", "pause_reason"),
     "forms": ("form_of", "rate_of"),

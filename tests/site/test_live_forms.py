@@ -11,9 +11,9 @@ from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, Mac
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Program, RecordUsage
-from gridweave.site.known_times import KnownTimes
+from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.messages import (
-    ExperienceEdited,
+    DisciplineEdited,
     Machine,
     MachineJoined,
     ReserveNodes,
@@ -113,7 +113,9 @@ def test_a_site_learns_how_long_a_class_runs_by_its_name() -> None:
     told = north.forecast(5_001, OWN + 7)
     assert told is not None
     assert told.start_ms == 10_000
-    known = [(one.job_class, one.user, one.resource, one.mean_ms) for one in north.core.site.known_times()]
+    known = [
+        (one.job_class, one.user, one.resource, one.mean_ms) for one in read_times(north.core.site.answer(EXPERIENCE))
+    ]
     # Users have no name here, so they are all number 0.
     assert known == [(None, 0, "", 5_000), ("short", None, "", 5_000), ("short", None, "all", 5_000)]
 
@@ -126,9 +128,9 @@ def test_a_site_learns_only_from_jobs_that_ended_well() -> None:
     north.handle(2, Wish("cancel", (OWN + 1,)))
     for n, outcome in enumerate(("failed", "cancelled", "lost")):
         north.handle(50 + n, RunEnded("m0", OWN + n, 1, outcome))
-    assert north.core.site.known_times() == ()
+    assert north.core.site.answer(EXPERIENCE) == []
     north.handle(60, RunEnded("m0", OWN + 3, 1, "finished"))
-    assert {one.mean_ms for one in north.core.site.known_times()} == {60}
+    assert {one.mean_ms for one in read_times(north.core.site.answer(EXPERIENCE))} == {60}
 
 
 def test_an_outage_is_not_learned_as_run_time() -> None:
@@ -138,7 +140,7 @@ def test_an_outage_is_not_learned_as_run_time() -> None:
     north.handle(1, RunStarted("m0", OWN, 1))
     commands = north.handle(25_000, RunEnded("m0", OWN, 1, "finished", ran_ms=(10, 5_000)))
     assert [each.run_ms for each in commands if isinstance(each, RecordUsage)] == [5_000]
-    assert {one.mean_ms for one in north.core.site.known_times()} == {5_000}
+    assert {one.mean_ms for one in read_times(north.core.site.answer(EXPERIENCE))} == {5_000}
 
 
 def test_what_a_live_site_knows_is_edited() -> None:
@@ -147,15 +149,15 @@ def test_what_a_live_site_knows_is_edited() -> None:
     jobs = [UserSubmitted(str(number), asked(job_class="cfd", user="anna")) for number in range(7)]
     cfd = KnownTimes(job_class="cfd", resource="all", runs=3, mean_ms=8_000, deviation_ms=100)
     bert = KnownTimes(user="bert", runs=1, mean_ms=1_000)
-    north.handle(0, ExperienceEdited((cfd, bert)), *jobs)
+    north.handle(0, DisciplineEdited(msgspec.to_builtins((cfd, bert))), *jobs)
     told = north.forecast(0, OWN + 6)
     assert told is not None
     assert told.start_ms == 8_000
-    north.handle(1, ExperienceEdited((msgspec.structs.replace(bert, runs=0),)))
+    north.handle(1, DisciplineEdited(msgspec.to_builtins([msgspec.structs.replace(bert, runs=0)])))
     again = site(north.settings.policy)
     again.restore(read_state(again, dump_state(north)))
     for each in (north, again):
-        assert each.core.site.known_times() == (cfd,)
+        assert read_times(each.core.site.answer(EXPERIENCE)) == [cfd]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -46,7 +46,7 @@ from gridweave.site.job import ASKED_ID, Job, JobForm, NodeIntervals, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import RATE_ONE
-from gridweave.site.known_times import KnownTimes
+from gridweave.site.known_times import EXPERIENCE, read_times
 from gridweave.site.state import CoreState
 from gridweave.site.times import when_text
 
@@ -541,12 +541,22 @@ class Heterogeneous(Discipline):
         return LearnedTimes(self.experience.known())
 
     @override
-    def known_times(self) -> tuple[KnownTimes, ...]:
-        return self.experience.known()
+    def answer(self, question: str) -> list[dict[str, Any]] | None:
+        """Return the learned run times as plain `KnownTimes`, for the question `EXPERIENCE`."""
+        return [msgspec.to_builtins(times) for times in self.experience.known()] if question == EXPERIENCE else None
 
     @override
-    def edit_times(self, changes: Sequence[KnownTimes]) -> None:
-        self.experience.edit(changes)
+    def edit_problem(self, changes: Any) -> str | None:
+        try:
+            read_times(changes)
+        except msgspec.ValidationError as error:
+            return f"the changes of learned run times cannot be read: {error}"
+        return None
+
+    @override
+    def edit(self, changes: Any) -> None:
+        """Replace learned run times of the same class, user and resource; forget those with 0 runs."""
+        self.experience.edit(read_times(changes))
 
     @override
     def copy(self) -> Self:

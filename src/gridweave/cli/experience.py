@@ -19,12 +19,12 @@ from gridweave.site.times import parse_time_ms, span_text
 from gridweave.values import parse_bytes
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import LearntSplit, SiteExperience
+    from gridweave.grid.api import LearntSplit
     from gridweave.grid.client.client import Client
     from gridweave.site.journal.experience import Learnt
     from gridweave.site.journal.records import Quantiles
     from gridweave.site.journal.suggest import Rule, Trial
-    from gridweave.site.known_times import KnownTimes, TimesKey
+    from gridweave.site.known_times import KnownTimes, SiteExperience, TimesKey
     from gridweave.site.needs.known import NeedsExperience
 
 Journals = Annotated[
@@ -346,10 +346,14 @@ def _show_site(reach: Reach, site: str, edit: _Edit) -> None:
     for text in edit.forgets:
         _whose(_FORGET, text)
 
+    from gridweave.site.known_times import EXPERIENCE, ExperienceChanges, SiteExperience
+
     async def work(grid: Client) -> SiteExperience:
-        found = await grid.experience(site)
+        found = await grid.ask_discipline(site, EXPERIENCE, SiteExperience)
         changes = edit.changes(found.times) if found.learns else []
-        return await grid.experience(site, changes) if changes else found
+        if not changes:
+            return found
+        return await grid.ask_discipline(site, EXPERIENCE, SiteExperience, ExperienceChanges(times=changes))
 
     found = reach.ask(work)
     if not found.learns:

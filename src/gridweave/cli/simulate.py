@@ -426,10 +426,10 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
     from gridweave.scenarios.traces.load import load_workload
     from gridweave.scenarios.workload import transform
     from gridweave.scenarios.workload.estimates import with_estimates
-    from gridweave.scenarios.workload.run_times import with_run_times
+    from gridweave.scenarios.workload.run_times import is_from_file, with_run_times
 
     rng = np.random.default_rng(asked.seed)
-    by_class = asked.run_times.startswith("experience:") or asked.priorities != "keep"
+    by_class = is_from_file(asked.run_times) or asked.priorities != "keep"
     columns = _columns_for(asked.trace, chosen, all_of_them=asked.needs is not None or by_class)
     # The trace counts processors, not tasks: jobs that are too wide are found once their needs are known.
     nodes = None if asked.needs else asked.nodes

@@ -23,7 +23,7 @@ from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
-from gridweave.site.known_times import KnownTimes
+from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
@@ -348,7 +348,7 @@ async def test_what_ran_on_a_machine_that_is_given_up_runs_again(tmp_path: Path)
 
 @pytest.mark.asyncio
 async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> None:
-    """A site of machines that differ tells what it knows, and is told better; another says that it learns nothing."""
+    """A site of machines that differ applies edits that it can read; other sites and questions have no answer."""
     grid = LocalGrid(tmp_path)
     differ = HeterogeneousPolicy(nodes=2, classes=(MachineClass(name="old", count=2),))
     grid.settings[1] = msgspec.structs.replace(grid.settings[1], policy=differ)
@@ -356,18 +356,23 @@ async def test_what_a_site_has_learned_is_shown_and_edited(tmp_path: Path) -> No
         backend = grid.backend
         (job_id,) = await submit(backend, shell("true", nodes=1, job_class="cfd"), site="south")
         assert (await in_state(backend, job_id, "ended")).outcome == "finished"
-        found = await backend.experience("south")
-        assert [(one.job_class, one.user, one.resource, one.runs) for one in found.times] == [
+        before = read_times(await backend.ask_discipline("south", EXPERIENCE))
+        assert [(times.job_class, times.user, times.resource, times.runs) for times in before] == [
             (None, "anna", "", 1),
             ("cfd", None, "", 1),
             ("cfd", None, "old", 1),
         ]
         better = KnownTimes(job_class="cfd", resource="old", runs=4, mean_ms=9_000)
-        forgets = msgspec.structs.replace(found.times[0], runs=0)
-        assert (await backend.experience("south", (better, forgets))).times == [found.times[1], better]
-        assert not (await backend.experience("north")).learns
+        changes = msgspec.to_builtins([better, msgspec.structs.replace(before[0], runs=0)])
+        with pytest.raises(InputError, match=r"cannot be read: Expected `array`, got `int`"):
+            await backend.ask_discipline("south", EXPERIENCE, 7)
+        after = await backend.ask_discipline("south", EXPERIENCE, changes)
+        assert read_times(after) == [before[1], better]
+        assert await backend.ask_discipline("south", "weather", changes) is None
+        assert await backend.ask_discipline("north", EXPERIENCE, changes) is None
+        assert await backend.ask_discipline("south", EXPERIENCE) == after
         with pytest.raises(InputError, match="there is no site 'nowhere'"):
-            await backend.experience("nowhere")
+            await backend.ask_discipline("nowhere", EXPERIENCE)
 
 
 @pytest.mark.asyncio

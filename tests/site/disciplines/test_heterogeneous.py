@@ -24,12 +24,12 @@ from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job
 from gridweave.site.kernels.work import RATE_ONE
-from gridweave.site.known_times import KnownTimes
+from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.messages import (
     ChangeRate,
     CommitNodes,
+    DisciplineEdited,
     EvictJob,
-    ExperienceEdited,
     FragmentsMet,
     JobCancelled,
     JobFinished,
@@ -404,7 +404,7 @@ def test_a_site_learns_nothing_from_runs_that_did_not_end_well() -> None:
         core.handle(1_000 * number + 10, *([JobCancelled(number)] if number == 0 else []))
         end_ms = 1_000 * (number + 1) if number == 2 else 1_000 * number + 50
         core.handle(end_ms, JobFinished(number, succeeded=number != 1))
-    assert [(one.resource, one.runs, one.mean_ms) for one in core.known_times()] == [
+    assert [(one.resource, one.runs, one.mean_ms) for one in read_times(core.answer(EXPERIENCE))] == [
         ("", 1, 50),
         ("only", 1, 50),
     ]
@@ -419,7 +419,7 @@ def test_a_site_that_was_lost_or_kept_nodes_for_a_lease_has_learned_nothing() ->
     core.handle(20_001)
     assert core.part_state(2) is None
     core.handle(30_000, SiteRestarted())
-    assert core.site.known_times() == ()
+    assert core.site.answer(EXPERIENCE) == []
 
 
 def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
@@ -432,7 +432,7 @@ def test_a_part_of_a_job_on_several_sites_teaches_nothing() -> None:
     core.handle(20_001, FragmentsMet(1, 1))
     core.handle(30_000, JobFinished(1))
     assert core.part_state(1) is None
-    assert core.site.known_times() == ()
+    assert core.site.answer(EXPERIENCE) == []
 
 
 @pytest.mark.parametrize(
@@ -582,5 +582,5 @@ def test_users_known_by_name_have_experience_of_their_own() -> None:
     core.handle(0, JobSubmitted(job(0, 50)))
     core.handle(0, *(JobSubmitted(job(at, 200, user_name=name)) for at, name in enumerate(("ann", "bob", "ann"), 1)))
     assert [core.explain(0, number).start_ms for number in (1, 2, 3)] == [50 * S_MS, 60 * S_MS, 160 * S_MS]
-    core.handle(1, ExperienceEdited((KnownTimes(user="bob", runs=4, mean_ms=30 * S_MS),)))
+    core.handle(1, DisciplineEdited([{"user": "bob", "runs": 4, "mean_ms": 30 * S_MS}]))
     assert [core.explain(1, number).start_ms for number in (1, 2, 3)] == [50 * S_MS, 60 * S_MS, 90 * S_MS]

@@ -51,7 +51,7 @@ def test_every_message_comes_back_as_it_was(union: Any) -> None:
         "outcome": "lost",
     }
     values["now_or_never"] = True
-    values["times"] = ()
+    values["changes"] = [{"user": "anna", "runs": 4, "mean_ms": 9_000.0}]
     values["free_from"] = ((5, 3), (9, 4))
     values["factors"] = (1.0, 0.25, 0.0)
     values["pairs"] = (
@@ -72,7 +72,7 @@ def test_every_message_comes_back_as_it_was(union: Any) -> None:
         required = [field.name for field in msgspec.structs.fields(kind) if field.required]
         message = kind(**{name: values.get(name, 3) for name in kind.__struct_fields__ if name in {*values, *required}})
         assert codec.decode_all(codec.encode_all((message, message)), "here") == (message, message)
-        assert kind.__struct_config__.tag == kind.__name__
+    assert len({kind.__struct_config__.tag for kind in union.__args__}) == len(union.__args__)
 
 
 def test_structs_that_cannot_be_told_apart_are_refused() -> None:
