@@ -207,6 +207,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 1.0
     # Where nodes are shared: cores per node and hardware threads per core.
     lanes: tuple[int, int] | None = None
+    # How long the ranks may wait at a gate that must be opened, from when all are ready; ``None``: without a limit.
+    gate_ms: int | None = None
 
 
 class OutputLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -651,7 +653,7 @@ def _number_problem(launch: Launch) -> str | None:
         return f"ranks {numbers} of {size}: must be at least one, each once, from 0 to {size - 1}"
     if any(rank.threads is not None and not rank.threads for rank in launch.ranks):
         return "a rank is to be pinned to no hardware thread at all; give at least one, or None for any"
-    for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms", "alone_ms"):
+    for name in ("limit_ms", "grace_ms", "output_limit_bytes", "start_at_unix_ms", "alone_ms", "gate_ms"):
         value = getattr(launch, name)
         if value is not None and value < 0:
             return f"{name} {value}: must be at least 0"

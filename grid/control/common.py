@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from numpy.random import Generator
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.control.mapping import PlannedPlace
 from gridweave.grid.control.past import SiteRefusals, another, once_more_evicted
-from gridweave.grid.control.placing import Awaited, why_too_dear
+from gridweave.grid.control.placing import Awaited, OneJob, why_too_dear
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.control.tuning import QueueTuning
 from gridweave.grid.lifecycle import ASKING, BACKLOG, DELEGATION, QUEUED, UNPLACED, WAITING, DelegationCause
@@ -32,12 +33,12 @@ from gridweave.grid.messages import (
     ToSite,
 )
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.sends import Sends
+from gridweave.grid.sends import NOTHING, Sends
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecaster, Planner
 from gridweave.site.job import Job
 from gridweave.site.lifecycle import Lifecycle
-from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, SiteChanged, WithdrawJob
+from gridweave.site.messages import Answer, CancelJob, Quoted, Refused, RequestQuote, SiteChanged, WithdrawJob
 from gridweave.site.state import CoreState, GeneratorState, generator_state, restore_generator
 from gridweave.site.times import span_text
 
@@ -85,7 +86,7 @@ class QuoteQuestion(NamedTuple):
     without : int, optional
         A waiting job that the new job would replace.
     offers : mapping from int to Quoted
-        The sites' quotes for the job; only limited control uses them.
+        The sites' answers to `Control.questions`; without them the forecast has no start below full control.
     """
 
     asked: GridJobSubmitted
@@ -146,13 +147,22 @@ class Control(ABC):
 
     def submit(self, now_ms: int, asked: GridJobSubmitted, never: Never = NOWHERE) -> list[GridCommand]:
         """Submit a job; `never` has the sites that can never run it. Ignore a job that was submitted before."""
-        draw = 0.0 if self._rng is None else float(self._rng.random())
+        draw = self._draw(self._rng)
         job_id = asked.job.job_id
         if self.knows(job_id):
             return []
         reason = self.why_never(asked.job, asked.barred, never, asked.sends)
         never = {**self._too_long(asked.job), **never} if self._longest_ms else never
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
+
+    @staticmethod
+    def _draw(rng: Generator | None) -> float:
+        """Return the next random number in [0, 1) for a submitted job; 0 for a selection that needs none."""
+        return 0.0 if rng is None else float(rng.random())
+
+    def _next_draw(self) -> float:
+        """Return the random number that the next submitted job will get, without using it up."""
+        return self._draw(copy.deepcopy(self._rng))
 
     def cut_off(self, now_ms: int, site: int, why: str) -> None:
         """Record why no messages are exchanged with a site; an empty reason means that they are exchanged again.
@@ -269,6 +279,10 @@ class Control(ABC):
         """Return the `forecaster` of each job, all for the present state."""
         return [self.forecaster(now_ms, job_id, end_ms) for job_id in job_ids]
 
+    def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
+        """Return the question for each site whose answer `quoter` uses; none if the grid itself decides on starts."""
+        return {}
+
     @abstractmethod
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """Return a function that forecasts the start of a job submitted now."""
@@ -375,7 +389,9 @@ class DelegatingState(ControlState, frozen=True, kw_only=True):
 
 
 class DelegatingControl(Control):
-    """A level of control at which jobs wait in the queues of sites."""
+    """A level of control at which jobs wait in the queues of sites; a subclass sets `_one_job`."""
+
+    _one_job: OneJob
 
     def __init__(self, nodes: Sequence[int], policy: GridPolicy, options: ControlOptions) -> None:
         super().__init__(nodes, policy, options)
@@ -400,6 +416,31 @@ class DelegatingControl(Control):
     def attempt_of(self, job_id: int) -> int:
         """Return the number of the present attempt of a job."""
         return self._jobs[job_id].number
+
+    def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
+        """Return what the grid would ask each site about a job if it were submitted now; see `Control`."""
+        job = self._delegation_of(now_ms, asked, 0.0)
+        sites = (site for site in range(len(self._nodes)) if site not in self.cut_off_sites)
+        return {site: self._request(now_ms, job, site, 0) for site in sites if not job.avoids(site, now_ms)}
+
+    def _request(self, now_ms: int, delegation: Delegation, site: int, quote_id: int) -> RequestQuote:
+        job = delegation.job
+        length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
+        asked = RequestQuote(quote_id, job.width, length_ms, job.resources, job.job_id, assumed=job.assumed)
+        if self.policy.maps or job.needs_telling:
+            told = msgspec.structs.replace(job, estimate_ms=length_ms)
+            asked = msgspec.structs.replace(asked, job=told, wants_ready=self.policy.maps)
+        return asked
+
+    def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
+        """Return how long a job that starts at `when_ms` waits at a site for its data; None if the data has no path."""
+        return self._one_job.delay_ms(delegation.job, delegation.sends, delegation.submit_ms, site, when_ms)
+
+    @staticmethod
+    def _delegation_of(now_ms: int, asked: GridJobSubmitted, draw: float, never: Never = NOWHERE) -> Delegation:
+        """Return the record of a job that is submitted now."""
+        told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
+        return Delegation(*told, barred=asked.barred, never=dict(never))
 
     def _begin_delegation(self, delegation: Delegation) -> None:
         """Record a job that is new at this level of control."""

@@ -23,6 +23,7 @@ from gridweave.site.explain import (
     too_small_text,
 )
 from gridweave.site.job import Job
+from gridweave.site.messages import Quoted
 from gridweave.site.times import span_text, when_text
 
 
@@ -251,10 +252,35 @@ def unasked_quote(
             for site, (name, size) in enumerate(zip(names, nodes, strict=True))
         )
     else:
-        reason = "it would be sent to the site with the least work of the grid for each node"
+        reason = ""
         rows = _loaded(job, nodes, loads, names, shut)
     large_enough = tuple(row.site for row in rows if row.nodes >= job.width)
     return Forecast(now_ms=now_ms, reason=reason, sites=rows, queues=large_enough, split=split)
+
+
+def sent_quote(
+    known: Forecast, job: Job, site: int, offers: Mapping[int, Quoted], names: Sequence[str], why: str
+) -> Forecast:
+    """Return a quote without control: where the job would be sent, its start there, and who could start it first.
+
+    `site` is the site that would get the job, `offers` has the sites' quotes, and `why` says why it is that site.
+    """
+    now_ms, offer = known.now_ms, offers.get(site)
+    reason = f"it would be sent to {names[site]}, which {why}"
+    places, length_ms, start_ms = ((names[site], job.width),), job.estimate_ms, None
+    if offer is not None and offer.start_ms is not None:
+        start_ms = max(now_ms, offer.start_ms)
+        places, length_ms = ((names[site], offer.nodes or job.width),), offer.length_ms or length_ms
+        reason += f", and would start there {_when(start_ms, now_ms)}"
+    starts = [(max(now_ms, other.start_ms), s) for s, other in offers.items() if other.start_ms is not None]
+    first_ms, first = min(starts, default=(None, site))
+    if first_ms is not None and (start_ms is None or first_ms < start_ms):
+        reason += f"; {names[first]} could start it {_when(first_ms, now_ms)} (--site {names[first]})"
+    return msgspec.structs.replace(known, start_ms=start_ms, places=places, length_ms=length_ms, reason=reason)
+
+
+def _when(instant_ms: int, now_ms: int) -> str:
+    return "at once" if instant_ms <= now_ms else when_text(instant_ms, now_ms)
 
 
 def offered_quote(
@@ -271,6 +297,8 @@ def offered_quote(
             known, start_ms=now_ms, places=split.places, length_ms=choice.length_ms, reason=reason, split=split
         )
     if choice.site is None:
+        if job.mapped is not None:
+            return _mapped(known, job, job.mapped, names)
         if job.awaited is None:
             return known
         reason = _awaited(now_ms, job.awaited, split, "it would wait")

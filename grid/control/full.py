@@ -47,6 +47,7 @@ from gridweave.site.messages import (
     OfAttempt,
     Quoted,
     Refused,
+    RequestQuote,
     Reserved,
     RunsLate,
     SiteChanged,
@@ -226,6 +227,10 @@ class FullControl(Control):
                 offers = {self._names[site]: offer for site, offer in self._offers.said(job_id).items()}
                 found.append(partial(_with_offers, forecast, offers) if offers else forecast)
         return found
+
+    def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
+        """See `Control`; only jobs apart from the queue depend on what sites answer."""
+        return self._those_apart().questions(now_ms, asked) if asked.barred else {}
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """See `Control`; the forecast simulates a copy of the queue."""

@@ -29,8 +29,8 @@ from gridweave.grid.control.common import (
 from gridweave.grid.control.delegated_forecasts import delegated_forecast, offered_quote, unasked_quote
 from gridweave.grid.control.forecasts import attempt_forecast
 from gridweave.grid.control.links import LinksState
-from gridweave.grid.control.mapping import SEVERAL, JobToMap, PlannedPlace, SiteOffer, map_over_sites
-from gridweave.grid.control.offered import PlaceChoice, earliest_end, end_at, length_at
+from gridweave.grid.control.mapping import SEVERAL, JobToMap, MappingDecision, PlannedPlace, SiteOffer, map_over_sites
+from gridweave.grid.control.offered import PlaceChoice, earliest_end, end_at, last_quoted, length_at
 from gridweave.grid.control.placing import OneJob, awaited
 from gridweave.grid.control.sent import SentWork, WorkSent
 from gridweave.grid.lifecycle import ASKING, BACKLOG, QUEUED, SPLIT, UNPLACED, WAITING, WITHDRAWING
@@ -38,7 +38,7 @@ from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged,
 from gridweave.grid.policy import GridPolicy
 from gridweave.grid.sends import NOTHING
 from gridweave.netmodel.model import NetworkModel
-from gridweave.site.explain import Forecaster, SplitReason
+from gridweave.site.explain import Forecaster, SplitReason, settled
 from gridweave.site.job import Job
 from gridweave.site.messages import (
     Answer,
@@ -49,7 +49,6 @@ from gridweave.site.messages import (
     Quoted,
     Refused,
     RenewLeases,
-    RequestQuote,
     SiteChanged,
     Started,
     WithdrawJob,
@@ -145,8 +144,7 @@ class LimitedControl(DelegatingControl):
         self._sent.by_site = state.sent
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
-        told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
-        delegation = Delegation(*told, barred=asked.barred, never=dict(never))
+        delegation = self._delegation_of(now_ms, asked, draw, never)
         self._begin_delegation(delegation)
         return self._ask_all(now_ms, delegation)
 
@@ -324,22 +322,9 @@ class LimitedControl(DelegatingControl):
             if is_new:
                 self._quote_id += 1
                 delegation.unanswered[site] = self._quote_id
-                commands.append(ToSite(site, self._request(now_ms, delegation, site)))
+                commands.append(ToSite(site, self._request(now_ms, delegation, site, self._quote_id)))
             self._asked[delegation.unanswered[site]] = delegation.job.job_id, delegation.number if whole else 0
         return commands
-
-    def _request(self, now_ms: int, delegation: Delegation, site: int) -> RequestQuote:
-        job = delegation.job
-        length_ms = job.estimate_ms + (self._delay_ms(delegation, site, now_ms) or 0)
-        asked = RequestQuote(self._quote_id, job.width, length_ms, job.resources, job.job_id, assumed=job.assumed)
-        if self.policy.maps or job.needs_telling:
-            told = msgspec.structs.replace(job, estimate_ms=length_ms)
-            asked = msgspec.structs.replace(asked, job=told, wants_ready=self.policy.maps)
-        return asked
-
-    def _delay_ms(self, delegation: Delegation, site: int, when_ms: int) -> int | None:
-        """Return how long a job that starts at `when_ms` waits at a site for its data; None if the data has no path."""
-        return self._one_job.delay_ms(delegation.job, delegation.sends, delegation.submit_ms, site, when_ms)
 
     def _ask_others(self, now_ms: int, delegation: Delegation, sites: Iterable[int]) -> list[GridCommand]:
         """Ask sites for quotes, except the job's own site and sites that are too small, cut off or excluded."""
@@ -504,38 +489,45 @@ class LimitedControl(DelegatingControl):
     def _map(self, now_ms: int) -> list[GridCommand]:
         """Map the unplaced jobs over the sites; delegate jobs and begin splits that are possible now."""
         self._map_is_due = False
-        waiting = [one for one in self._jobs.values() if one.state == BACKLOG][:MOST_MAPPED]
-        last = self._last_quoted(waiting)
+        waiting = self._to_be_mapped()
+        plan = self._plan(now_ms, waiting)
+        commands: list[GridCommand] = []
+        for one, mapped in zip(waiting, plan, strict=True):
+            one.mapped = mapped.place
+            if mapped.place is not None and mapped.goes:
+                commands += self._delegate(now_ms, one, mapped.place.site, mapped.place.end_ms)
+                one.hurried = mapped.place.start_ms <= now_ms
+        for one, mapped in zip(waiting, plan, strict=True):
+            if mapped.split is not None:
+                commands += self._begin(now_ms, one, *mapped.split)
+        return commands
+
+    def _to_be_mapped(self, without: int | None = None) -> list[Delegation]:
+        """Return the first unplaced jobs, in order of submission, as many as are mapped at once."""
+        return [one for one in self._jobs.values() if one.state == BACKLOG and one.job.job_id != without][:MOST_MAPPED]
+
+    def _plan(self, now_ms: int, waiting: Sequence[Delegation]) -> list[MappingDecision]:
+        """Map jobs over the sites by their quotes, and return which of them go now; nothing changes."""
+        last = last_quoted(waiting)
         quotes = {site: one.quotes[site] for site, one in last.items()}
         ready_ms = [self._ready_ms(now_ms, site, quotes.get(site)) for site in range(len(self._nodes))]
         takes_parts = [site in quotes and quotes[site].takes_parts for site in range(len(self._nodes))]
         jobs = [self._to_map(now_ms, one, last, quotes) for one in waiting]
-        places = map_over_sites(jobs, ready_ms, takes_parts, self.policy.selection)
-        commands: list[GridCommand] = []
-        taken: dict[int, int] = {}
-        for one, job, place in zip(waiting, jobs, places, strict=True):
-            one.mapped = place
+        planned = map_over_sites(jobs, ready_ms, takes_parts, self.policy.selection)
+        plan, taken = [MappingDecision(place) for place in planned], dict[int, int]()
+        for number, (one, job, place) in enumerate(zip(waiting, jobs, planned, strict=True)):
             if place is not None and place.site != SEVERAL and self._goes_now(now_ms, one, place):
                 taken[place.site] = taken.get(place.site, 0) + job.offers[place.site].nodes
-                commands += self._delegate(now_ms, one, place.site, place.end_ms)
-                one.hurried = place.start_ms <= now_ms
-        for one, place in zip(waiting, places, strict=True):
+                plan[number] = MappingDecision(place, goes=True)
+        for number, (one, place) in enumerate(zip(waiting, planned, strict=True)):
             if place is not None and place.site == SEVERAL and place.start_ms <= now_ms:
                 split = self._split_now(now_ms, one, quotes, taken)
-                # Jobs delegated just now may force more fragments, and so a longer run than the mapping assumed.
+                # Jobs that go now may force more fragments, and so a longer run than the mapping assumed.
                 if split is not None and now_ms + split[1] <= place.end_ms:
-                    commands += self._begin(now_ms, one, *split)
-        return commands
-
-    @staticmethod
-    def _last_quoted(waiting: Iterable[Delegation]) -> dict[int, Delegation]:
-        """Return the job that has the latest quote of each site, by site."""
-        last: dict[int, Delegation] = {}
-        for one in waiting:
-            for site, quote in one.quotes.items():
-                if site not in last or quote.quote_id > last[site].quotes[site].quote_id:
-                    last[site] = one
-        return last
+                    plan[number] = MappingDecision(place, split=split)
+                    for site, nodes in split[0]:
+                        taken[site] = taken.get(site, 0) + nodes
+        return plan
 
     def _ready_ms(self, now_ms: int, site: int, last: Quoted | None) -> list[int]:
         """Return when each node of a site is free, according to its last quote; now if the quote does not say that.
@@ -732,7 +724,7 @@ class LimitedControl(DelegatingControl):
             at_ms = self._ahead_at_ms(delegation)
             told = self._nodes, self._retry_at_ms or 0, self._names, self._shut
             found = delegated_forecast(now_ms, delegation, *told, at_ms, self._awaited_split(delegation))
-        return lambda: found
+        return settled(found)
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """See `Control`; the forecast uses the sites' quotes if the question has any."""
@@ -740,16 +732,37 @@ class LimitedControl(DelegatingControl):
         why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
         found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, split=split)
-        if why_never is not None or not offers or self.policy.maps:
-            return lambda: found
-        told = asked.job, 0.0, 0, asked.sensitivity, asked.sends or NOTHING, now_ms
-        job = Delegation(*told, barred=asked.barred, quotes=dict(offers), quoted_ms=dict.fromkeys(offers, now_ms))
-        choice = self._choice(now_ms, job)
+        if why_never is not None or not offers:
+            return settled(found)
+        job = self._delegation_of(now_ms, asked, self._next_draw(), self._too_long(asked.job))
+        for site, quote in offers.items():
+            # As if each site had answered the last question of the grid.
+            self._note_quote(now_ms, site, job, msgspec.structs.replace(quote, quote_id=self._quote_id + 1))
+        if job.hopeless:
+            return settled(msgspec.structs.replace(found, state="refused", reason=job.hopeless))
+        choice = self._mapped_choice(now_ms, job, question.without) if self.policy.maps else self._choice(now_ms, job)
         cost = None
         if choice.split is not None:
             cost = self._one_job.split_reason(job.job, job.sends, choice.split, choice.length_ms, self._names)
-        quoted = offered_quote(found, job, choice, cost or self._awaited_split(job), self._names)
-        return lambda: quoted
+        return settled(offered_quote(found, job, choice, cost or self._awaited_split(job), self._names))
+
+    def _mapped_choice(self, now_ms: int, delegation: Delegation, without: int | None) -> PlaceChoice:
+        """Choose for a job that is not submitted yet as the mapping would, with all unplaced jobs except `without`.
+
+        If the job would wait at the grid, record its planned place.
+        """
+        waiting = self._to_be_mapped(without)
+        if len(waiting) == MOST_MAPPED:
+            return PlaceChoice()
+        mapped = self._plan(now_ms, [*waiting, delegation])[-1]
+        delegation.mapped = mapped.place
+        if mapped.split is not None:
+            return PlaceChoice(split=mapped.split[0], length_ms=mapped.split[1])
+        if mapped.place is None or not mapped.goes:
+            return PlaceChoice()
+        site, start_ms = mapped.place.site, delegation.quotes[mapped.place.site].start_ms or now_ms
+        starts_now = mapped.place.start_ms <= now_ms
+        return PlaceChoice(site, None if starts_now else max(now_ms, start_ms) + length_at(delegation, site))
 
     def _awaited_split(self, delegation: Delegation) -> SplitReason | None:
         """Return the cost of the split whose last nodes a job waits for, or None."""

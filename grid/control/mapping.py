@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from gridweave.grid.control.coallocation import Fragments
 from gridweave.site.disciplines.heterogeneous.mapping import machine_arrays, map_to
 from gridweave.site.kernels.state import NEVER_MS
 
@@ -51,6 +52,24 @@ class PlannedPlace(msgspec.Struct, frozen=True, gc=False):
     site: int
     start_ms: int
     end_ms: int
+
+
+class MappingDecision(NamedTuple):
+    """Where a job is planned by a mapping, and whether it goes there now.
+
+    Attributes
+    ----------
+    place : PlannedPlace, optional
+        Where it is planned; None if it can run nowhere now.
+    goes : bool
+        Whether it goes to the queue of its site now.
+    split : tuple of (Fragments, int), optional
+        Its fragments and its length, if it is split now.
+    """
+
+    place: PlannedPlace | None
+    goes: bool = False
+    split: tuple[Fragments, int] | None = None
 
 
 def map_over_sites(

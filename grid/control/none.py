@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from gridweave.grid.control.common import (
     ControlOptions,
     DelegatingControl,
@@ -13,12 +15,12 @@ from gridweave.grid.control.common import (
     Never,
     QuoteQuestion,
 )
-from gridweave.grid.control.delegated_forecasts import sent_forecast, unasked_quote
+from gridweave.grid.control.delegated_forecasts import sent_forecast, sent_quote, unasked_quote
 from gridweave.grid.control.placing import OneJob
 from gridweave.grid.lifecycle import BACKLOG
 from gridweave.grid.messages import GridCommand, GridJobSubmitted, LinksChanged, PathsMeasured, ToSite
 from gridweave.grid.policy import GridPolicy
-from gridweave.site.explain import Forecaster
+from gridweave.site.explain import Forecaster, settled
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import Answer, Ended, EnqueueJob, Refused, Withdrawn
 
@@ -61,7 +63,7 @@ class NoControl(DelegatingControl):
         self._area = state.area
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
-        sent = Delegation(asked.job, draw, asked.attempt, barred=asked.barred, never=dict(never))
+        sent = self._delegation_of(now_ms, asked, draw, never)
         self._begin_delegation(sent)
         return self._send(now_ms, sent)
 
@@ -114,20 +116,21 @@ class NoControl(DelegatingControl):
 
     def _send(self, now_ms: int, sent: Delegation) -> list[GridCommand]:
         """Send a job to the site with the least work of the grid per node, or to a random site; else put it back."""
-        fitting = self._fitting(now_ms, sent)
-        if not fitting:
+        site = self._choose(now_ms, sent)
+        if site is None:
             return self._put_back(now_ms, sent)
-        if self._rng is None:
-            site = min(fitting, key=lambda s: (self._area[s] / self._nodes[s], s))
-        else:
-            chosen = self._one_job.choose_site(sent.job, sent.draw, fitting, {})
-            assert chosen is not None, "a job is sent to nowhere"
-            site = chosen
         self._change(sent, "delegate")
         sent.site = site
         sent.number += 1
         self._area[site] += sent.job.width * sent.job.estimate_ms
         return [ToSite(site, EnqueueJob(sent.job, sent.number, int(NEVER_MS)))]
+
+    def _choose(self, now_ms: int, sent: Delegation) -> int | None:
+        """Return the site that gets a job, or None if no site is left."""
+        fitting = self._fitting(now_ms, sent)
+        if self._rng is not None:
+            return self._one_job.choose_site(sent.job, sent.draw, fitting, {})
+        return min(fitting, key=lambda site: (self._area[site] / self._nodes[site], site), default=None)
 
     def forecaster(self, now_ms: int, job_id: int, end_ms: int = 0) -> Forecaster | None:
         """Return a function that reports a job's site and the work sent to each site; None if the job is unknown.
@@ -142,11 +145,22 @@ class NoControl(DelegatingControl):
         return lambda: found
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
-        """See `Control`; the forecast has no start, because only the site knows it."""
-        asked = question.asked
-        why_never, loads = self.why_never(asked.job, asked.barred), self._loads(set(asked.barred))
+        """See `Control`; the forecast names the site that would get the job."""
+        asked, offers = question.asked, question.offers
+        never = self._too_long(asked.job) | {s: quote.reason for s, quote in offers.items() if quote.cause == "never"}
+        why_never, loads = self.why_never(asked.job, asked.barred, never), self._loads(set(asked.barred))
         found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, loads)
-        return lambda: found
+        if why_never is not None:
+            return settled(found)
+        sent = self._delegation_of(now_ms, asked, self._next_draw(), never)
+        # As if each of these sites had refused the job already.
+        sent.refused_by |= self._shut.keys()
+        site = self._choose(now_ms, sent)
+        if site is None:
+            reason = "all sites would refuse it now; it would be sent again later"
+            return settled(msgspec.structs.replace(found, reason=reason))
+        why = "has the least work of the grid for each node" if self._rng is None else "was drawn at random"
+        return settled(sent_quote(found, asked.job, site, offers, self._names, why))
 
     def _loads(self, refused_by: set[int]) -> list[int | None]:
         """Return how long each site needs for the jobs sent to it [ms]; None for a site that has refused."""

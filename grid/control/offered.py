@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,16 @@ def end_at(delegation: Delegation, site: int, start_ms: int, delay_ms: int) -> i
     if quote is None or quote.length_ms is None:
         return start_ms + delay_ms + delegation.job.estimate_ms
     return start_ms + quote.length_ms
+
+
+def last_quoted(jobs: Iterable[Delegation]) -> dict[int, Delegation]:
+    """Return the job that has the latest quote of each site, by site."""
+    last: dict[int, Delegation] = {}
+    for job in jobs:
+        for site, quote in job.quotes.items():
+            if site not in last or quote.quote_id > last[site].quotes[site].quote_id:
+                last[site] = job
+    return last
 
 
 def earliest_end(

@@ -43,7 +43,7 @@ from gridweave.grid.sends import Sends, why_not_sent
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Forecast, Forecaster, Planner
 from gridweave.site.job import MAX_ID, MAX_TIME_MS, Job, why_impossible
-from gridweave.site.messages import Ended, LeaseEnded, Quoted, SiteChanged
+from gridweave.site.messages import Ended, LeaseEnded, Quoted, RequestQuote, SiteChanged
 from gridweave.site.state import CoreState, with_parts
 
 RETRY_MS = 60_000
@@ -281,6 +281,10 @@ class MetaCore:
         if found is None or past is None:
             return found
         return partial(forecast_of_evicted, found, past.text(now_ms, self._names))
+
+    def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
+        """Return what to ask each site about a job submitted now, for the `offers` of `quoter`; see `Control`."""
+        return self._control.questions(max(now_ms, self._now_ms), asked)
 
     def quoter(
         self,

@@ -39,7 +39,7 @@ from gridweave.grid.messages import (
     TellSite,
     ToSite,
 )
-from gridweave.grid.meta.settings import GridSettings, core_of, traffic_of
+from gridweave.grid.meta.settings import GridSettings, core_of, delays_ms, traffic_of
 from gridweave.grid.meta.traffic import SplitExperience
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import Measurements, MeasurementsState, correct
@@ -256,6 +256,15 @@ class LiveGrid:
                 refusal = str(error)
         return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
 
+    def questions(self, now_ms: int, request: JobRequest) -> dict[str, RequestQuote]:
+        """Return what to ask each site about a job, so that its answers can be the `offers` of `quoter`."""
+        now_ms = max(now_ms, self._now_ms)
+        try:
+            asked = self._submission(self.book.next_job(request), request)
+        except InputError:  # the quote names the reason
+            return {}
+        return {self._names[site]: question for site, question in self.core.questions(now_ms, asked).items()}
+
     def planner(self, now_ms: int, most_jobs: int) -> Planner:
         """Return a function that forecasts the starts of the first `most_jobs` waiting jobs, for the present state."""
         return self.core.planner(max(now_ms, self._now_ms), most_jobs, self._end_ms())
@@ -312,24 +321,8 @@ class LiveGrid:
         return PastJob(record.submit_ms, asked, part)
 
     def around_ms(self) -> tuple[int, int] | None:
-        """Return the delays [ms] until placed processes run and until the grid learns of their end, or None if unknown.
-
-        Each delay is the setting, or else the mean over the last `MEASURED_JOBS` ended jobs.
-        """
-        settings, times = self.settings, []
-        for record in self.book.last_ended(MEASURED_JOBS):
-            # A job on several sites starts at the agreed time, any other job when it is placed.
-            from_ms = record.start_ms if len(record.places) > 1 else record.placed_ms
-            if record.outcome == "finished" and record.ran_ms and from_ms is not None and record.end_ms is not None:
-                began_ms, ended_ms = record.ran_ms
-                times.append((max(0, began_ms - from_ms), max(0, record.end_ms - ended_ms)))
-        if not times and settings.start_ms is None and settings.end_ms is None:
-            return None
-        start_ms, end_ms = (sum(column) // len(column) for column in zip(*times or [(0, 0)], strict=True))
-        return (
-            start_ms if settings.start_ms is None else settings.start_ms,
-            end_ms if settings.end_ms is None else settings.end_ms,
-        )
+        """Return the delays around a job [ms]; see `delays_ms`."""
+        return delays_ms(self.settings, self.book.last_ended(MEASURED_JOBS))
 
     def _end_ms(self) -> int:
         return (self.around_ms() or (0, 0))[1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from numpy.random import PCG64, Generator
 
@@ -12,6 +14,7 @@ from gridweave.grid.meta.traffic import KnownTraffic
 from gridweave.grid.policy import MAPPINGS, SELECTIONS, GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.settings import Changeable
+from gridweave.site.job import JobRecord
 from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.scheduler.contract import ALONE_MS
 
@@ -68,6 +71,27 @@ def core_of(settings: GridSettings) -> MetaCore:
         lease_ms=settings.lease_ms,
         network=settings.network,
         names=[name for name, _ in settings.sites],
+    )
+
+
+def delays_ms(settings: GridSettings, ended: Iterable[JobRecord]) -> tuple[int, int] | None:
+    """Return the delays [ms] until placed processes run and until the grid learns of their end, or None if unknown.
+
+    Each delay is the setting, or else the mean over these ended jobs.
+    """
+    times = []
+    for record in ended:
+        # A job on several sites starts at the agreed time, any other job when it is placed.
+        from_ms = record.start_ms if len(record.places) > 1 else record.placed_ms
+        if record.outcome == "finished" and record.ran_ms and from_ms is not None and record.end_ms is not None:
+            began_ms, ended_ms = record.ran_ms
+            times.append((max(0, began_ms - from_ms), max(0, record.end_ms - ended_ms)))
+    if not times and settings.start_ms is None and settings.end_ms is None:
+        return None
+    start_ms, end_ms = (sum(column) // len(column) for column in zip(*times or [(0, 0)], strict=True))
+    return (
+        start_ms if settings.start_ms is None else settings.start_ms,
+        end_ms if settings.end_ms is None else settings.end_ms,
     )
 
 

@@ -44,7 +44,7 @@ from gridweave.site.journal.records import Note
 from gridweave.site.launch import Removal
 from gridweave.site.lifecycle import OVER, PENDING
 from gridweave.site.machine.agent import OutputRead
-from gridweave.site.messages import Quoted
+from gridweave.site.messages import Quoted, RequestQuote
 from gridweave.site.service.calls import (
     CALL_S,
     GRID_ACTOR,
@@ -311,20 +311,25 @@ class LiveBackend:
         return await self._as_the_grid_would(found, request, instead_of) if known.queues else found
 
     async def _as_the_grid_would(self, known: Forecast, request: JobRequest, instead_of: int | None) -> Forecast:
-        """Return a quote with the place that the grid would choose by what the sites offer; those that answer."""
-        names = [row.site for row in known.sites]
-        asked = [_or_none(self._ask(site_actor(name), "offer", Quoted, request, timeout_s=LOOK_S)) for name in names]
-        answers = zip(names, await asyncio.gather(*asked), strict=True)
-        offers = {name: quoted for name, quoted in answers if quoted is not None}
+        """Return a quote with the place that the grid would choose by the answers of the sites to its questions.
+
+        Sites that do not answer are left out.
+        """
+        questions = await self._ask(GRID_ACTOR, "questions", dict[str, RequestQuote], request)
+        calls = (
+            self._ask(site_actor(name), "offer", Quoted, request, question, timeout_s=LOOK_S)
+            for name, question in questions.items()
+        )
+        answers = await asyncio.gather(*(_or_none(call) for call in calls))
+        offers = {name: quoted for name, quoted in zip(questions, answers, strict=True) if quoted is not None}
         if not offers:
             return known
         chosen = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, offers, timeout_s=FORECAST_S)
-        if chosen.start_ms is None:
+        if chosen.start_ms is None and not chosen.places and chosen.state != "refused":
             return known
-        kept = {
-            name: getattr(chosen, name) for name in ("now_ms", "start_ms", "places", "length_ms", "reason", "split")
-        }
-        return msgspec.structs.replace(known, **kept)
+        ahead = {row.site: row.ahead for row in known.sites}
+        only = chosen.places[0][0] if len(chosen.places) == 1 else ""
+        return msgspec.structs.replace(chosen, sites=known.sites, ahead=ahead.get(only, 0))
 
     async def _with_offers(self, known: Forecast, request: JobRequest) -> Forecast:
         """Add to a quote the offers of sites with shared nodes; silent sites are left out."""

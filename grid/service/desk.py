@@ -24,7 +24,7 @@ from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
 from gridweave.site.lifecycle import OPEN
-from gridweave.site.messages import Quoted
+from gridweave.site.messages import Quoted, RequestQuote
 from gridweave.site.service.desk import EXPLAIN_S, Desk, queued
 from gridweave.site.service.faults import recent_fault
 
@@ -41,6 +41,7 @@ class GridDesk(Desk[GridDriver]):
         "queue",
         "forecast",
         "quote",
+        "questions",
         "plan",
         "what_if",
         "network",
@@ -104,6 +105,10 @@ class GridDesk(Desk[GridDriver]):
         asked = request, instead_of, offers or {}
         name = None if offers else asked[:2]  # quotes by what sites offer are of one instant
         return await self._forecasts.alone(lambda: grid.quoter(clock.now_ms(), *asked), name=name)
+
+    async def questions(self, request: JobRequest) -> dict[str, RequestQuote]:
+        """Return what to ask each site about a job, so that `quote` can use the answers; empty if it needs none."""
+        return self.driver.grid.questions(self.driver.clock.now_ms(), request)
 
     async def plan(self, limit: int) -> PlannedStarts:
         """Return when and where waiting jobs start, at most `limit` jobs; at a site, the site may know more."""

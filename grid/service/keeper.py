@@ -48,6 +48,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 MOST_TRIES = 20
 """Tries in a row before the keeper gives up: a quarter of an hour, and the time the tries take."""
 
+AWAY_S = 86_400.0
+"""How long to wait for an external Ray cluster that does not answer, in seconds.
+
+A cluster that is restarting is back long before; at the address of a cluster that is gone, another may listen one day.
+"""
+
 STEADY_S = 300.0
 """After this long without an end, in seconds, tries are counted from zero again."""
 
@@ -90,7 +96,9 @@ class GridKeeper:
         knock: Callable[[str], None] = _knock,
     ) -> None:
         self._name, self._mend, self._say, self._wait, self._monotonic_s = name, mend, say, wait, monotonic_s
-        self._knock, self._is_away = knock, False
+        self._knock = knock
+        # Since when the external Ray cluster has not answered, or None.
+        self._away_since_s: float | None = None
         self._mended_s = monotonic_s()
         self.kept = Kept()
 
@@ -106,7 +114,9 @@ class GridKeeper:
                     self._change(tries=0)
                 self._wait(state, _LOOK_EVERY_S)
             elif self.kept.tries == MOST_TRIES:
-                return self._give_up(state.missing)
+                return self._give_up(state.missing, f"{self.kept.tries} tries")
+            elif self._away_since_s is not None and self._monotonic_s() - self._away_since_s >= AWAY_S:
+                return self._give_up(state.missing, span_text(int(AWAY_S * 1000)))
             else:
                 self._try()
 
@@ -132,19 +142,19 @@ class GridKeeper:
         try:
             self._knock(address)
         except UnavailableError as error:
-            if not self._is_away:
+            if self._away_since_s is None:
                 self._say(f"{error}; waiting for it")
                 self._change(problem=str(error))
-            self._is_away = True
-        else:
-            self._is_away = False
-        return not self._is_away
+                self._away_since_s = self._monotonic_s()
+            return False
+        self._away_since_s = None
+        return True
 
-    def _give_up(self, missing: tuple[str, ...]) -> bool:
+    def _give_up(self, missing: tuple[str, ...], after: str) -> bool:
         self._change(gave_up=True, missing=missing)
         why = f": {self.kept.problem}" if self.kept.problem else ""
         self._say(
-            f"GIVEN UP after {self.kept.tries} tries: {_listed(missing)} cannot be brought back{why}; "
+            f"GIVEN UP after {after}: {_listed(missing)} cannot be brought back{why}; "
             f"mend what is wrong and run: gridweave up --name {self._name}"
         )
         return False

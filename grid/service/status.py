@@ -248,7 +248,8 @@ def _keeper(state: LocalGridState) -> PartStatus:
         detail = f"does not run, so that nobody brings back what ends; {_up(state)} starts it"
         if kept is not None and kept.gave_up:
             why = f": {kept.problem}" if kept.problem else ""
-            told = f"gave up {', '.join(kept.missing)} after {kept.tries} tries{why}"
+            after = f" after {kept.tries} tries" if kept.tries else ""
+            told = f"gave up {', '.join(kept.missing)}{after}{why}"
             detail = f"{told}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins again"
         return PartStatus(name=KEEPER, well=False, detail=detail)
     place = process.pid, process.start_ticks

@@ -160,6 +160,7 @@ class Supervisor:
         self.announce_at_s: float | None = None
         self.at_gate = False
         self.heard_by_s: float | None = None
+        self.gate_by_s: float | None = None
         self.sample_s = _FIRST_SAMPLE_S
         self.sample_at_s: float | None = None
         # The last request to pause or run, the start of the present pause, and the total of earlier pauses.
@@ -168,8 +169,7 @@ class Supervisor:
         self.is_frozen = False
         self.paused_s = 0.0
         # The work done up to `worked_at_s`, in seconds at full speed, and the speed since then while not paused.
-        self.worked_s = 0.0
-        self.worked_at_s = 0.0
+        self.worked_s = self.worked_at_s = 0.0
         self.speed = 1.0
         self.starter: Starter | None = None
         self.group: ControlGroup | None = None
@@ -378,6 +378,7 @@ class Supervisor:
             return 0.0
         now_s = time.monotonic()
         instants = [self.kill_at_s, self.announce_at_s, self.sample_at_s, self.heard_by_s, self._limit_at_s()]
+        instants.append(self.gate_by_s if self.gate is not None else None)
         instants.append(self._warn_at_s())
         pauses = [instant - now_s for instant in instants if instant is not None]
         if self._waits() and not self._is_closed():
@@ -512,6 +513,8 @@ class Supervisor:
             self.heard_by_s = None
             if not (self.folder / HEARD).exists():
                 self._end("lost", "nobody took note in time that it had begun", at_once=True)
+        if self.gate_by_s is not None and self._waits() and now_s >= self.gate_by_s:
+            self._end("lost", f"nobody opened its gate within {span_text(self.launch.gate_ms or 0)}")
         if self.kill_at_s is not None and now_s >= self.kill_at_s:
             self._kill(now_s)
         if self.sample_at_s is not None and now_s >= self.sample_at_s:
@@ -535,6 +538,8 @@ class Supervisor:
                 self.at_gate = True
                 self._write()
                 self.announce_at_s = time.monotonic()
+                if self.launch.gate_ms is not None:
+                    self.gate_by_s = self.announce_at_s + self.launch.gate_ms / 1000
         except OSError as error:
             self.started_ms = None
             why = os.strerror(error.errno or 0)

@@ -12,6 +12,13 @@ from gridweave.site.messages import StartJob
 from gridweave.site.needs.beside import SharedTime
 from gridweave.site.run.runs import Piece, Run, SiteSettings
 
+GATE_FACTOR = 2
+"""How long ranks wait at their gate at most, in multiples of the rendezvous, after which their site has given them up.
+
+The ranks are ready after the agreed start, so their time ends after that of the site, and no gate that the site may
+still open is closed.
+"""
+
 
 def make_run(
     settings: SiteSettings,
@@ -91,6 +98,7 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         end_on_failure=program.end_on_failure and elements is None,
         elements=elements,
         alone_ms=settings.alone_ms if len(described.sites) > 1 else None,
+        gate_ms=GATE_FACTOR * settings.rendezvous_ms if len(described.sites) > 1 else None,
         user=described.request.user,
         part=part,
         rate=described.request.limit_ms / described.limit_ms if len(described.sites) > 1 else 1.0,

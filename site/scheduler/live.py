@@ -216,15 +216,12 @@ class LiveSite:
             return Forecast(now_ms=now_ms, state="held", length_ms=request.limit_ms, reason=reason)
         return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
 
-    def offer(self, now_ms: int, request: JobRequest) -> Quoted:
-        """Return the site's quote for the grid if a job were submitted now; the state does not change."""
+    def offer(self, now_ms: int, request: JobRequest, question: RequestQuote) -> Quoted:
+        """Return the answer to a question of the grid about a job that is not submitted yet; nothing changes."""
         reason = request_problem(request) or self._why_stuck(request) or self._not_taken(request)
         if reason is not None:
-            return Quoted(0, 0, None, reason, cause="never")
-        job = self.book.next_job(request)
-        told = job if job.needs_telling else None
-        asked = RequestQuote(0, job.width, job.estimate_ms, job.resources, job=told, assumed=job.assumed)
-        return self.core.offer(max(now_ms, self._now_ms), asked)
+            return Quoted(question.quote_id, 0, None, reason, cause="never")
+        return self.core.offer(max(now_ms, self._now_ms), question)
 
     @property
     def state_type(self) -> Any:

@@ -42,7 +42,7 @@ from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import Note, NumberedNote
 from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
-from gridweave.site.messages import DisciplineEdited, Quoted
+from gridweave.site.messages import DisciplineEdited, Quoted, RequestQuote
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.faults import recent_fault
 from gridweave.site.service.history import JobHistory
@@ -483,6 +483,6 @@ class SiteDesk(Desk[SiteDriver]):
         """Return the start of a job if it were submitted now, or delegated by the grid."""
         return self.driver.site.quote(self.driver.clock.now_ms(), request, for_grid=for_grid)
 
-    async def offer(self, request: JobRequest) -> Quoted:
-        """Return the site's quote for the grid if a job were submitted now."""
-        return self.driver.site.offer(self.driver.clock.now_ms(), request)
+    async def offer(self, request: JobRequest, question: RequestQuote) -> Quoted:
+        """Return the site's answer to a question of the grid about a job that is not submitted yet."""
+        return self.driver.site.offer(self.driver.clock.now_ms(), request, question)

@@ -551,10 +551,8 @@ def test_no_control_says_where_it_was_sent() -> None:
     assert (forecast.places, forecast.reason) == ((("south", 4),), "it was sent to south, whose queue decides")
     assert forecast.queues == ("south",)
     assert at(forecast, "north")[2] == "was sent work of the grid for 5 min on all its 8 nodes"
-    assert (
-        core.quote(0, request(4, 1)).reason
-        == "it would be sent to the site with the least work of the grid for each node"
-    )
+    quote = core.quote(0, request(4, 1))
+    assert quote.reason == "it would be sent to north, which has the least work of the grid for each node"
     core.handle(1, FromLiveSite(SOUTH, Refused(2, 1, "no")))
     assert at(told(core, 2, 1), "south")[2] == "has refused it"
     core.handle(2, FromLiveSite(NORTH, Refused(2, 2, "no")))

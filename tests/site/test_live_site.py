@@ -404,6 +404,19 @@ def test_ranks_on_other_sites_meet_where_the_grid_says() -> None:
         assert (start.launch.size, start.launch.sites) == (5, ("south", "north"))
 
 
+def test_ranks_wait_at_their_gate_until_their_site_has_given_up_for_sure() -> None:
+    """A machine gives up a gate only after its site; ranks without partners on other sites have no gate."""
+    core = site(rendezvous_ms=700)
+    do(core, 0, described(7, 1, first=1, others=1), ReserveNodes(7, 1, 1, 1000, 50), own(1))
+    do(core, 10, CommitNodes(7, 1, "south1:9000"))
+    (start,) = of(do(core, 50), StartRun)
+    assert start.launch.gate_ms == 1_400
+    (given_up,) = of(do(core, 750), EndRun)
+    assert given_up.job_id == 7
+    (alone,) = of(do(site(), 0, own(1)), StartRun)
+    assert alone.launch.gate_ms is None
+
+
 def test_a_hold_that_is_followed_by_the_next_at_once_leaves_no_port_behind() -> None:
     """After a cut a release and the next attempt come together; the port of the first goes back."""
     core = site()

@@ -8,7 +8,9 @@ from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
+from gridweave.site.messages import Quoted, RequestQuote
 from gridweave.site.state import dump_state
+from meta_steps import meta, said, step, submitted
 
 MINUTE_MS = 60_000
 
@@ -40,3 +42,18 @@ def test_other_jobs_are_quoted_no_split(nodes: int, policy: dict[str, str]) -> N
     """What fits on one site is split only where that ends sooner, which the sites know; some grids split nothing."""
     core, request = quote_of(nodes, **policy)
     assert core.quote(0, request).split is None
+
+
+def test_a_quote_has_the_draw_of_the_next_submission() -> None:
+    """Among sites that could all start the job at once, the quote names the one that the job then goes to."""
+    core = meta(4, 4, 4, mode="sharing", control="limited", selection="random")
+    offers = {site: Quoted(0, 4, 0) for site in range(3)}
+    places = []
+    for job_id in range(1, 20):
+        quote = core.quoter(0, submitted(99, 1), offers=offers)()
+        asked = step(core, 0, submitted(job_id, 1))
+        answers = [said(c.site, Quoted(c.request.quote_id, 4, 0)) for c in asked if isinstance(c.request, RequestQuote)]
+        (delegated,) = [command for answer in answers for command in step(core, 0, *answer)]
+        places.append((quote.places, ((f"site {delegated.site}", 1),)))
+    assert all(quoted == taken for quoted, taken in places)
+    assert len(set(places)) == 3

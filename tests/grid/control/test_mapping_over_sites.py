@@ -26,6 +26,7 @@ from gridweave.site.messages import (
     Started,
     WithdrawJob,
 )
+from gridweave.site.state import dump_state
 from meta_steps import RETRY_MS, meta, said, step
 from reference import site_mapping as reference
 
@@ -153,6 +154,35 @@ def test_a_job_waits_at_the_grid_for_the_site_on_which_it_ends_first() -> None:
     step(core, 0, *said(1, Enqueued(1, 2), Started(1, 2, 0)))
     asked = step(core, 25, *said(1, Ended(1, 2, 25, "finished")))
     assert sent(step(core, 25, *quotes(asked[1:], 25, slow, fast))) == [(2, 1)]
+
+
+@pytest.mark.parametrize("mode", ["sharing", "adaptive"])
+@pytest.mark.parametrize("selection", MAPPINGS)
+def test_a_quote_is_what_the_mapping_then_decides(selection: str, mode: str) -> None:
+    """Whatever waits already: a job that is quoted a start at once gets it there, and another waits as planned."""
+    rng, seen = np.random.default_rng(5), set[str]()
+    for _ in range(60):
+        core = grid(3, 2, selection=selection, mode=mode)
+        sites = [Site(int(rng.integers(1, 4)), ((int(rng.choice([0, 50])), nodes),)) for nodes in (3, 2)]
+        before = [job(number, int(rng.integers(1, 4)), int(rng.integers(20, 200))) for number in range(1, 5)]
+        asked = step(core, 0, *(GridJobSubmitted(each) for each in before))
+        step(core, 0, *quotes(asked, 0, *sites))
+        new = GridJobSubmitted(job(9, int(rng.integers(1, 6 if mode == "adaptive" else 4)), int(rng.integers(20, 200))))
+        state = dump_state(core)
+        offers = {site: sites[site].quote(request, 0) for site, request in core.questions(0, new).items()}
+        quote = core.quoter(0, new, offers=offers)()
+        assert dump_state(core) == state, "a quote has changed the grid"
+        commands = step(core, 0, *quotes(step(core, 0, new), 0, *sites))
+        found = core.forecast(0, 9)
+        assert found is not None
+        assert quote.start_ms == (0 if found.state == "starting" else found.start_ms), quote.reason
+        assert quote.places == found.places
+        assert quote.length_ms == found.length_ms or found.queues
+        assert quote.reason.startswith("it would start at once on ") == (9 in dict(sent(commands)))
+        assert quote.reason.startswith("it would be split over ") == (found.state == "starting")
+        seen.add(quote.reason.split(" on ")[0].split(" over ")[0])
+    assert {"it would start at once", "mapped"} <= seen
+    assert ("it would be split" in seen) == (mode == "adaptive")
 
 
 @pytest.mark.parametrize(("selection", "places"), [("olb", [(1, 0), (2, 1)]), ("best-assignment", [(1, 1)])])

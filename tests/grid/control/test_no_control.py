@@ -16,6 +16,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.world.connections import Network
 from gridweave.scenarios.world.simulate import simulate_world
+from gridweave.site.explain import Forecast
 from gridweave.site.job import Job
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.messages import (
@@ -24,11 +25,13 @@ from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
+    Quoted,
     Refused,
     SiteChanged,
     Started,
     Withdrawn,
 )
+from gridweave.site.state import dump_state
 from gridweave.site.users.owner import OwnerPolicy
 from meta_steps import RETRY_MS, meta, said, step, submitted
 from reference.model import Job as PlainJob
@@ -58,6 +61,57 @@ def test_a_job_goes_only_where_it_fits() -> None:
     core = grid(2, 8)
     for job_id in (1, 2, 3):
         assert step(core, job_id, submitted(job_id, 3)) == [sent(1, job_id, 3)]
+
+
+def quoted(core: MetaCore, width: int, **offers: Quoted) -> Forecast:
+    """Return the quote for a job when the sites have answered the grid's questions: `site_0=Quoted(...)`."""
+    before = dump_state(core)
+    by_site = {int(name[-1]): offer for name, offer in offers.items()}
+    quote = core.quoter(0, submitted(99, width), offers=by_site)()
+    assert dump_state(core) == before, "a quote has changed the grid"
+    return quote
+
+
+def test_a_quote_names_the_site_that_would_get_the_job_and_its_start_there() -> None:
+    """The grid looks at its own work only, so the quote also names a site that could start the job sooner."""
+    core = grid(4, 8)
+    step(core, 0, submitted(1, 2))
+    questions = core.questions(0, submitted(99, 2))
+    assert {site: (each.width, each.length_ms) for site, each in questions.items()} == {0: (2, 100), 1: (2, 100)}
+    why = "it would be sent to site 1, which has the least work of the grid for each node"
+    quote = quoted(core, 2, site_0=Quoted(0, 2, 0), site_1=Quoted(0, 0, 5_000))
+    later = f"{why}, and would start there in 5 s; site 0 could start it at once (--site site 0)"
+    assert (quote.start_ms, quote.places, quote.reason) == (5_000, (("site 1", 2),), later)
+    quote = quoted(core, 2, site_0=Quoted(0, 2, 0), site_1=Quoted(0, 2, 0))
+    assert (quote.start_ms, quote.reason) == (0, f"{why}, and would start there at once")
+    quote = quoted(core, 2, site_0=Quoted(0, 2, 3_000))
+    silent = f"{why}; site 0 could start it in 3 s (--site site 0)"
+    assert (quote.start_ms, quote.places, quote.reason) == (None, (("site 1", 2),), silent)
+    assert step(core, 0, submitted(99, 2)) == [sent(1, 99, 2)]
+
+
+def test_a_quote_passes_over_the_sites_that_would_refuse_the_job() -> None:
+    """A site that is shut, and one that can never run the job; if that is all of them, the job would be refused."""
+    core = grid(4, 4, 4)
+    step(core, 0, *said(0, SiteChanged(0, 4, "the site is being drained")))
+    never = Quoted(0, 0, None, "the partition is too short", cause="never")
+    assert quoted(core, 2, site_1=never, site_2=Quoted(0, 4, 0)).places == (("site 2", 2),)
+    assert (
+        quoted(core, 2, site_1=never, site_2=never).reason
+        == "all sites would refuse it now; it would be sent again later"
+    )
+    quote = quoted(core, 2, site_0=never, site_1=never, site_2=never)
+    assert (quote.state, quote.places) == ("refused", ())
+    assert quote.reason.startswith("no site can run it: site 0: the partition is too short; ")
+
+
+def test_a_quote_has_the_draw_of_the_next_submission() -> None:
+    """However often somebody asks."""
+    core = grid(4, 4, 4, selection="random")
+    for job_id in range(1, 20):
+        (place,) = {quoted(core, 1).places for _ in range(3)}
+        (delegated,) = step(core, 0, submitted(job_id, 1))
+        assert place == ((f"site {delegated.site}", 1),)
 
 
 def test_what_has_ended_counts_no_more() -> None:

@@ -26,6 +26,7 @@ from gridweave.grid.config.local_state import (
     write_state,
 )
 from gridweave.grid.service.keeper import (
+    AWAY_S,
     LONGEST_PAUSE_S,
     MOST_TRIES,
     STEADY_S,
@@ -209,3 +210,26 @@ def test_it_waits_for_a_cluster_of_others_without_counting_tries(tmp_path: Path)
     assert len(bench.tried_s) == 1
     assert bench.tried_s[0] >= 50 * LONGEST_PAUSE_S
     assert bench.said[0] == "no Ray cluster answers; waiting for it"
+
+
+def test_it_gives_up_a_cluster_of_others_that_is_gone(tmp_path: Path) -> None:
+    """The address of a cluster that is gone for good is not asked forever; `status` says so, and `up` begins again."""
+    bench = Bench(tmp_path, [])
+    asked_s: list[float] = []
+
+    def knock(address: str) -> None:
+        asked_s.append(bench.now_s)
+        raise UnavailableError("no Ray cluster answers")
+
+    bench.keeper = GridKeeper(
+        NAME, bench._mend, say=bench.said.append, wait=bench._wait, monotonic_s=lambda: bench.now_s, knock=knock
+    )
+    write_state(msgspec.structs.replace(a_state(tmp_path, bench.own), own_ray=False, address="10.0.0.1:6379"))
+    assert not bench.keeper.run(os.getpid())
+    assert AWAY_S <= bench.now_s <= AWAY_S + 2 * LONGEST_PAUSE_S
+    assert asked_s[-1] > AWAY_S - 2 * LONGEST_PAUSE_S
+    assert not bench.tried_s
+    assert bench.said[-1].startswith("GIVEN UP after 1 d: the head of Ray, the gateway cannot be brought back: no Ray ")
+    kept = read_kept(NAME)
+    assert kept is not None
+    assert kept.gave_up

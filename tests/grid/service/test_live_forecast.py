@@ -135,6 +135,60 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_without_control_a_quote_is_where_the_job_then_goes(tmp_path: Path) -> None:
+    """With its start there and each site's own answer, though the grid itself looks only at what it has sent."""
+    async with LocalGrid(tmp_path, policy=GridPolicy(mode="sharing", control="none")) as grid:
+        own, sent = await submit(grid, sleeper(2, 2), site="south"), await submit(grid, sleeper(2, 1))
+        await in_state(grid, own[0], "running")
+        await in_state(grid, sent[0], "running")
+        request = sleeper(1, 1)
+        quote = await grid.backend.quote(request)
+        assert quote.places == (("south", 1),)
+        assert quote.reason == (
+            "it would be sent to south, which has the least work of the grid for each node, and would start there "
+            "in 2 h; north could start it at once (--site north)"
+        )
+        north, south = quote.sites
+        assert north.start_ms is not None
+        assert abs(north.start_ms - quote.now_ms) < PATIENCE_S * 1000
+        assert south.start_ms == quote.start_ms
+        (job_id,) = await submit(grid, request)
+        async with asyncio.timeout(PATIENCE_S):
+            while not (record := (await grid.backend.records([job_id]))[0]).places:
+                await asyncio.sleep(0.02)
+        assert record.places == quote.places
+        assert await grid.backend.wish("cancel", [*own, *sent, job_id], origin="a test")
+
+
+@pytest.mark.asyncio
+async def test_a_quote_of_a_mapping_grid_is_what_the_mapping_decides(tmp_path: Path) -> None:
+    """The site on which the job ends first, and not before the jobs that are mapped there already."""
+    policy = GridPolicy(mode="sharing", control="limited", selection="sjs")
+    async with LocalGrid(tmp_path, policy=policy) as grid:
+        (runs,) = await submit(grid, sleeper(4, 2))
+        await in_state(grid, runs, "running")
+        (waits,) = await submit(grid, sleeper(3, 1))
+        async with asyncio.timeout(PATIENCE_S):
+            while (forecast := await grid.backend.forecast(waits)) is None or not forecast.places:
+                await asyncio.sleep(0.02)
+        quote = await grid.backend.quote(sleeper(2, 1))
+        assert (quote.places, quote.reason) == ((("south", 2),), "it would start at once on south")
+        quote = await grid.backend.quote(sleeper(4, 1.5))
+        assert quote.places == (("north", 4),)
+        assert quote.start_ms is not None
+        assert 2 * HOUR_MS < quote.start_ms - quote.now_ms <= 3 * HOUR_MS, "the job that waits goes first"
+        assert quote.reason.startswith("mapped over the sites with all that waits, it would start in ")
+        (job_id,) = await submit(grid, sleeper(4, 1.5))
+        async with asyncio.timeout(PATIENCE_S):
+            while (forecast := await grid.backend.forecast(job_id)) is None or not forecast.places:
+                await asyncio.sleep(0.02)
+        assert forecast.places == quote.places
+        assert forecast.start_ms is not None
+        assert abs(forecast.start_ms - quote.start_ms) < PATIENCE_S * 1000
+        assert await grid.backend.wish("cancel", [runs, waits, job_id], origin="a test")
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("busy", "split"), [(3, True), (1, False)])
 async def test_a_quote_under_limited_control_is_what_the_grid_does(tmp_path: Path, busy: int, *, split: bool) -> None:
     """A job that fits one site is quoted, and placed, over two where its nodes are free only there together."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.launch import LimitSignal, PieceReady, PieceStarted, Rank, UsageCurve
+from gridweave.site.machine.processes import open_process
 from gridweave.site.machine.runner import Runner
 from waiting import PATIENCE_S
 
@@ -112,6 +114,41 @@ async def test_ranks_that_nobody_knows_to_run_are_ended(machine: Machine) -> Non
         await runner.open_gate(1, 0)
         ended = await machine.ended(runner)
         assert (ended.outcome, ended.reason) == ("lost", "nobody took note in time that it had begun")
+
+
+@pytest.mark.asyncio
+async def test_ranks_whose_gate_nobody_opens_are_ended_even_without_a_runner(machine: Machine) -> None:
+    """Ranks of a dead grid would otherwise wait forever; the next runner, if there is one, hears of their end."""
+    launch = machine.launch("sh", "-c", "echo ran >> ran", ranks=2, alone_ms=300, gate_ms=500)
+    async with machine.runner() as runner:
+        await runner.start(launch)
+        await machine.event(runner, PieceReady)
+        state = runner.state(1, 0)
+    assert state is not None
+    handle = open_process(state.shim_pid, state.shim_start_ticks)
+    assert handle is not None, "the ranks wait on when their runner is away"
+    try:
+        assert select.select([handle], [], [], PATIENCE_S)[0], "the ranks wait at their gate forever"
+    finally:
+        os.close(handle)
+    async with machine.runner() as runner:
+        await runner.adopt()
+        ended = await machine.ended(runner)
+    assert (ended.outcome, ended.reason) == ("lost", "nobody opened its gate within 500 ms")
+    assert ended.started_ms is None
+    assert not (machine.scratch / "ran").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_gate_that_was_opened_in_time_has_no_limit_any_more(machine: Machine) -> None:
+    """The ranks then run on after the instant at which their gate would have been given up."""
+    async with machine.runner() as runner:
+        await runner.start(machine.launch("sleep", "1", alone_ms=60_000, gate_ms=400))
+        await machine.event(runner, PieceReady)
+        await runner.open_gate(1, 0)
+        await machine.event(runner, PieceStarted)
+        runner.heard(1, 0)
+        assert (await machine.ended(runner)).outcome == "finished"
 
 
 @pytest.mark.asyncio
