@@ -94,6 +94,12 @@ class Traits:
     threads: tuple[int, int] = (1, 1)
 
     @property
+    def of_any_policy(self) -> Mapping[str, bool]:
+        """The traits, by name, that are the same under every policy of a discipline."""
+        names = ("shares_nodes", "fractions", "slices_time", "forms", "elastic", "uses_resources")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def takes_parts(self) -> bool:
         """Whether a site can run a part of a job on several sites: if it is slow or paused, the other parts wait."""
         return not (self.slices_time or self.fractions)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 from typing_extensions import override
 
-from gridweave.site.disciplines.base import Decisions, ExpectedRun
+from gridweave.site.disciplines.base import Decisions, ExpectedRun, Traits
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.disciplines.dynp.policy import CalendarEntry, DynPPolicy
 from gridweave.site.disciplines.entry import Policy
@@ -32,6 +32,8 @@ LEVELS = (
     Level(name="medium", priority=1, evicts=("low",)),
     Level(name="low", priority=0),
 )
+QUIET = tuple(Level(name=level.name, priority=level.priority) for level in LEVELS)
+"""The same levels, none of which evicts another."""
 
 
 def machines(**options: object) -> HeterogeneousPolicy:
@@ -52,6 +54,8 @@ POLICIES: dict[str, Policy] = {
     "dynp": DynPPolicy(),
     "levels": LevelsPolicy(levels=LEVELS, evicted="checkpoint", raise_after=2),
     "levels, planned": LevelsPolicy(levels=LEVELS, under=SitePolicy(discipline="planning")),
+    "levels, planned, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(discipline="planning")),
+    "levels, conservative, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(backfill="conservative")),
     "optimal": OptimalPolicy(most_jobs=5, effort_s=0.05),
     "lomarc": SharedNodes(sharing=SharingPolicy(coscheduling="always", load_threshold=0.0)),
     "gang": GangPolicy(mpl=3, slice_ms=100, switch_ms=5),
@@ -192,9 +196,17 @@ def test_the_suite_finds_a_trait_that_is_wrong(name: str, wrong: dict[str, Any],
     """A discipline that does more, or less, than its traits say is found."""
     policy = POLICIES[name]
     entry = DISCIPLINES[policy.discipline]
-    lies = replace(entry, traits_by=lambda policy: replace(entry.traits_of(policy), **wrong))
+    traits = replace(entry.traits, **wrong)
+    lies = replace(entry, traits=traits, traits_by=lambda policy: replace(entry.traits_of(policy), **wrong))
     with pytest.raises(AssertionError, match=law):
         check_discipline(lies, [policy])
+
+
+def test_the_suite_finds_a_policy_that_changes_a_trait_of_every_policy() -> None:
+    """Files are checked before there is a policy, so such a trait is read without one."""
+    lies = replace(DISCIPLINES["queue"], traits_by=lambda policy: Traits(elastic=policy.order == "fcfs"))
+    with pytest.raises(AssertionError, match=r"a policy changes Traits\.of_any_policy"):
+        check_discipline(lies, [SitePolicy(order="sjf")])
 
 
 def test_a_policy_whose_week_counts_says_so() -> None:
