@@ -176,10 +176,21 @@ NOTHING = Decisions()
 
 
 class SharedOffer(NamedTuple):
-    """An offer to start a job now on nodes of running jobs: its slowdown, and the ids of these jobs if known."""
+    """An offer to start a job on nodes of running jobs.
+
+    Attributes
+    ----------
+    slowdown : float
+        The time from now until the job ends, in multiples of its estimate.
+    beside : tuple of int
+        The ids of the running jobs, if known.
+    start_ms : int, optional
+        When the job would start; None: now.
+    """
 
     slowdown: float
     beside: tuple[int, ...] = ()
+    start_ms: int | None = None
 
 
 class ExpectedRun(NamedTuple):
@@ -361,7 +372,7 @@ class Discipline(ABC):
     # Traits.chooses_nodes, shares_nodes
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start now on nodes of running jobs; None if it could not."""
+        """Return how a job could start on nodes of running jobs when it is next placed; None if it could not."""
         return None
 
     # Traits.reserves
