@@ -24,7 +24,7 @@ from gridweave.site.disciplines.queue import SiteQueue, SiteQueueState
 from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job
-from gridweave.site.policy import SitePolicy, Window
+from gridweave.site.policy import Limit, SitePolicy, Window
 from gridweave.testing import check_discipline
 
 LEVELS = (
@@ -34,6 +34,8 @@ LEVELS = (
 )
 QUIET = tuple(Level(name=level.name, priority=level.priority) for level in LEVELS)
 """The same levels, none of which evicts another."""
+
+LIMITS = (Limit(user=1, max_jobs=1), Limit(wider_than=2, max_nodes=4), Limit(user=2, window=Window(from_ms=3_000)))
 
 
 def machines(**options: object) -> HeterogeneousPolicy:
@@ -51,7 +53,9 @@ POLICIES: dict[str, Policy] = {
     "queue, conservative": SitePolicy(backfill="conservative"),
     "queue, slack": SitePolicy(backfill="slack"),
     "planning": SitePolicy(discipline="planning", order="sjf"),
+    "planning, limits": SitePolicy(discipline="planning", limits=LIMITS),
     "dynp": DynPPolicy(),
+    "dynp, limits": DynPPolicy(limits=LIMITS),
     "levels": LevelsPolicy(levels=LEVELS, evicted="checkpoint", raise_after=2),
     "levels, planned": LevelsPolicy(levels=LEVELS, under=SitePolicy(discipline="planning")),
     "levels, planned, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(discipline="planning")),
@@ -61,6 +65,8 @@ POLICIES: dict[str, Policy] = {
     "gang": GangPolicy(mpl=3, slice_ms=100, switch_ms=5),
     "gang that moves": GangPolicy(mpl=3, slice_ms=100, migration="all", migration_ms=10, scheduling="discrete"),
     "fractional": FractionalPolicy(algorithm="MCB8*/per/OPT=MIN", period_ms=700, penalty_ms=50),
+    "fractional, periods": FractionalPolicy(algorithm="/per/OPT=MIN", period_ms=700, penalty_ms=50),
+    "fractional, stretch": FractionalPolicy(algorithm="/stretch-per/OPT=MAX", period_ms=700, penalty_ms=50),
     "fractional averages": FractionalPolicy(algorithm="GreedyPM*/OPT=AVG", penalty_ms=50),
     "machines": machines(),
     "machines that pause": machines(evicted="pause", algorithm="min-min"),
