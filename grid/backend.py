@@ -57,7 +57,7 @@ class Backend(Protocol):
         """
 
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return the records of jobs, even if they ended long ago; unknown jobs are left out."""
+        """Return the records of jobs in this order, even if they ended long ago; unknown jobs are left out."""
 
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that match a query, newest first."""

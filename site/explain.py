@@ -204,26 +204,30 @@ def took_text(record: JobRecord, now_ms: int | None = None) -> str:
     return f"it took {span_text(max(0, end_ms - record.start_ms))}"
 
 
-def offer_text(slowdown: float, beside: Sequence[int]) -> str:
-    """Return in words which jobs a job could share nodes with now, and the slowdown.
+def offer_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) -> str:
+    """Return in words which jobs a job could share nodes with, now or after a wait, and the slowdown.
 
     Examples
     --------
     >>> offer_text(1.28, [12])
     'or it could start now beside job 12, and take 1.28 times as long'
     """
-    return f"or it could {shared_start_text(slowdown, beside)}"
+    return f"or it could {shared_start_text(slowdown, beside, wait_ms)}"
 
 
-def shared_start_text(slowdown: float, beside: Sequence[int]) -> str:
-    """Return in words how a job would start now on the nodes of other jobs.
+def shared_start_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) -> str:
+    """Return in words how a job would start on the nodes of other jobs; the slowdown counts from now.
 
     Examples
     --------
     >>> shared_start_text(1.28, [])
     'start now beside others, and take 1.28 times as long'
+    >>> shared_start_text(1.28, [], 600_000)
+    'start in 10 min beside others, and end after 1.28 times its length from now'
     """
     jobs = f"job{'s' * (len(beside) > 1)} {listed([str(job_id) for job_id in beside])}" if beside else "others"
+    if wait_ms > 0:
+        return f"start {when_text(wait_ms, 0)} beside {jobs}, and end after {slowdown:.2f} times its length from now"
     return f"start now beside {jobs}, and take {slowdown:.2f} times as long"
 
 

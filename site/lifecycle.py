@@ -151,7 +151,7 @@ JOB: Final = StateTable[JobState, JobCause](
 OPEN, OVER = JOB.open, JOB.over
 """The states of jobs that are not over, and of those that are."""
 
-UNPLACED: Final[tuple[JobState, ...]] = ("held", "waiting")
+WITHOUT_NODES: Final[tuple[JobState, ...]] = ("held", "waiting")
 """The states in which a job has no nodes yet."""
 
 PENDING: Final[tuple[JobState, ...]] = ("waiting", "starting")

@@ -355,7 +355,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     free: int  # nodes that the grid can have now for this length
     start_ms: int | None  # the earliest start by estimates; None: no start, because of ``reason``
     reason: str = ""
-    # Slowdown factor if the job started now on nodes of other jobs; None: it cannot.
+    # On nodes of other jobs: the time from now until the job ends, in multiples of its length; None: it cannot share.
     slowdown: float | None = None
     cause: Cause = ""
     takes_parts: bool = True  # whether the site accepts fragments of multi-site jobs
@@ -371,6 +371,7 @@ class Quoted(msgspec.Struct, frozen=True, tag="Quoted", gc=False):
     queued: int = 0
     evicts: bool = False  # whether it would start now by evicting other jobs
     beside: tuple[int, ...] = ()  # the jobs on the nodes that it could share
+    shared_ms: int | None = None  # when it would start on nodes of other jobs; None: now
 
 
 class Reserved(OfAttempt, frozen=True, tag="Reserved", gc=False, repr_omit_defaults=True):

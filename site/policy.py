@@ -190,7 +190,7 @@ class SitePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not self.aging_ms > 0:
             raise OptionError("aging_ms", f"is {self.aging_ms}; milliseconds above 0, or infinite for no aging")
         if self.limits and self.discipline != "planning":
-            raise OptionError("limits", "are only for planning sites; use discipline='planning'")
+            raise OptionError("limits", "are only for planning sites; use the discipline planning")
         if len(self.limits) > MAX_LIMITS:
             raise OptionError("limits", f"are {len(self.limits)}; a site has at most {MAX_LIMITS}")
         if self.choice != "first-fit" and (self.discipline != "queue" or self.backfill not in ("easy", "slack")):

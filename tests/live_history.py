@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -285,8 +286,8 @@ def read_stories(file: Path) -> Stories:
 def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -> None:
     """Check the histories that the jobs wrote.
 
-    All ranks ended in exactly one attempt of each finished job, and in at most one attempt of any other job. No site
-    ever ran more ranks than it has nodes.
+    All ranks ended in exactly one attempt of each finished job, and in at most one attempt of any other job. No attempt
+    of a job began before the last one was over, and no site ever ran more ranks than it has nodes.
 
     Raises
     ------
@@ -299,7 +300,23 @@ def check_stories(file: Path, outcomes: dict[int, str], nodes: dict[str, int]) -
             raise ViolationError(f"job {job_id} finished, and attempts {whole} came to their end")
         if len(whole) > 1:
             raise ViolationError(f"job {job_id} came to its end in attempts {whole}")
+    for job_id, places in stories.ranks.items():
+        _check_order(job_id, places)
     _check_counts(stories.ranks, nodes)
+
+
+def _check_order(job_id: int, places: Ranks) -> None:
+    """Check that the attempts of a job follow each other; a killed rank is known to have run only when it began."""
+    spans: dict[int, list[int]] = defaultdict(list)
+    for (attempt, _), ranks in places.items():
+        spans[attempt] += [
+            at_ms for rank in ranks.values() for at_ms in (rank.begin_ms, rank.end_ms) if at_ms is not None
+        ]
+    for (attempt, earlier), (after, later) in itertools.pairwise(sorted(spans.items())):
+        if min(later) < max(earlier):
+            raise ViolationError(
+                f"job {job_id}: attempt {after} began {max(earlier) - min(later)} ms before {attempt} was over"
+            )
 
 
 def _check_counts(ranks: dict[int, Ranks], nodes: dict[str, int]) -> None:

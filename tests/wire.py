@@ -29,6 +29,7 @@ class Wire:
         self.cut: Cut = ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Wire:
         """Start to listen."""
@@ -58,11 +59,13 @@ class Wire:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._ends.add(writer)
         try:
             if self.cut == "refused":
                 return
             with contextlib.suppress(OSError):
                 there, back = await asyncio.open_connection("127.0.0.1", self._to)
+                self._ends.add(back)
                 try:
                     await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
                 finally:
@@ -87,3 +90,5 @@ class Wire:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for end in self._ends:
+            end.transport.abort()  # data that the other end no longer reads would keep the connection open

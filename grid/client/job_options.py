@@ -38,6 +38,17 @@ def _requeue(_name: str, requeue: Any) -> IfLost:
     return "requeue" if requeue else "fail"
 
 
+def _stream(name: str, letter: str, text: str) -> Option:
+    """Return the option for the file of a standard stream, which has the same name in a Slurm script."""
+    slurm = Sbatch(names=(name, letter), note="see [cli.md](cli.md#input-and-output)")
+    return Option(flags=(f"--{name}", f"-{letter}"), metavar="FILE", help=text, sbatch=(slurm,))
+
+
+def _data(flag: str, text: str) -> Option:
+    """Return an option for data that a job moves between sites."""
+    return Option(flags=(flag,), metavar="SITE:SIZE", help=text, parse=texts.checked_data, quoted=True)
+
+
 class JobOptions(TypedDict, total=False):
     """What can be said of a job, by the keyword arguments of `Client.submit`; what is left out has its default.
 
@@ -219,24 +230,10 @@ class JobOptions(TypedDict, total=False):
         ),
     ]
     input_data: Annotated[
-        str,
-        Option(
-            flags=("--input-data",),
-            metavar="SITE:SIZE",
-            help="Data that the job reads at its start, and its site, e.g. alpha:20GB.",
-            parse=texts.checked_data,
-            quoted=True,
-        ),
+        str, _data("--input-data", "Data that the job reads at its start, and its site, e.g. alpha:20GB.")
     ]
     output_data: Annotated[
-        str,
-        Option(
-            flags=("--output-data",),
-            metavar="SITE:SIZE",
-            help="Data that the job writes at its end, and its site, e.g. beta:500MB.",
-            parse=texts.checked_data,
-            quoted=True,
-        ),
+        str, _data("--output-data", "Data that the job writes at its end, and its site, e.g. beta:500MB.")
     ]
 
 
@@ -261,32 +258,10 @@ class SubmitOptions(JobOptions, total=False):
         ),
     ]
     input: Annotated[
-        str,
-        Option(
-            flags=("--input", "-i"),
-            metavar="FILE",
-            help="Read standard input from this file, on the machines or on this computer.",
-            sbatch=(Sbatch(names=("input", "i"), note="see [cli.md](cli.md#input-and-output)"),),
-        ),
+        str, _stream("input", "i", "Read standard input from this file, on the machines or on this computer.")
     ]
-    output: Annotated[
-        str,
-        Option(
-            flags=("--output", "-o"),
-            metavar="FILE",
-            help="Write standard output to this file on the machines.",
-            sbatch=(Sbatch(names=("output", "o"), note="see [cli.md](cli.md#input-and-output)"),),
-        ),
-    ]
-    error: Annotated[
-        str,
-        Option(
-            flags=("--error", "-e"),
-            metavar="FILE",
-            help="Write standard error to this file on the machines.",
-            sbatch=(Sbatch(names=("error", "e"), note="see [cli.md](cli.md#input-and-output)"),),
-        ),
-    ]
+    output: Annotated[str, _stream("output", "o", "Write standard output to this file on the machines.")]
+    error: Annotated[str, _stream("error", "e", "Write standard error to this file on the machines.")]
     open_mode: Annotated[
         OpenMode,
         Option(

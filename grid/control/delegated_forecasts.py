@@ -132,7 +132,7 @@ def _quoted(
         start = "at once" if quote.start_ms <= asked_ms else when_text(quote.start_ms, now_ms)
         reason += f"a start {start}, {nodes_text(quote.free)} free now"
     if quote.slowdown is not None:
-        reason += f"; {offer_text(quote.slowdown, quote.beside)}"
+        reason += f"; {offer_text(quote.slowdown, quote.beside, (quote.shared_ms or now_ms) - now_ms)}"
     if refusals is not None:
         reason += f"; {_refused(asked_ms, delegation, site)}"
     return SiteReason(site=names[site], nodes=nodes, free=quote.free, start_ms=quote.start_ms, reason=reason)
@@ -307,8 +307,9 @@ def offered_quote(
     start_ms = now_ms if choice.end_ms is None or quote.start_ms is None else max(now_ms, quote.start_ms)
     reason = f"it would start at once on {name}" if start_ms <= now_ms else f"it would wait in the queue of {name}"
     if choice.end_ms is not None and quote.slowdown is not None and choice.end_ms != start_ms + length_ms:
-        start_ms, length_ms = now_ms, choice.end_ms - now_ms
-        reason = f"on {name} it would {shared_start_text(quote.slowdown, quote.beside)}"
+        start_ms = quote.shared_ms or now_ms
+        length_ms = choice.end_ms - start_ms
+        reason = f"on {name} it would {shared_start_text(quote.slowdown, quote.beside, start_ms - now_ms)}"
     places = ((name, quote.nodes or job.job.width),)
     return msgspec.structs.replace(known, start_ms=start_ms, places=places, length_ms=length_ms, reason=reason)
 

@@ -156,6 +156,8 @@ class LimitedControl(DelegatingControl):
     def _forget(self, delegation: Delegation) -> None:
         super()._forget(delegation)
         self._wait_no_more(delegation)
+        for quote_id in delegation.unanswered.values():
+            del self._asked[quote_id]
 
     def _wait_no_more(self, delegation: Delegation) -> None:
         """Stop waiting for quotes for a job; the mapping is due if no other job of the same instant still waits."""
@@ -788,5 +790,5 @@ class LimitedControl(DelegatingControl):
         asking = {job_id for job_id, delegation in self._jobs.items() if delegation.state == ASKING}
         assert asking == set(self._patience_ms), "a job waits for quotes forever"
         unanswered = {quote_id for one in self._jobs.values() for quote_id in one.unanswered.values()}
-        assert unanswered <= self._asked.keys(), "the answer to a question will not be recognized"
+        assert unanswered == self._asked.keys(), "an answer will not be recognized, or is awaited for a job that left"
         assert self._renew_at_ms is not None or not any(d.state == WAITING for d in self._jobs.values()), "no renewal"

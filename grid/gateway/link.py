@@ -81,7 +81,11 @@ class ProbeDoor:
                 if request.transport is not None:
                     request.transport.abort()
 
-            await ProbeServer(key, turn=self._turn).answer(*WebSocketStreams(socket, cut).streams)
+            streams = WebSocketStreams(socket, cut)
+            try:
+                await ProbeServer(key, turn=self._turn).answer(*streams.streams)
+            finally:
+                await streams.wait_closed()
         finally:
             self._under_way -= 1
         return socket

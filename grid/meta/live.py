@@ -58,7 +58,7 @@ from gridweave.site.explain import (
 )
 from gridweave.site.job import DescribeJob, FragmentReport, Job, JobRecord, JobRequest
 from gridweave.site.launch import ANYONE, NodeSharing, TakenUsers, both_ran, total_usage
-from gridweave.site.lifecycle import BEGUN, OVER, PENDING, UNPLACED, JobCause, JobState
+from gridweave.site.lifecycle import BEGUN, OVER, PENDING, WITHOUT_NODES, JobCause, JobState
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -157,7 +157,7 @@ class LiveGrid:
 
     def __init__(self, settings: GridSettings) -> None:
         self.settings = settings
-        self.book = JobBook(1, can_hold=(*UNPLACED, "starting"), needs=settings.needs)
+        self.book = JobBook(1, can_hold=(*WITHOUT_NODES, "starting"), needs=settings.needs)
         self.core = core_of(settings)
         self.measured = Measurements()
         self._traffic = traffic_of(settings)

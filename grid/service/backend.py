@@ -6,12 +6,14 @@ Seen from the gateway of a single site, the grid may be away or absent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import functools
-from collections.abc import Awaitable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import (
@@ -35,6 +37,7 @@ from gridweave.grid.api import (
     WhatIf,
     WhatIfAnswer,
 )
+from gridweave.grid.backend import Backend
 from gridweave.grid.service.forecasts import FORECAST_S
 from gridweave.grid.service.history import joined_history
 from gridweave.site.desk_messages import SiteNames
@@ -81,13 +84,12 @@ def _decoder_of(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
 
 
-class LiveBackend:
+class LiveBackend(Backend):
     """A live grid, asked through the actors of its meta-scheduler, its sites and its machines.
 
     Notes
     -----
-    It implements `gridweave.grid.backend.Backend`, which states the rules. It has no state of its own that must
-    survive, so any number of them may exist, anywhere.
+    It has no state of its own that must survive, so any number of them may exist, anywhere.
     """
 
     home = GRID_ACTOR
@@ -146,11 +148,25 @@ class LiveBackend:
 
     # -- who there is -------------------------------------------------------------------------------------------------
 
+    async def _about(self) -> list[SiteNames]:
+        """Return the names of the sites, and which of them are cut off from the grid, as the grid has them now."""
+        self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
+        return self._names
+
     async def _sites(self) -> list[SiteNames]:
         """Return the names of the sites, which never change."""
-        if not self._names:
-            self._names = await self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
-        return self._names
+        return self._names or await self._about()
+
+    async def _answers(self, sites: Collection[str], method: str, kind: Any, *arguments: object) -> dict[str, Any]:
+        """Ask sites at the same time; return their answers by site, without the sites that do not answer."""
+        found: dict[str, Any] = {}
+
+        async def ask(site: str) -> None:
+            with contextlib.suppress(UnavailableError):
+                found[site] = await self._ask(site_actor(site), method, kind, *arguments, timeout_s=LOOK_S)
+
+        await asyncio.gather(*map(ask, sites))
+        return found
 
     async def _site(self, name: str) -> str:
         """Return the name of a site's actor."""
@@ -181,10 +197,10 @@ class LiveBackend:
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
+    @override
     async def submit(
         self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
     ) -> list[Accepted | Declined]:
-        """Submit jobs with their idempotency keys to the grid or a site."""
         actor = GRID_ACTOR if site is None else await self._site(site)
         kind: Any = list[Accepted | Declined]
         answers: list[Accepted | Declined] = await self._ask(
@@ -192,18 +208,18 @@ class LiveBackend:
         )
         return answers
 
+    @override
     async def wish(
         self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
-        """Apply an action to jobs; return the jobs it applied to."""
         asked = (
             self._ask(actor, "wish", list[int], kind, mine, origin, signal)
             for actor, mine in (await self._by_desk(job_ids)).items()
         )
         return [job_id for done in await asyncio.gather(*asked) for job_id in done]
 
+    @override
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        """Return the records of jobs in the order asked for, without unknown jobs."""
         asked = (self._records_at(actor, mine) for actor, mine in (await self._by_desk(job_ids)).items())
         found = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
         return [found[job_id] for job_id in dict.fromkeys(job_ids) if job_id in found]
@@ -219,8 +235,8 @@ class LiveBackend:
     async def _record(self, job_id: int) -> JobRecord | None:
         return next(iter(await self.records([job_id])), None)
 
+    @override
     async def jobs(self, query: JobQuery) -> JobPage:
-        """Return the jobs that match a query, newest first."""
         if query.site is not None:
             await self._site(query.site)  # raises InputError for an unknown site
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
@@ -229,6 +245,7 @@ class LiveBackend:
             actor = await self._desk_of(query.follows) or actor
         return await self._ask(actor, "jobs", JobPage, query)
 
+    @override
     async def story(self, job_id: int) -> list[StoryEntry]:
         """Return the history of a job at the grid and its sites, by time.
 
@@ -241,10 +258,9 @@ class LiveBackend:
         if own and actor == GRID_ACTOR:
             # The record names only the sites of the last attempt.
             names = [site.name for site in await self._sites()]
-            calls = (self._ask(site_actor(name), "story", list[Note], job_id, timeout_s=LOOK_S) for name in names)
-            answers = await asyncio.gather(*(_or_none(call) for call in calls))
-            of_sites += [note for notes in answers if notes for note in notes]
-            silent = [name for name, notes in zip(names, answers, strict=True) if notes is None]
+            answers = await self._answers(names, "story", list[Note], job_id)
+            of_sites += [note for notes in answers.values() for note in notes]
+            silent = [name for name in names if name not in answers]
             of_sites += await self._unheard(job_id, silent, own[-1].at_ms) if silent else []
         notes = joined_history(own, of_sites)
         return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
@@ -256,20 +272,22 @@ class LiveBackend:
         problem = "does not answer; what happened there is missing here until it does"
         return [Note(job_id, at_ms, "unheard", f"site {name} {problem}") for name in silent if name in places]
 
+    @override
     async def events(self, after: int, timeout_s: float) -> JobEvents:
-        """Return the job events after a number; wait up to `timeout_s` for one."""
         patience_s = timeout_s + CALL_S
         return await self._ask(self.home, "events", JobEvents, after, timeout_s, timeout_s=patience_s, alone=True)
 
+    @override
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Forecast when a job starts and explain why it waits; None if it is unknown."""
         if job_id >= OWN_IDS:
             return await self._own_forecast(job_id)
         kind: Any = Forecast | None
         known: Forecast | None = await self._ask(GRID_ACTOR, "forecast", kind, job_id, timeout_s=FORECAST_S)
         if known is not None and known.state == "running" and len(known.places) == 1:
             return await self._with_pause(known, job_id, known.places[0][0])
-        return None if known is None else await self._with_sites(known, "forecast", job_id)
+        if known is None:
+            return None
+        return _with_sites(known, await self._answers(known.queues, "forecast", kind, job_id))
 
     async def _with_pause(self, known: Forecast, job_id: int, site: str) -> Forecast:
         """Add to a running job's forecast why it is paused at its site."""
@@ -280,20 +298,6 @@ class LiveBackend:
         why = "" if answer is None else answer.reason
         return msgspec.structs.replace(known, reason=f"at {site}: {why}") if why else known
 
-    async def _with_sites(self, known: Forecast, method: str, *arguments: object) -> Forecast:
-        """Add to a forecast what the sites report in whose queues the job waits; silent sites are left out."""
-        kind: Any = Forecast | None
-        calls = (self._ask(site_actor(name), method, kind, *arguments, timeout_s=LOOK_S) for name in known.queues)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        for name, answer in zip(known.queues, answers, strict=True):
-            if isinstance(answer, Forecast):
-                known = with_site_answer(known, name, answer)
-            elif isinstance(answer, UnavailableError):
-                known = without_site_answer(known, name)
-            elif isinstance(answer, BaseException):
-                raise answer
-        return known
-
     async def _own_forecast(self, job_id: int) -> Forecast | None:
         record = await self._record(job_id)
         if record is None:
@@ -303,25 +307,28 @@ class LiveBackend:
         answer: Forecast | None = await self._ask(site_actor(name), "forecast", kind, job_id)
         return answer or record_forecast(record, record.end_ms or 0)
 
+    @override
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
-        """Forecast when a job would start, optionally in place of a waiting job."""
         known = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, {}, timeout_s=FORECAST_S)
-        known = await self._with_offers(known, request)
-        found = await self._with_sites(known, "quote", request, True)
-        return await self._as_the_grid_would(found, request, instead_of) if known.queues else found
+        asked = {*known.offers, *known.queues}
+        answers = await self._answers(asked, "quote", Forecast, request, True)
+        found = _with_sites(_with_offers(known, answers), answers)
+        if not known.queues:
+            return found
+        return await self._as_the_grid_would(found, request, instead_of, asked - answers.keys())
 
-    async def _as_the_grid_would(self, known: Forecast, request: JobRequest, instead_of: int | None) -> Forecast:
-        """Return a quote with the place that the grid would choose by the answers of the sites to its questions.
-
-        Sites that do not answer are left out.
-        """
+    async def _as_the_grid_would(
+        self, known: Forecast, request: JobRequest, instead_of: int | None, silent: Collection[str]
+    ) -> Forecast:
+        """Return a quote with the place that the grid would choose by the answers of all but the silent sites."""
         questions = await self._ask(GRID_ACTOR, "questions", dict[str, RequestQuote], request)
+        heard = {name: question for name, question in questions.items() if name not in silent}
         calls = (
             self._ask(site_actor(name), "offer", Quoted, request, question, timeout_s=LOOK_S)
-            for name, question in questions.items()
+            for name, question in heard.items()
         )
         answers = await asyncio.gather(*(_or_none(call) for call in calls))
-        offers = {name: quoted for name, quoted in zip(questions, answers, strict=True) if quoted is not None}
+        offers = {name: quoted for name, quoted in zip(heard, answers, strict=True) if quoted is not None}
         if not offers:
             return known
         chosen = await self._ask(GRID_ACTOR, "quote", Forecast, request, instead_of, offers, timeout_s=FORECAST_S)
@@ -331,21 +338,8 @@ class LiveBackend:
         only = chosen.places[0][0] if len(chosen.places) == 1 else ""
         return msgspec.structs.replace(chosen, sites=known.sites, ahead=ahead.get(only, 0))
 
-    async def _with_offers(self, known: Forecast, request: JobRequest) -> Forecast:
-        """Add to a quote the offers of sites with shared nodes; silent sites are left out."""
-        calls = [
-            _or_none(self._ask(site_actor(name), "quote", Forecast, request, True, timeout_s=LOOK_S))
-            for name in known.offers
-        ]
-        answers = dict(zip(known.offers, await asyncio.gather(*calls), strict=True))
-        offers = {
-            name: answer.sites[0].offer for name, answer in answers.items() if answer is not None and answer.sites
-        }
-        rows = [msgspec.structs.replace(row, offer=offers.get(row.site, "")).with_offer() for row in known.sites]
-        return msgspec.structs.replace(known, sites=tuple(rows)) if offers else known
-
+    @override
     async def plan(self, limit: int) -> PlannedStarts:
-        """Return when and where waiting jobs start, as far as known."""
         plan = await self._ask(GRID_ACTOR, "plan", PlannedStarts, limit, timeout_s=FORECAST_S)
         reports = await self._reports_of_sites(plan.waits_at)
         jobs = [
@@ -355,16 +349,16 @@ class LiveBackend:
         planned = [(job.start_ms, job.job_id, job) for job in jobs if job.start_ms is not None]
         return msgspec.structs.replace(plan, jobs=[job for _, _, job in sorted(planned, key=lambda start: start[:2])])
 
+    @override
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
-        """Simulate the grid with other settings."""
         return await self._ask(GRID_ACTOR, "what_if", WhatIfAnswer, asked, timeout_s=WHAT_IF_S)
 
     # -- output -------------------------------------------------------------------------------------------------------
 
+    @override
     async def output(
         self, job_id: int, rank: int, stream: str, offset: int, limit: int, *, attempt: int | None = None
     ) -> OutputPart | None:
-        """Return a part of a rank's output in an attempt, by default the last; None if the job is unknown."""
         # Read the record first: if the job has ended by now, no more output follows.
         record = await self._record(job_id)
         if record is None:
@@ -418,13 +412,14 @@ class LiveBackend:
 
     # -- the grid and its sites ---------------------------------------------------------------------------------------
 
+    @override
     async def sites(self) -> list[SiteInfo]:
-        """Return the state of all sites, with why one does not answer or is cut off from the grid."""
         if self._names:
-            # The grid's own view may fail; that must not hide the sites.
-            about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
-            self._names = await _or_none(about) or self._names
-        names = await self._sites()
+            await _or_none(self._about())  # the grid's own view may fail; that must not hide the sites
+        return await self._states(await self._sites())
+
+    async def _states(self, names: Sequence[SiteNames]) -> list[SiteInfo]:
+        """Ask sites for their states; a site that does not answer has the last known state, with the problem."""
         calls = (self._ask(site_actor(site.name), "status", SiteInfo, timeout_s=LOOK_S) for site in names)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for site, status in zip(names, answers, strict=True):
@@ -438,20 +433,20 @@ class LiveBackend:
                 raise status
         return [self._last[site.name] for site in names]
 
+    @override
     async def drain(self, site: str, draining: bool) -> None:
-        """Stop a site from accepting jobs of the grid, or let it accept them again."""
         await self._ask(await self._site(site), "drain", type(None), draining)
 
+    @override
     async def give_up(self, site: str, machine: str) -> GivenUp:
-        """Declare a machine lost, so that its jobs run again."""
         return await self._ask(await self._site(site), "give_up", GivenUp, machine)
 
+    @override
     async def ask_discipline(self, site: str, question: str, changes: Any = None) -> Any:
-        """Return what a site's discipline has learned about `question`, after applying changes unless they are None."""
         return await self._ask(await self._site(site), "ask_discipline", object, question, changes)
 
+    @override
     async def queue(self, limit: int, *, explain: bool = False) -> Queue:
-        """Return the first waiting jobs; those that wait at a site with the site's own forecast."""
         queue = await self._ask(self.home, "queue", Queue, limit, explain)
         reports = await self._reports_of_sites({job.job_id: job.waits_at for job in queue.jobs if job.waits_at})
         jobs = [_queued_there(job, reports[job.job_id]) if job.job_id in reports else job for job in queue.jobs]
@@ -470,32 +465,47 @@ class LiveBackend:
             forecast.job_id: forecast for answer in answers for forecast in answer or () if forecast.job_id is not None
         }
 
+    @override
     async def network(self) -> KnownNetwork:
-        """Return the network between the sites."""
         return await self._ask(GRID_ACTOR, "network", KnownNetwork)
 
+    @override
     async def learnt(self) -> GridExperience:
-        """Return what the grid has learned from jobs that have ended."""
         return await self._ask(GRID_ACTOR, "learnt", GridExperience)
 
+    @override
     async def scheduling(self) -> Scheduling:
-        """Return the scheduling settings of the grid."""
         return await self._ask(GRID_ACTOR, "scheduling", Scheduling)
 
+    @override
     async def health(self) -> Health:
-        """Return whether the grid works; raises nothing."""
         try:
-            about = self._ask(self.home, "about", list[SiteNames], timeout_s=LOOK_S)
             if self._names:
-                self._names, infos = await asyncio.gather(about, self.sites())
+                _, infos = await asyncio.gather(self._about(), self._states(self._names))
             else:
-                self._names = await about
-                infos = await self.sites()
+                infos = await self._states(await self._about())
             sites = {site.name: site.answers for site in infos}
         except UnavailableError:
             sites = {site.name: False for site in self._names}
             return Health(status="unavailable", version=__version__, sites=sites)
         return Health(status="ok", version=__version__, sites=sites)
+
+
+def _with_sites(known: Forecast, answers: Mapping[str, Forecast | None]) -> Forecast:
+    """Add to a forecast the answers of the sites in whose queues the job waits; the others do not answer."""
+    for name in known.queues:
+        if name not in answers:
+            known = without_site_answer(known, name)
+        elif (answer := answers[name]) is not None:
+            known = with_site_answer(known, name, answer)
+    return known
+
+
+def _with_offers(known: Forecast, answers: Mapping[str, Forecast]) -> Forecast:
+    """Add to a quote the offers of sites with shared nodes that answer."""
+    offers = {name: answers[name].sites[0].offer for name in known.offers if name in answers and answers[name].sites}
+    rows = [msgspec.structs.replace(row, offer=offers.get(row.site, "")).with_offer() for row in known.sites]
+    return msgspec.structs.replace(known, sites=tuple(rows)) if offers else known
 
 
 async def _or_none(answer: Awaitable[T]) -> T | None:
@@ -558,31 +568,36 @@ class SiteBackend(LiveBackend):
         self.site = site
         self.home = site_actor(site)
 
+    @override
     async def _desk_of(self, job_id: int) -> str | None:
         return self.home
 
+    @override
     async def _owner(self, job_id: int) -> str:
         return self.site
 
+    @override
     async def _site(self, name: str) -> str:
         if name != self.site:
             raise InputError(f"there is no site {name!r:.100} here; this gateway serves only site {self.site}")
         return self.home
 
+    @override
     async def submit(
         self, jobs: Sequence[tuple[str, JobRequest]], *, site: str | None, origin: str
     ) -> list[Accepted | Declined]:
         """Submit jobs to the site as those of its own users."""
         return await super().submit(jobs, site=self.site if site is None else site, origin=origin)
 
+    @override
     async def jobs(self, query: JobQuery) -> JobPage:
-        """Return the jobs that match a query, newest first."""
         return await super().jobs(msgspec.structs.replace(query, own=query.own or self.site))
 
+    @override
     async def forecast(self, job_id: int) -> Forecast | None:
-        """Forecast when a job starts and explain why it waits; None if it is unknown."""
         return await self._own_forecast(job_id)
 
+    @override
     async def quote(self, request: JobRequest, *, instead_of: int | None = None) -> Forecast:
         """Forecast when a job of the site's own users would start."""
         return await self._ask(self.home, "quote", Forecast, request, False)
@@ -591,22 +606,27 @@ class SiteBackend(LiveBackend):
         """Return the refusal of a question that only the grid's gateway can answer."""
         return InputError(f"this gateway serves only site {self.site}; ask the grid's gateway")
 
+    @override
     async def plan(self, limit: int) -> PlannedStarts:
         """Refuse: only the grid has the plan."""
         raise self._grid_only()
 
+    @override
     async def what_if(self, asked: WhatIf) -> WhatIfAnswer:
         """Refuse: only the grid can be simulated."""
         raise self._grid_only()
 
+    @override
     async def network(self) -> KnownNetwork:
         """Return an empty network, as only the grid knows one."""
         return KnownNetwork(nodes=[], links=[])
 
+    @override
     async def learnt(self) -> GridExperience:
         """Refuse: only the grid learns what splits cost."""
         raise self._grid_only()
 
+    @override
     async def scheduling(self) -> Scheduling:
         """Refuse: only the grid has these settings."""
         raise self._grid_only()

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 import msgspec
+from typing_extensions import override
 
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.config.gateway import GatewaySettings
@@ -128,18 +129,20 @@ def _links_gateway(door: LinksDoor, settings: GatewaySettings, calls: Calls) -> 
     return ServedGateway(gateway, links, probing)
 
 
-class CallsOverLinks:
+class CallsOverLinks(Calls):
     """Calls to the meta-scheduler on Ray, and over links to sites and machines."""
 
     def __init__(self, calls: Calls, links: dict[str, Link]) -> None:
         self._calls, self._links = calls, links
 
+    @override
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
         """Call a method of the meta-scheduler. Sites only answer `ask`."""
         if actor != GRID_ACTOR:
             raise InputError(f"{actor!r:.100} runs at a linked site, which answers questions only")
         return await self._calls.call(actor, method, *arguments, timeout_s=timeout_s)
 
+    @override
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:

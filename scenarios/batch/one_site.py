@@ -23,7 +23,7 @@ from gridweave.scenarios.workload.needs import check_needs
 from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, Request, check_node_events, check_requests
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
 from gridweave.site.disciplines.compiled import CompiledSite
-from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, entry_of
+from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, entry_of, traits_of
 from gridweave.site.disciplines.entry import Entry, Played, Policy
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, week_of
 from gridweave.site.kernels.state import NEVER_MS
@@ -98,6 +98,7 @@ def _result_of(
 ) -> SimulationResult:
     """Convert the outcome of the jobs to a result."""
     entry = entry_of(policy)
+    traits = entry.traits_of(policy)
     return SimulationResult(
         workload=workload,
         nodes=nodes,
@@ -109,8 +110,8 @@ def _result_of(
         reservations=outcome.answers,
         label=policy.label,
         options={"trace": workload.name, **options},
-        shared=entry.traits_of(policy).overlaps,
-        shares_time=entry.traits.shares_time,
+        shared=traits.overlaps,
+        shares_time=traits.shares_time,
         columns=outcome.columns,
         labels={} if entry.labels is None else entry.labels(policy),
         own_metrics=_own_metrics(entry, workload, nodes, outcome) | _by_needs(workload, nodes, outcome),
@@ -182,6 +183,13 @@ def _without_infinite(value: Any) -> Any:
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
+def check_reserves(policy: Policy) -> None:
+    """Raise OptionError if a site cannot reserve nodes in advance under this policy."""
+    if not traits_of(policy).reserves:
+        right = "use the discipline planning, or another one that plans and evicts no jobs"
+        raise OptionError("reservations", f"are refused under the policy {policy.label!r}; {right}")
+
+
 def check_driver(
     driver: str,
     policy: Policy,
@@ -194,8 +202,8 @@ def check_driver(
     if saving is not None and (not isinstance(policy, SitePolicy) or driver != "batch" or reservations):
         raise OptionError("save", "works with discipline queue or planning, driver batch, and no reservations")
     entry = entry_of(policy)
-    if reservations and not entry.traits.reserves:
-        raise OptionError("reservations", "are kept by planning sites; use discipline='planning'")
+    if reservations:
+        check_reserves(policy)
     check_requests(reservations)
     if not node_events:
         return
@@ -211,9 +219,9 @@ def _check_workload(workload: Workload, policy: Policy) -> None:
         weight = np.asarray(workload.columns["weight"], np.float64)
         workload.refuse("weight", ~((weight > 0) & (weight < np.inf)), "is not above 0 and finite")
     _check_times(workload)
-    entry = entry_of(policy)
-    check_needs(workload, entry.traits.needs)
-    if entry.traits.uses_resources:
+    traits = traits_of(policy)
+    check_needs(workload, traits.needs)
+    if traits.uses_resources:
         check_resources(workload)
 
 

@@ -107,8 +107,8 @@ class Built:
     net: GridNet | None = None
 
     @property
-    def shares_nodes(self) -> bool:
-        """Whether jobs share the nodes of some site."""
+    def overlaps(self) -> bool:
+        """Whether several started jobs may have the same nodes at some site (`Traits.overlaps`)."""
         return any(traits_of(policy).overlaps for policy in self.site_policies)
 
     @property

@@ -86,7 +86,7 @@ def with_names(result: SimulationResult, built: Built, **more: Any) -> Simulatio
         "options": msgspec.to_builtins(built.scenario),
         "shown": tuple(built.scenario.output.metrics),
         "remarks": built.remarks,
-        "shared": built.shares_nodes,
+        "shared": built.overlaps,
     }
     return replace(result, **(names | more))
 

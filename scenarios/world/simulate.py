@@ -229,7 +229,7 @@ def _result(
             link_changes=world.link_changes,
         ),
         columns=columns,
-        shared=world.shares_nodes,
+        shared=world.overlaps,
     )
 
 

@@ -160,8 +160,8 @@ class World:
         self._faults_until_ms = 0
 
     @property
-    def shares_nodes(self) -> bool:
-        """Whether jobs may share nodes, in space or in time, on any site."""
+    def overlaps(self) -> bool:
+        """Whether several started jobs may have the same nodes at some site (`Traits.overlaps`)."""
         return any(site.site.traits.overlaps for site in self._sites)
 
     def run(self, submissions: Iterable[WorldJob]) -> None:

@@ -94,6 +94,12 @@ class Traits:
     threads: tuple[int, int] = (1, 1)
 
     @property
+    def of_any_policy(self) -> Mapping[str, bool]:
+        """The traits, by name, that are the same under every policy of a discipline."""
+        names = ("shares_nodes", "fractions", "slices_time", "forms", "elastic", "uses_resources")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def takes_parts(self) -> bool:
         """Whether a site can run a part of a job on several sites: if it is slow or paused, the other parts wait."""
         return not (self.slices_time or self.fractions)
@@ -175,10 +181,21 @@ NOTHING = Decisions()
 
 
 class SharedOffer(NamedTuple):
-    """An offer to start a job now on nodes of running jobs: its slowdown, and the ids of these jobs if known."""
+    """An offer to start a job on nodes of running jobs.
+
+    Attributes
+    ----------
+    slowdown : float
+        The time from now until the job ends, in multiples of its estimate.
+    beside : tuple of int
+        The ids of the running jobs, if known.
+    start_ms : int, optional
+        When the job would start; None: now.
+    """
 
     slowdown: float
     beside: tuple[int, ...] = ()
+    start_ms: int | None = None
 
 
 class ExpectedRun(NamedTuple):
@@ -363,7 +380,7 @@ class Discipline(ABC):
     # Traits.chooses_nodes, shares_nodes
 
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return how a job could start now on nodes of running jobs; None if it could not."""
+        """Return how a job could start on nodes of running jobs when it is next placed; None if it could not."""
         return None
 
     # Traits.reserves

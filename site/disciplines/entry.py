@@ -115,9 +115,11 @@ class Entry:
         Takes the nodes, the options given for the site, and default options; returns the `Policy`. It refuses given
         options that it does not know (`refuse_unknown`), and ignores unknown defaults.
     traits : Traits
-        Capabilities of the discipline.
+        Capabilities of the discipline, as far as they are known without a policy. Where there is a policy, read
+        `traits_of`.
     traits_by : callable, optional
-        Takes a policy; returns the traits under that policy. Set if they depend on the policy.
+        Takes a policy; returns the traits under that policy. Set if they depend on the policy. The traits in
+        `Traits.of_any_policy` may not, because configuration files are checked before there is a policy.
     stay_ms : callable
         Takes a policy and an estimate in ms; returns how long such a job usually has its nodes, in ms: until its limit
         if jobs run at full speed. Used if the discipline is `Traits.elastic`.
@@ -176,7 +178,7 @@ def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:
     Parameters
     ----------
     why : str
-        Rest of the error message, after the value of the option.
+        Rest of the error message, after the value of the option (or its name, if the value is a table or a list).
 
     Raises
     ------
@@ -185,4 +187,5 @@ def refuse_unknown(given: Options, known: tuple[str, ...], why: str) -> None:
     """
     for name, value in given.items():
         if value is not None and name not in known:
-            raise OptionError(name, f"{value!r} {why}")
+            shown = f"{value!r} " if isinstance(value, str | int | float) else ""
+            raise OptionError(name, f"{shown}{why}")

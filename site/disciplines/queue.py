@@ -16,12 +16,12 @@ from typing_extensions import override
 
 from gridweave.jit import prepared
 from gridweave.site.disciplines.arrays import ArrayDiscipline
-from gridweave.site.disciplines.base import NOTHING, Decisions, Start, Traits
+from gridweave.site.disciplines.base import NOTHING, Decisions, ExpectedRun, Start, Traits, run_from
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, fill_jobs, keys_of, rows_without
 from gridweave.site.disciplines.entry import Entry, Options, must_end_by, refuse_unknown
 from gridweave.site.disciplines.slots import FIRST_SLOTS, SlotsState, copied, copy_into
 from gridweave.site.explain import SiteReason, ahead_text, free_text, nodes_text
-from gridweave.site.job import Job, Running
+from gridweave.site.job import ASKED_ID, Job, Running
 from gridweave.site.kernels.dispatch import (
     SiteRules,
     free_throughout,
@@ -226,10 +226,30 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         times = np.int64(now_ms), np.int64(length_ms)
         if self._plan is None:
             return int(startable_behind_queue(self._state, self._policy.codes, *times))
+        if self._has_limits:
+            return super().startable(now_ms, length_ms)
         return max(0, int(free_throughout(self._plan, np.int64(now_ms), np.int64(now_ms + length_ms))))
 
     @override
+    def expected_run(self, now_ms: int, job: Job) -> ExpectedRun | None:
+        if not self._has_limits or self.why_never(job) is not None:
+            return super().expected_run(now_ms, job)
+        return run_from(self._start_under_limits_ms(now_ms, job), now_ms, job)
+
+    def _start_under_limits_ms(self, now_ms: int, job: Job) -> int | None:
+        """Return when a job behind all others would start under the limits that apply to it; None: never."""
+        assert self._plan is not None, "limits without a plan"
+        if job.width > self._in_service:
+            return None
+        times = np.int64(now_ms), np.int64(job.width), np.int64(job.estimate_ms)
+        start_ms = earliest_start(self._plan, self._limits, *times, np.int64(self._mask(job)))
+        return None if start_ms == NEVER_MS else int(start_ms)
+
+    @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
+        """Return when a job would start; limits for single users do not count, because its user is unknown."""
+        if self._has_limits:
+            return self._start_under_limits_ms(now_ms, Job(job_id=ASKED_ID, width=width, estimate_ms=length_ms))
         if width > self._in_service:
             return None
         if width <= self.startable(now_ms, length_ms):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from typing_extensions import override
 
 from gridweave.errors import UnavailableError
 from gridweave.site.launch import Launch
@@ -70,7 +71,7 @@ class Starter(Protocol):
         """Transfer a file of the shim to the user of the job."""
 
 
-class OwnStarter:
+class OwnStarter(Starter):
     """Starts ranks as its own user."""
 
     def __init__(self, group: ControlGroup | None) -> None:
@@ -82,8 +83,8 @@ class OwnStarter:
             unshare(CLONE_NEWIPC)
             self.has_own_ipc = True
 
+    @override
     def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
-        """See `Starter`."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         # Block signals, so that the rank does not handle one with the shim's handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
@@ -118,32 +119,34 @@ class OwnStarter:
         finally:
             os._exit(NOT_STARTED)
 
+    @override
     def collect(self) -> list[EndedProcess]:
-        """See `Starter`; orphans become children of this process, their subreaper."""
+        """Return the processes that have ended, orphans too: this process is their subreaper."""
         ended, self.nothing_left = reap()
         return ended
 
+    @override
     def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
-        """See `Starter`."""
         signal_descendants(number, only=only, but=but)
 
+    @override
     def pause(self) -> None:
-        """See `Starter`."""
         stop_descendants()
 
+    @override
     def resume(self) -> None:
-        """See `Starter`."""
         continue_descendants()
 
+    @override
     def gather(self, group: ControlGroup) -> None:
-        """See `Starter`."""
         group.gather(self.root)
 
+    @override
     def give(self, handle: int) -> None:
-        """See `Starter`; the file already belongs to the user."""
+        """Do nothing: the file already belongs to the user."""
 
 
-class LauncherStarter:
+class LauncherStarter(Starter):
     """Starts ranks through the launcher of this machine, as the Unix user of the job.
 
     Raises
@@ -177,8 +180,8 @@ class LauncherStarter:
                 os.close(handle)
         self._socket.setblocking(False)
 
+    @override
     def start(self, start: RankStart, gate: tuple[int, int], output: Sequence[int]) -> tuple[int, int, int]:
-        """See `Starter`."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         what = os.memfd_create("rank", os.MFD_CLOEXEC)
         try:
@@ -207,8 +210,8 @@ class LauncherStarter:
         finally:
             self._socket.setblocking(False)
 
+    @override
     def collect(self) -> list[EndedProcess]:
-        """See `Starter`."""
         ended: list[EndedProcess] = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -217,20 +220,21 @@ class LauncherStarter:
                 self.nothing_left = bool(message["nothing_left"])
         return ended
 
+    @override
     def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
-        """See `Starter`."""
         self._tell({"do": "signal", "number": int(number), "only": [*only], "but": [*but]})
 
+    @override
     def pause(self) -> None:
-        """See `Starter`; the keeper does it a moment later."""
+        """Ask the keeper to pause all processes; it does so a moment later."""
         self._tell({"do": "pause"})
 
+    @override
     def resume(self) -> None:
-        """See `Starter`."""
         self._tell({"do": "resume"})
 
+    @override
     def gather(self, group: ControlGroup) -> None:
-        """See `Starter`."""
         self._tell({"do": "gather"})
         self._answer("gathered")
 
@@ -238,8 +242,8 @@ class LauncherStarter:
         with contextlib.suppress(OSError):  # a keeper that is gone has already ended all processes
             _send(self._socket, what, [])
 
+    @override
     def give(self, handle: int) -> None:
-        """See `Starter`."""
         with contextlib.suppress(OSError):
             _send(self._socket, {"do": "give"}, [handle])
 

@@ -144,7 +144,7 @@ class ContractCore:
         self.site = SiteCore(nodes, policy, week=week)
         self.nodes = nodes
         self._owner = owner or OwnerPolicy()
-        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), shares_nodes=self.site.traits.overlaps)
+        self._share = GridShare(nodes, self._owner.nodes_for_grid(nodes), overlaps=self.site.traits.overlaps)
         self.rendezvous_ms, self.alone_ms, self._is_gated = rendezvous_ms, alone_ms, is_gated
         self._now_ms = 0
         self._parts: dict[int, GridJob] = {}

@@ -372,7 +372,8 @@ class SiteCore:
         )
         offer = self.sharing_offered(now_ms, job) if run is not None and run.start_ms != now_ms else None
         if offer is not None:
-            said = msgspec.structs.replace(said, offer=offer_text(offer.slowdown, offer.beside))
+            wait_ms = 0 if offer.start_ms is None else offer.start_ms - now_ms
+            said = msgspec.structs.replace(said, offer=offer_text(offer.slowdown, offer.beside, wait_ms))
         return said, run
 
     def _why_then(self, now_ms: int, run: ExpectedRun, ahead: int) -> str:

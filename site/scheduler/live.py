@@ -29,7 +29,7 @@ from gridweave.site.job import (
 from gridweave.site.kernels.limits import week_of
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.launch import NodeSharing
-from gridweave.site.lifecycle import GRANTED, UNPLACED
+from gridweave.site.lifecycle import GRANTED, WITHOUT_NODES
 from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
@@ -145,7 +145,7 @@ class LiveSite:
         self._by_threads = self.core.site.threads_per_node > 1
         self._moves_jobs = self.core.site.traits.moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
-        self.book = JobBook(first_id, site=settings.name, can_hold=UNPLACED, needs=settings.needs)
+        self.book = JobBook(first_id, site=settings.name, can_hold=WITHOUT_NODES, needs=settings.needs)
         self.runs = Runs(settings, self.book)
         self._expected: dict[tuple[int, int], Expected] = {}
         self._now_ms = 0

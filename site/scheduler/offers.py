@@ -29,7 +29,10 @@ def untold_job(request: RequestQuote) -> Job:
 def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, room: int) -> Quoted:
     """Return a quote extended by the offer of shared nodes, if there is one."""
     offer = offered(site, now_ms, job, room)
-    return quoted if offer is None else msgspec.structs.replace(quoted, slowdown=offer.slowdown, beside=offer.beside)
+    if offer is None:
+        return quoted
+    told = {"slowdown": offer.slowdown, "beside": offer.beside, "shared_ms": offer.start_ms}
+    return msgspec.structs.replace(quoted, **told)
 
 
 def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, get_type_hints
 
 import msgspec
+from typing_extensions import override
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.shared_calls import SharedCalls
@@ -251,7 +252,7 @@ MOST_IN_A_CALL = 500
 """Largest number of questions in one call."""
 
 
-class ActorCalls:
+class ActorCalls(Calls):
     """Calls to the actors in a namespace of the Ray cluster that this process has joined.
 
     An object can be pickled before its first call.
@@ -262,6 +263,7 @@ class ActorCalls:
         self._handles: dict[str, Any] = {}
         self._lanes: dict[tuple[str, str], _Lane] = {}
 
+    @override
     async def call(self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_S) -> Any:
         """Call a method of an actor. After an UnavailableError the method may still have run."""
         import ray
@@ -284,10 +286,11 @@ class ActorCalls:
                 self._handles.pop(actor, None)  # another actor may have the name by now
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
+    @override
     async def ask(
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
-        """See `Calls.ask`; questions with the same method may share a call unless ``alone``."""
+        """Ask an actor; questions with the same method may share a call unless ``alone``."""
         if alone:
             answers = await self.call(actor, "ask_all", method, [data], timeout_s=timeout_s)
             return bytes(answers[0])

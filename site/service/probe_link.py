@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import ssl
 from collections.abc import Awaitable, Callable
+from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -119,7 +120,12 @@ class LinkProber(Prober):
                 raise UnavailableError(f"{order.url}: {error}") from None
             raise
 
+        connection = socket.get_extra_info("socket")
+
         async def cut() -> None:
+            # Otherwise aiohttp waits until the other end has read all data, which it may never do.
+            with contextlib.suppress(OSError):
+                connection.shutdown(SHUT_RDWR)
             await socket.close()
             await session.close()
 
@@ -187,22 +193,29 @@ class WebSocketStreams:
             self._ending = asyncio.ensure_future(self._end(at_once=False))
 
     def abort(self) -> None:
-        """Close at once, dropping queued data."""
+        """Close at once, dropping queued data, even while `close` waits for the other end to read it."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end(at_once=True))
+        else:
+            self._ending.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until the connection is closed."""
         if self._ending is not None:
-            await asyncio.shield(self._ending)
+            await asyncio.wait([self._ending])
 
     async def _end(self, *, at_once: bool) -> None:
-        if not at_once:
-            await self._waiting.join()
+        try:
+            if not at_once:
+                await self._waiting.join()
+                await self._stop_tasks()
+                with contextlib.suppress(ConnectionError, RuntimeError):
+                    await self._socket.close()
+        finally:  # also if this task is cancelled: by `abort`, or because its event loop ends
+            await self._stop_tasks()
+            await self._cut()
+
+    async def _stop_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not at_once:
-            with contextlib.suppress(ConnectionError, RuntimeError):
-                await self._socket.close()
-        await self._cut()

@@ -83,11 +83,11 @@ class GridShare:
         Delegated jobs that have not entered the site's queue yet.
     """
 
-    def __init__(self, site_nodes: int, cap: int, *, shares_nodes: bool) -> None:
+    def __init__(self, site_nodes: int, cap: int, *, overlaps: bool) -> None:
         self._site_nodes = site_nodes
         self.cap = cap
         self.is_whole = cap == site_nodes
-        self.overlaps = shares_nodes and self.is_whole
+        self.overlaps = overlaps and self.is_whole
         self.draining = False
         self.shut = ""
         self.nodes = 0

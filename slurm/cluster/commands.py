@@ -7,6 +7,8 @@ import pwd
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from typing_extensions import override
+
 from gridweave.errors import InputError
 from gridweave.slurm.cluster.asking import Commands
 from gridweave.slurm.cluster.look import Look, LookByCommands, LookOverRest
@@ -19,6 +21,7 @@ from gridweave.slurm.system import (
     Allocation,
     AllocationEnd,
     AllocationRequest,
+    BatchSystem,
     BatchUser,
     BatchView,
     check_request,
@@ -38,7 +41,7 @@ Otherwise ``srun`` and MPI libraries in a job would use the options, the tasks a
 """
 
 
-class Slurm:
+class Slurm(BatchSystem):
     """A Slurm cluster; `SlurmSettings.access` says how to query it, ``submit`` how to submit and cancel jobs.
 
     Parameters
@@ -58,16 +61,8 @@ class Slurm:
         if settings.submits_over_rest:
             self._submitter = ByRest(settings, commands, restd, own)
 
+    @override
     async def check(self, users: Iterable[BatchUser] = ()) -> tuple[str, ...]:
-        """Return notes for the operator, one line each.
-
-        Raises
-        ------
-        InputError
-            If the cluster can never give nodes with these settings, or not to one of these users.
-        UnavailableError
-            If it does not answer.
-        """
         for command in self._needed:
             if self._commands.find(command) is None:
                 right = "install Slurm's commands here, name their folder (bin), or give access = 'rest'"
@@ -102,10 +97,11 @@ class Slurm:
         seems = "" if sight == "own" else ", it seems"
         return (f"{hidden}{seems}: what it says of when nodes will be free goes by its own jobs alone; {right}",)
 
+    @override
     async def view(self, prefix: str) -> BatchView:
-        """Return a snapshot of the cluster with the allocations whose names start with `prefix`."""
         return view_of(*await self._look.look(), self.settings.partition, prefix, self._own)
 
+    @override
     async def submit(self, request: AllocationRequest) -> str:
         """Submit a job for whole nodes; return its number.
 
@@ -114,8 +110,8 @@ class Slurm:
         check_request(request)
         return await self._submitter.submit(request)
 
+    @override
     def script(self, command: tuple[str, ...], given: str = "") -> str:
-        """Return a script that runs a command once on each node of an allocation, and ends when all have ended."""
         # Slurm may requeue the job after all: over slurmrestd it ignores the option not to.
         once = 'test -z "$SLURM_RESTART_COUNT" || exit 1'
         # No binding: the agent pins the ranks itself, and has the whole node. The agents' step takes no resources
@@ -125,14 +121,16 @@ class Slurm:
         run = f"exec {step} sh -c '{_ON_NODE}' node {shlex.join(command)}"
         return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
+    @override
     def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        """Return how a job in state FAILED ended, by the output of its script; None if that is unclear."""
         return end_told(printed)
 
+    @override
     async def ended(self, names: Collection[str]) -> list[Allocation]:
         """Return how jobs ended, from Slurm's accounting database, once views no longer show them."""
         return read_sacct(await self._commands.run("sacct", *SACCT, SINCE, f"--name={','.join(names)}"), self._own)
 
+    @override
     async def cancel(self, allocations: Sequence[Allocation]) -> None:
         """Cancel jobs account by account; skip those that have ended."""
         for runs_as in sorted({each.runs_as for each in allocations}):

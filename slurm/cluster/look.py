@@ -7,6 +7,8 @@ import re
 import secrets
 from typing import Literal, Protocol
 
+from typing_extensions import override
+
 from gridweave.errors import InputError, UnavailableError
 from gridweave.slurm.cluster.answers import JobsAnswer, NodesAnswer, has_hidden_jobs, partition_told, queue_told
 from gridweave.slurm.cluster.asking import Commands
@@ -42,17 +44,18 @@ class Look(Protocol):
         """Return whose jobs the site's account sees, as far as it can find out."""
 
 
-class LookByCommands:
+class LookByCommands(Look):
     """Queries a cluster by one ``squeue`` and one ``sinfo``."""
 
     def __init__(self, settings: SlurmSettings, commands: Commands, own: str) -> None:
         self._settings, self._commands, self._own = settings, commands, own
         self._strange: set[str] = set()
 
+    @override
     async def check(self) -> None:
-        """Raise InputError if this version of Slurm is too old."""
         check_version(await self._commands.run("sinfo", "--version"))
 
+    @override
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
         """Return the partition and all jobs of the cluster; warn once about each line that cannot be parsed."""
         partition, run, mark = self._settings.partition, self._commands.run, secrets.token_hex(8)
@@ -65,6 +68,7 @@ class LookByCommands:
         self._strange = set(strange)
         return read_sinfo(nodes, partition), jobs
 
+    @override
     async def sight(self) -> Sight:
         """Return whose jobs are visible, by Slurm's configuration and the account's rights in its accounting."""
         try:
@@ -82,20 +86,21 @@ class LookByCommands:
         return sight_of(out if status == 0 else "")
 
 
-class LookOverRest:
+class LookOverRest(Look):
     """Queries a cluster over slurmrestd: jobs, nodes and the partition, with the token of the site's account."""
 
     def __init__(self, settings: SlurmSettings, restd: Slurmrestd, own: str) -> None:
         self._settings, self._restd, self._own = settings, restd, own
         self._is_blind = False
 
+    @override
     async def check(self) -> None:
-        """Raise InputError if there is no such partition, or this version of Slurm is too old."""
         self._restd.check()
         said = await self._restd.partition(self._settings.partition, self._own)
         if said.release:
             check_version(said.release)
 
+    @override
     async def look(self) -> tuple[Partition, list[QueuedInSlurm]]:
         """Return the partition and all jobs of the cluster that the token shows."""
         name = self._settings.partition
@@ -106,6 +111,7 @@ class LookOverRest:
         partitions = (await self._restd.partition(name, self._own)).partitions
         return partition_told(partitions, nodes, name), queue
 
+    @override
     async def sight(self) -> Sight:
         """Return ``unsure`` if more nodes are taken than visible jobs have; slurmrestd hides the configuration."""
         for _ in range(2):

@@ -10,6 +10,8 @@ import os
 import re
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from gridweave.errors import InputError, UnavailableError
 from gridweave.slurm.cluster.answers import Answer, NumberAnswer
 from gridweave.slurm.cluster.asking import Commands, account_named, environment_of, refusal, what_was_said
@@ -32,12 +34,13 @@ class Submitter(Protocol):
         """Cancel jobs of one account."""
 
 
-class ByCommands:
+class ByCommands(Submitter):
     """Runs ``sbatch`` and ``scancel`` as the site, as another account by ``sudo``, or as root with ``--uid``."""
 
     def __init__(self, settings: SlurmSettings, commands: Commands) -> None:
         self._settings, self._commands = settings, commands
 
+    @override
     async def check(self, user: BatchUser) -> None:
         """Raise InputError if Slurm would not accept a job of this user; none is submitted."""
         settings = self._settings
@@ -57,8 +60,8 @@ class ByCommands:
             right = "; sacctmgr show associations tells which may submit" if "account" in str(error) else ""
             raise InputError(f"{whose}{error}{right}") from None
 
+    @override
     async def submit(self, request: AllocationRequest) -> str:
-        """Submit a job; return its number."""
         said = await self._submit(
             (
                 "--parsable",
@@ -78,8 +81,8 @@ class ByCommands:
         )
         return read_number(said)
 
+    @override
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
-        """Cancel jobs of one account; UnavailableError if that fails."""
         status, _, err = await self._as("scancel", ("--quiet", *numbers), runs_as)
         if status != 0:
             raise UnavailableError(f"scancel fails: {what_was_said(err)}")
@@ -126,7 +129,7 @@ _OVER = (2017, 2021)
 """Error numbers of a job that Slurm has forgotten, or that has ended."""
 
 
-class ByRest:
+class ByRest(Submitter):
     """Uses slurmrestd with each account's own token, by which slurmctld knows the owner of a job.
 
     Parameters
@@ -141,6 +144,7 @@ class ByRest:
     def __init__(self, settings: SlurmSettings, commands: Commands, restd: Slurmrestd, own: str) -> None:
         self._settings, self._commands, self._restd, self._own = settings, commands, restd, own
 
+    @override
     async def check(self, user: BatchUser) -> None:
         """Raise InputError if a user has no valid token, or slurmctld rejects it, or slurmrestd does not answer."""
         whose = user.runs_as or self._own
@@ -151,6 +155,7 @@ class ByRest:
         except UnavailableError as error:
             raise InputError(f"rest: {error}") from None
 
+    @override
     async def submit(self, request: AllocationRequest) -> str:
         """Submit a job as its account; return its number.
 
@@ -170,6 +175,7 @@ class ByRest:
             raise refusal(said.said, said.said)
         return str(said.job_id)
 
+    @override
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
         """Cancel jobs of one account; the site's own by ``scancel`` if it queries Slurm by commands."""
         if not runs_as and self._settings.access == "commands":

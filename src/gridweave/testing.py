@@ -93,7 +93,9 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
             assert (policy.discipline, bool(policy.label)) == (entry.name, True), (
                 "a policy has no label, or not this name"
             )
-            _check_methods(entry.make(nodes, policy, FROM_MONDAY), entry.traits_of(policy))
+            traits = entry.traits_of(policy)
+            assert traits.of_any_policy == entry.traits.of_any_policy, "a policy changes Traits.of_any_policy"
+            _check_methods(entry.make(nodes, policy, FROM_MONDAY), traits)
             for seed in range(seeds):
                 run = _Run(entry, policy, nodes, seed)
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from gridweave.cli.options import named_as_typed, parse_limit, policies, split_names
 from gridweave.errors import OptionError
 from gridweave.scenarios.workload.table import MAX_TIME_MS
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.policy import DAY_MS, DAYS, Limit, SitePolicy, Window
 from gridweave.site.times import parse_time_ms
 
@@ -258,6 +260,14 @@ def test_every_combination_is_a_policy() -> None:
     ]
 
 
+def test_a_planning_site_with_levels_has_limits(tmp_path: Path) -> None:
+    levels = tmp_path / "levels.toml"
+    levels.write_text('under = "planning"\nlevels = [{ name = "high", priority = 1 }]\n')
+    (policy,) = policies(**(GIVEN | {"discipline": "levels", "limits": ["max-jobs=1"], "own": [f"@{levels}"]}))
+    assert isinstance(policy, LevelsPolicy)
+    assert policy.under == SitePolicy(discipline="planning", limits=(Limit(max_jobs=1),))
+
+
 def test_options_reach_the_policy() -> None:
     """Discipline, slack, aging and limits are in every policy; limits in per cent are of the nodes given."""
     (policy,) = chosen(orders="priority", backfills="slack", slack=0.25, aging="2h")
@@ -282,7 +292,9 @@ def test_options_reach_the_policy() -> None:
         ({"aging": "0"}, "--aging: '0' is too short to wait"),
         ({"aging": "0.0001s"}, "--aging: '0.0001s' is too short to wait"),
         ({"aging": "soon"}, "--aging: 'soon' is not a time"),
-        ({"limits": ["max-jobs=1"]}, "--limit: goes with --discipline planning"),
+        ({"limits": ["max-jobs=1"]}, "--limit: are only for planning sites; use the discipline planning"),
+        ({"discipline": "optimal", "limits": ["max-jobs=1"]}, "--limit: is not for a site with the discipline optimal"),
+        ({"discipline": "levels", "limits": ["max-jobs=1"]}, "--limit: are only for planning sites"),
         ({"discipline": "planning", "limits": ["max-jobs=1"] * 63}, "--limit: are 63; a site has at most 62"),
     ],
     ids=str,

@@ -105,7 +105,7 @@ def test_bad_traces(shell: Shell, tmp_path: Path, kind: str) -> None:
         ("--slack -1", "--slack: is -1.0"),
         ("--aging 0", "--aging: '0' is too short to wait"),
         ("--aging soon", "--aging: 'soon' is not a time"),
-        ("--limit max-jobs=1", "--limit: goes with --discipline planning"),
+        ("--limit max-jobs=1", "--limit: are only for planning sites; use the discipline planning"),
         ("--discipline planning --limit wider-than=75%", "--limit: 'wider-than=75%' limits nothing"),
         ("--discipline planning --limit max-jobs=1 --limit days=monday", "--limit days: 'monday' is not"),
         ("--discipline planning --limit max-nodes=10%", "--limit max-nodes: '10%' is less than 1"),

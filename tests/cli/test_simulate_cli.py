@@ -402,11 +402,21 @@ def test_a_reservation_that_cannot_be_read_is_refused(shell: Shell, trace: Path,
     assert words in err
 
 
+def test_a_planning_site_with_levels_takes_reservations(shell: Shell, trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "levels.toml"
+    path.write_text('under = "planning"\nlevels = [{ name = "high", priority = 1 }]\n')
+    asked = ("--reservation", "start=1h,length=2h,nodes=1", "--limit", "max-jobs=1")
+    status, out, _ = shell("simulate", trace, "--discipline", "levels", "--option", f"@{path}", *asked)
+    assert status == 0
+    assert "planning fcfs [max-jobs=1] 1 level" in out
+
+
 def test_a_queue_keeps_no_reservations(shell: Shell, trace: Path) -> None:
     """Reservations with a queue are refused, and the message says what keeps them."""
     status, _, err = shell("simulate", trace, "--reservation", "start=1h,length=2h,nodes=1")
     assert status == 2
-    assert err == "gridweave: --reservation: goes with --discipline planning; queue has no reservations\n"
+    right = "use the discipline planning, or another one that plans and evicts no jobs"
+    assert err == f"gridweave: --reservation: are refused under the policy 'fcfs easy'; {right}\n"
 
 
 @pytest.mark.parametrize(

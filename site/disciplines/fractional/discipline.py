@@ -16,6 +16,7 @@ from gridweave.site.disciplines.base import Decisions, Move, SharedOffer, Start
 from gridweave.site.disciplines.fractional.averages import average_yields
 from gridweave.site.disciplines.fractional.groups import enter_groups, groups_of_job, why_no_room
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import (
+    NOTHING,
     STRETCH_PER,
     give_yields,
     horizon_of,
@@ -214,23 +215,47 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return the slowdown of a job submitted now; None if it would not be placed now."""
+        """Return the slowdown of a job submitted now; None if the pass that places new jobs has no room for it."""
         if self.why_never(job) is not None:
             return None
         trial = self.copy()
         trial.submit(now_ms, job)
         trial.run_pass(now_ms)
+        start_ms = self._next_placement_ms(now_ms)
+        if start_ms > now_ms:
+            trial.run_pass(start_ms)
         rate = int(trial._state.jobs["yield_"][trial._slots.of[job.job_id]])
-        return SharedOffer(RATE_ONE / rate) if rate > 0 else None
+        if rate == 0:
+            return None
+        if start_ms == now_ms:
+            return SharedOffer(RATE_ONE / rate)
+        return SharedOffer((start_ms - now_ms) / job.estimate_ms + RATE_ONE / rate, start_ms=start_ms)
+
+    @property
+    def _has_only_periods(self) -> bool:
+        """Whether the algorithm places no job before a period ends."""
+        return int(self._codes.on_submit) == NOTHING
+
+    def _next_placement_ms(self, now_ms: int) -> int:
+        """Return when a job submitted now is placed: at once, or at the end of the period."""
+        if not self._has_only_periods:
+            return now_ms
+        next_ms = int(self._state.counters["next_period_ms"][0])
+        if next_ms == NEVER_MS:  # the site has no jobs, so its period begins with this one
+            return now_ms + int(horizon_of(self._codes, np.int64(now_ms)))
+        return max(now_ms, next_ms)
 
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
-        """Return the number of empty nodes."""
-        return self.free
+        """Return the number of empty nodes; 0 if the algorithm places no job before the period ends."""
+        return self.free if self._next_placement_ms(now_ms) == now_ms else 0
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
-        """Return when enough nodes are empty, by estimates and at the current yields; None: never, or unknown."""
+        """Return when enough nodes are empty, by estimates and at the current yields; None: never, or unknown.
+
+        An algorithm that has only periods starts the job at the end of the period in which the nodes become empty.
+        """
         if width > len(self._state.nodes):
             return None
         empty_ms = np.full(len(self._state.nodes), now_ms)
@@ -240,8 +265,12 @@ class Fractional(PacedDiscipline[FractionalSite]):
                 tasks = self._tasks_of(row)
                 empty_ms[tasks] = np.maximum(empty_ms[tasks], run.end_by_estimate_ms)
         start_ms = int(np.sort(empty_ms)[width - 1])
-        # A job that does no work now has no known end.
-        return start_ms if start_ms < NEVER_MS else None
+        if start_ms >= NEVER_MS:  # a job that does no work now has no known end
+            return None
+        first_ms = self._next_placement_ms(now_ms)
+        if start_ms <= first_ms:
+            return first_ms
+        return start_ms + -start_ms % self._policy.period_ms if self._has_only_periods else start_ms
 
     @override
     def next_wakeup_ms(self) -> int | None:

@@ -193,11 +193,11 @@ class FractionalPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """The name in tables and plots; policies that schedule differently have different names."""
         words = [self.algorithm]
         if algorithm_named(self.algorithm).periodic and self.period_ms != 600 * MS_PER_S:
-            words.append(f"period={self.period_ms / MS_PER_S:g}")
+            words.append(f"period={self.period_ms / MS_PER_S:.15g}")
         if self.penalty_ms != 300 * MS_PER_S:
-            words.append(f"penalty={self.penalty_ms / MS_PER_S:g}")
+            words.append(f"penalty={self.penalty_ms / MS_PER_S:.15g}")
         if self.long_ms:
-            words.append(f"long={self.long_ms / MS_PER_S:g}")
+            words.append(f"long={self.long_ms / MS_PER_S:.15g}")
         return " ".join(words)
 
     @property

@@ -9,7 +9,14 @@ import msgspec
 from gridweave.errors import OptionError, not_known
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass, machine_problems
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
-from gridweave.site.disciplines.levels.rights import EVERYBODY, PAUSE, Level, level_problems, option_problems
+from gridweave.site.disciplines.levels.rights import (
+    EVERYBODY,
+    PAUSE,
+    Level,
+    level_problems,
+    levels_text,
+    option_problems,
+)
 from gridweave.site.known_times import KnownTimes
 
 NAME = "heterogeneous"
@@ -101,12 +108,24 @@ class HeterogeneousPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Name of the policy in tables and plots."""
-        parts = [NAME, self.algorithm] + ([self.profit] if self.algorithm == "pjs" and self.profit != "end" else [])
-        if len(self.levels) > 1:
-            parts.append(f"{len(self.levels)} levels")
+        """The name of the policy in tables and plots.
+
+        Policies that schedule differently on the same machines, with the same forms and known run times, have different
+        names.
+        """
+        parts = [NAME, self.algorithm] + (
+            [self.profit] if self.algorithm in ("pjs", "gsa") and self.profit != "end" else []
+        )
+        if self.algorithm == "gsa" and self.seed:
+            parts.append(f"seed={self.seed}")
+        if (levels := levels_text(self.levels)) != "1 level":
+            parts.append(levels)
         if any(level.evicts for level in self.levels):
             parts.append(f"evicting ({self.evicted})")
+            parts += [f"raise-after={self.raise_after}"] if self.raise_after is not None else []
+            parts += [f"least-gain={self.least_gain_ms / 1000:.15g}s"] if self.least_gain_ms else []
+        if self.predict != "experience":
+            parts.append(f"by {self.predict}")
         if self.deviations:
-            parts.append(f"mean+{self.deviations:g}sd")
+            parts.append(f"mean+{self.deviations:.15g}sd")
         return " ".join(parts)

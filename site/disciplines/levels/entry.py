@@ -72,8 +72,8 @@ TRAITS = Traits(evicts=True, saves_work=True, elastic=True, columns=COLUMNS)
 
 
 def _traits(policy: LevelsPolicy) -> Traits:
-    keeps = policy.under.makes_plan and not policy.evicts
-    return replace(TRAITS, saves_work=policy.evicted == "checkpoint", reserves=keeps, week=policy.under.has_windows)
+    reserves = policy.under.discipline == "planning" and not policy.evicts
+    return replace(TRAITS, saves_work=policy.evicted == "checkpoint", reserves=reserves, week=policy.under.has_windows)
 
 
 ENTRY = Entry(

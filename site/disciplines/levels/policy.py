@@ -9,7 +9,7 @@ import numpy as np
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.levels.kernels.levels import CHECKPOINTS, RESTARTS, STAYS, LevelTable
-from gridweave.site.disciplines.levels.rights import Level, level_problems, option_problems
+from gridweave.site.disciplines.levels.rights import Level, level_problems, levels_text, option_problems
 from gridweave.site.kernels.dispatch import no_evictions
 from gridweave.site.policy import SitePolicy
 
@@ -73,12 +73,12 @@ class LevelsPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Name of the policy in tables and plots; policies that differ only in users or priorities may share it."""
-        words = [self.under.label, f"{len(self.levels)} level{'s' if len(self.levels) > 1 else ''}"]
+        """The name of the policy in tables and plots; policies that schedule differently have different names."""
+        words = [self.under.label, levels_text(self.levels)]
         if self.evicts:
             words.append(f"evicting ({self.evicted})")
             words += [f"raise-after={self.raise_after}"] if self.raise_after is not None else []
-            words += [f"least-gain={self.least_gain_ms / 1000:g}s"] if self.least_gain_ms else []
+            words += [f"least-gain={self.least_gain_ms / 1000:.15g}s"] if self.least_gain_ms else []
         return " ".join(words)
 
     def table(self, slots: int, room: int) -> LevelTable:

@@ -58,6 +58,36 @@ def level_of(levels: Sequence[Level], priority: float) -> int:
     return next((at for at, one in enumerate(levels) if priority >= one.priority), len(levels) - 1)
 
 
+def levels_text(levels: Sequence[Level]) -> str:
+    """Return the number of levels, and in brackets what each is, unless that goes without saying.
+
+    It does if the priorities count down by 1, all users may use all levels, and each level evicts no other or, all of
+    them alike, all below it. The priority of the lowest level has no effect.
+
+    Examples
+    --------
+    >>> high, low = Level(name="high", priority=1), Level(name="low", priority=0)
+    >>> levels_text((high, low))
+    '2 levels'
+    >>> levels_text((Level(name="high", priority=10, users=("anna",), evicts=("low",)), low))
+    '2 levels [high from 10 users=anna evicts=low; low]'
+    """
+    below = [tuple(level.name for level in levels[at + 1 :]) for at in range(len(levels))]
+    evicts = [tuple(name for name in lower if name in level.evicts) for level, lower in zip(levels, below, strict=True)]
+    count = f"{len(levels)} level{'s' if len(levels) > 1 else ''}"
+    is_usual = all(level.priority == len(levels) - at for at, level in enumerate(levels[:-1], start=1))
+    if is_usual and all(level.users is None for level in levels) and (evicts == below or not any(evicts)):
+        return count
+    parts = []
+    for at, level in enumerate(levels):
+        words = [level.name]
+        words += [f"from {level.priority:.15g}"] if at < len(levels) - 1 else []
+        words += [f"users={','.join(map(str, level.users))}"] if level.users is not None else []
+        words += [f"evicts={','.join(evicts[at])}"] if evicts[at] else []
+        parts.append(" ".join(words))
+    return f"{count} [{'; '.join(parts)}]"
+
+
 def why_not_allowed(levels: Sequence[Level], priority: float, user: int | str | None) -> str | None:
     """Return why a user may not submit a job of this priority, or None."""
     level = levels[level_of(levels, priority)]

@@ -53,6 +53,7 @@ class SharedDisciplineState(CoreState, frozen=True, kw_only=True, tag="SharedDis
     slots: SlotsState
     arrays: Arrays
     rates: dict[int, int]
+    passed_ms: int = 0  # the instant of the last pass, up to which the waiting jobs have aged
 
 
 class SharedDiscipline(PacedDiscipline[SharedSite]):
@@ -68,6 +69,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         self._arrays = self._model.arrays()
         self._n_factors = len(self._model.cpu_factors.labels)
         self._threads = math.prod(threads_of(self._kinds))
+        self._passed_ms = 0
         super().__init__(nodes)
 
     @override
@@ -133,6 +135,7 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def run_pass(self, now_ms: int) -> Decisions:
+        self._passed_ms = now_ms
         if not self._state.counters["waiting_width"][0]:
             rates = self._changed_rates()
             return Decisions(rates=rates) if rates else NOTHING
@@ -199,12 +202,12 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def waiting(self) -> Iterator[tuple[Job, int | None]]:
-        """Yield the waiting jobs by class (aging is ignored), submit time and job id, without promised starts."""
-        levels = self._state.jobs["job_class"]
-        for kind in range(len(self._state.n_waiting)):
-            for slot in self._state.waiting[kind, : self._state.n_waiting[kind]].tolist():
-                assert levels[slot] == kind, "a job waits in another class than its own"
-                yield self._slots.jobs[slot], None
+        """Yield the waiting jobs in the order of the last pass, without promised starts."""
+        # The order is made in arrays of its own, so that listing the jobs leaves the state as it is.
+        state = self._state._replace(queue=self._state.queue.copy(), counters=self._state.counters.copy())
+        order_now(state, self._codes, np.int64(self._passed_ms))
+        for slot in state.queue[: state.counters["n_queue"][0]].tolist():
+            yield self._slots.jobs[slot], None
 
     @override
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
@@ -236,7 +239,17 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
 
     @override
     def state(self) -> SharedDisciplineState:
-        return SharedDisciplineState(slots=self._slots.state(), arrays=arrays_state(self._state), rates=self._rate)
+        return SharedDisciplineState(
+            slots=self._slots.state(),
+            arrays=arrays_state(self._state),
+            rates=self._rate,
+            passed_ms=self._passed_ms,
+        )
+
+    @override
+    def restore(self, state: SharedDisciplineState) -> None:
+        super().restore(state)
+        self._passed_ms = state.passed_ms
 
     @override
     def check_invariants(self) -> None:
@@ -244,6 +257,9 @@ class SharedDiscipline(PacedDiscipline[SharedSite]):
         running = self._running_slots().tolist()
         waiting = [self._slots.of[job.job_id] for job, _ in self.waiting()]
         assert sorted([*running, *waiting]) == sorted(self._slots.of.values()), "a slot is lost or doubled"
+        for kind, count in enumerate(state.n_waiting.tolist()):
+            classes = state.jobs["job_class"][state.waiting[kind, :count]]
+            assert (classes == kind).all(), "a job waits in another class than its own"
         held = dict.fromkeys(running, 0)
         for row in state.occupant.tolist():
             for slot in {slot for slot in row if slot >= 0}:

@@ -38,6 +38,7 @@ _TYPED = {
     "limits": "--limit",
     "omega": "--estimates omega",
     "phi": "--estimates phi",
+    "reservations": "--reservation",
 }
 
 
@@ -208,8 +209,6 @@ def policies(
     aging_ms = float("inf") if aging.strip().lower() == "none" else parse_time_ms("--aging", aging)
     if aging_ms == 0:
         raise OptionError("--aging", f"{aging!r} is too short to wait; write a longer time such as 2h, or none")
-    if limits and not entry.traits.reserves:
-        raise OptionError("--limit", "goes with --discipline planning; no other keeps limits")
     parsed = tuple(parse_limit(limit, nodes) for limit in limits)
     tables = own_options(entry, own)
     typed = {key: f"--option {key}" for key in (text.partition("=")[0].strip() for text in own)}

@@ -320,8 +320,6 @@ def _checked_entry(asked: _Asked) -> Entry:
     if asked.out is not None:
         check_folder(asked.out)
     check_seed(asked.seed)
-    if asked.reservation and not entry.traits.reserves:
-        raise OptionError("--reservation", f"goes with --discipline planning; {entry.name} has no reservations")
     _check_optimum(asked.optimum_every, entry.name)
     return entry
 
@@ -340,6 +338,7 @@ class _Ready:
 
 def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
     """Read and check the inputs, and print remarks about them."""
+    from gridweave.scenarios.batch.one_site import check_reserves
     from gridweave.scenarios.traces.convert import check_nodes
     from gridweave.scenarios.traces.outages import read_node_events
     from gridweave.scenarios.workload.table import MAX_WIDTH
@@ -347,7 +346,8 @@ def _made_ready(asked: _Asked, entry: Entry) -> _Ready:
     check_nodes(asked.nodes)
     # Invalid names are found before a long trace is read; percentages of the nodes are known only afterwards.
     named = asked.policies(asked.nodes or MAX_WIDTH)
-    asked.requests(asked.nodes or MAX_WIDTH)
+    for policy in named if asked.requests(asked.nodes or MAX_WIDTH) else ():
+        check_reserves(policy)
     matrix_ms = _check_matrix_option(asked.show_matrix, named)
     saving = _saving(asked, named)
     events = read_node_events(asked.node_events) if asked.node_events is not None else []

@@ -208,7 +208,7 @@ levels = [{ name = "high", priority = 10, users = ["anna"], evicts = ["low"] }, 
 def test_a_live_site_may_have_machines_that_differ() -> None:
     """Classes, clusters, forms of classes by name, and who may use a level come to the plan; all wrong is told."""
     policy = plan(MIXED).sites[0].policy
-    assert policy.label == "heterogeneous pjs 2 levels evicting (restart)"
+    assert policy.label == "heterogeneous pjs 2 levels [high from 10 users=anna evicts=low; low] evicting (restart)"
     assert (policy.forms[0].job_class, policy.levels[0].users) == ("cfd", ("anna",))
     wrong = (
         MIXED.replace("3-5", "3-7").replace('on = ["x86"]', 'on = ["gpu"]').replace("priority = 0 }", "priority = 20 }")

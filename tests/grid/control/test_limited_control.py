@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS
-from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
+from gridweave.grid.messages import (
+    FromSite,
+    GridJobCancelled,
+    GridJobSubmitted,
+    ReportDone,
+    ReportRefused,
+    SiteCutOff,
+    ToSite,
+)
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
@@ -211,6 +219,19 @@ def test_without_a_start_now_the_earliest_counts(offers: tuple[tuple[int, int | 
     core = grid(4, 4, 4)
     asked = step(core, 0, submitted(1, 4))
     assert step(core, 0, *offered(asked, *offers)) == [ToSite(site, enqueue(1, 4, 2, 0))]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_questions_for_a_job_that_has_left_are_forgotten(before: int) -> None:
+    """A site may never answer: it is cut off. An answer that does arrive later has no effect."""
+    core = grid(4, 4)
+    asked = step(core, 0, submitted(1, 2))
+    answers = offered(asked, (0, 90), (0, 95))
+    step(core, 0, *answers[:before])
+    assert step(core, 1, GridJobCancelled(1)) == [ReportDone(1, "cancelled")]
+    assert core.state().control.asked == {}
+    step(core, 2, SiteCutOff(1, "no contact"))
+    assert step(core, 3, *answers[before:]) == []
 
 
 def test_a_job_that_can_never_run_is_refused() -> None:

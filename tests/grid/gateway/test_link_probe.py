@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from certificates import make_certificate
 from fake_backend import FakeBackend
@@ -20,7 +23,8 @@ from gridweave.grid.gateway.link import LinkDoor, ProbeDoor
 from gridweave.grid.gateway.server import Gateway
 from gridweave.site.service.link import Secrets
 from gridweave.site.service.probe_link import PROBE_PATH, LinkProbe, LinkProber, ProbeOrder, probe_key
-from gridweave.site.service.prober import ProbeLimits
+from gridweave.site.service.prober import ProbeLimits, send
+from waiting import PATIENCE_S
 
 SECRET, OLD = b"beta" * 10, b"older" * 10
 SMALL = ProbeLimits(bytes=1 << 20, timeout_ms=2_000)
@@ -124,6 +128,43 @@ async def test_bandwidth_is_measured_by_one_at_a_time(tmp_path: Path) -> None:
     async with answering(tmp_path) as there, there.turn:
         with pytest.raises(UnavailableError, match="bandwidth is being measured there by another site"):
             await measured(there.order(with_bandwidth=True))
+
+
+@pytest.mark.asyncio
+async def test_a_site_that_stops_reading_holds_up_no_probe_and_no_connection() -> None:
+    """Data that the other end does not read is dropped when the prober gives up."""
+    is_over = asyncio.Event()
+
+    async def stops_reading(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        assert request.transport is not None
+        request.transport.pause_reading()  # type: ignore[attr-defined]
+        await is_over.wait()
+        request.transport.abort()
+        return socket
+
+    async with TestServer(_app(stops_reading)) as server:
+        prober = LinkProber("alpha", ProbeOrder(target="beta", url=str(server.make_url("")), until_s=0, key=SECRET))
+        _, writer = await prober._open("127.0.0.1", server.port or 0)
+        blocked = asyncio.ensure_future(send(writer, 64 << 20))
+        await asyncio.wait([blocked], timeout=0.1)
+        assert not blocked.done()
+        blocked.cancel()
+        writer.transport.abort()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await writer.wait_closed()
+        finally:
+            is_over.set()
+        found = psutil.Process().net_connections("tcp")
+        assert not [one for one in found if one.raddr and one.raddr.port == server.port and one.status == "ESTABLISHED"]
+
+
+def _app(serve: Any) -> web.Application:
+    app = web.Application()
+    app.router.add_get(PROBE_PATH, serve)
+    return app
 
 
 @pytest.mark.asyncio

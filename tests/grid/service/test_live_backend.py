@@ -15,16 +15,18 @@ import numpy as np
 import pytest
 
 from gridweave.errors import InputError, SiteAwayError, UnavailableError
-from gridweave.grid.api import JobQuery, OutputPart, Queue, SiteInfo
+from gridweave.grid.api import Forecast, JobQuery, OutputPart, Queue, SiteInfo
 from gridweave.grid.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.site.desk_messages import SiteNames
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
+from gridweave.site.explain import SiteReason
 from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.launch import MachineRules, OutputLimits
+from gridweave.site.messages import Quoted
 from gridweave.site.service.calls import CALL_S, Answered
 from local_grid import LocalGrid
 from virtual_time import VirtualLoop
@@ -439,11 +441,15 @@ async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.
         assert [record.state for record in await backend.records([1, 30])] == ["ended", "held"]
 
 
+ROWS = (SiteReason(site="north", nodes=4), SiteReason(site="south", nodes=2))
+
+
 class HungCalls:
     """Calls to a grid of two sites, of which some actors never answer."""
 
     def __init__(self, *hung: str) -> None:
         self.hung = set(hung)
+        self.asked: list[tuple[str, str]] = []
 
     async def call(self, actor: str, method: str, *arguments: Any, timeout_s: float = CALL_S) -> Any:
         """Refuse: the backend only asks at desks."""
@@ -453,6 +459,7 @@ class HungCalls:
         self, actor: str, method: str, data: bytes, *, timeout_s: float = CALL_S, alone: bool = False
     ) -> bytes:
         """Answer, or be silent until the time is over."""
+        self.asked.append((actor, method))
         if actor in self.hung:
             await asyncio.sleep(timeout_s)
             raise UnavailableError(f"actor {actor} does not answer")
@@ -460,6 +467,8 @@ class HungCalls:
             "about": [SiteNames("north", 4, ("m0",)), SiteNames("south", 2, ("m0",))],
             "status": SiteInfo(name=actor.removeprefix("site:"), nodes=4, free=4),
             "queue": Queue(),
+            "quote": Forecast(now_ms=0, sites=ROWS, queues=("north", "south")),
+            "offer": Quoted(0, 2, 5),
             "submit": [Accepted("key", 7)],
         }
         return msgspec.msgpack.encode(Answered(msgspec.Raw(msgspec.msgpack.encode(answers[method]))))
@@ -501,6 +510,32 @@ def test_a_site_that_hangs_costs_others_nothing(hung: str) -> None:
     finally:
         loop.close()
     assert max(spent) <= 1.5
+
+
+def test_a_quote_asks_a_site_that_hangs_only_once() -> None:
+    """The second question, for the choice of the grid, goes only to the sites that answered the first."""
+    calls = HungCalls("site:south")
+    loop = VirtualLoop(np.random.default_rng(1))
+    try:
+        began_s = loop.time()
+        quote = loop.run_until_complete(LiveBackend(calls).quote(shell("true")))
+        spent_s = loop.time() - began_s
+    finally:
+        loop.close()
+    assert [row.site for row in quote.sites] == ["north", "south"]
+    assert calls.asked.count(("site:south", "quote")) == 1
+    assert ("site:north", "offer") in calls.asked
+    assert ("site:south", "offer") not in calls.asked
+    assert spent_s <= 1.5
+
+
+def test_health_asks_the_grid_once() -> None:
+    calls = HungCalls()
+    backend = LiveBackend(calls)
+    for _ in range(2):
+        calls.asked.clear()
+        assert asyncio.run(backend.health()).status == "ok"
+        assert calls.asked.count(("grid", "about")) == 1
 
 
 @pytest.mark.asyncio

@@ -20,6 +20,8 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import JOBS_HEADER, SimulationResult
 from gridweave.scenarios.traces.load import load_workload, save_workload
 from gridweave.scenarios.workload.table import MAX_TIME_MS, MAX_WIDTH, Workload
+from gridweave.site.disciplines.levels.policy import LevelsPolicy
+from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.messages import ReservationRequested
 from gridweave.site.policy import Limit, SitePolicy, Window
 
@@ -326,6 +328,18 @@ def test_only_accepted_reservations_hold_nodes() -> None:
         assert simulate(work, reservations=reserved, **options).start_ms.tolist() == [0, 35]
         assert simulate(work, reservations=too_early, **options).start_ms.tolist() == [0, 10]
         assert len(simulate(EMPTY, reservations=reserved, **options).start_ms) == 0
+
+
+def test_levels_under_planning_take_reservations_unless_a_level_evicts() -> None:
+    quiet = (Level(name="high", priority=1), Level(name="low", priority=0))
+    evicting = (Level(name="high", priority=1, evicts=("low",)), quiet[1])
+    under, asked = SitePolicy(discipline="planning"), [(0, ReservationRequested(1, 20, 15, 2))]
+    result = simulate(jobs([(0, 4, 10, 10)]), 4, LevelsPolicy(levels=quiet, under=under), reservations=asked)
+    assert [answer.accepted for answer in result.reservations] == [True]
+    without_plan = LevelsPolicy(levels=quiet, under=SitePolicy(backfill="conservative"))
+    for policy in (LevelsPolicy(levels=evicting, under=under), without_plan):
+        with pytest.raises(OptionError, match="reservations: are refused under the policy"):
+            simulate(THREE, 4, policy, reservations=asked)
 
 
 def test_the_result_has_the_answers_to_reservations() -> None:

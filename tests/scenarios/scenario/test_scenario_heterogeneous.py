@@ -54,7 +54,7 @@ def test_metrics_accept_paused_jobs_on_busy_machines(tmp_path: Path) -> None:
     text = path.read_text().replace("[grid]", f"evicted = 'pause'\n{levels}\n\n[grid]")
     path.write_text(text.replace("jobs = 20", "jobs = 60\nload = 30.0"))
     built = build_scenario(path)
-    assert built.shares_nodes
+    assert built.overlaps
     columns = {"priority": np.arange(len(built.workload)) % 2}
     result = run_built(replace(built, workload=built.workload.replace(columns=built.workload.columns | columns)))
     assert result.own_metrics["north.evictions"] > 0

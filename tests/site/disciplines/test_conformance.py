@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 from typing_extensions import override
 
-from gridweave.site.disciplines.base import Decisions, ExpectedRun
+from gridweave.site.disciplines.base import Decisions, ExpectedRun, Traits
 from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.disciplines.dynp.policy import CalendarEntry, DynPPolicy
 from gridweave.site.disciplines.entry import Policy
@@ -24,7 +24,7 @@ from gridweave.site.disciplines.queue import SiteQueue, SiteQueueState
 from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job
-from gridweave.site.policy import SitePolicy, Window
+from gridweave.site.policy import Limit, SitePolicy, Window
 from gridweave.testing import check_discipline
 
 LEVELS = (
@@ -32,6 +32,10 @@ LEVELS = (
     Level(name="medium", priority=1, evicts=("low",)),
     Level(name="low", priority=0),
 )
+QUIET = tuple(Level(name=level.name, priority=level.priority) for level in LEVELS)
+"""The same levels, none of which evicts another."""
+
+LIMITS = (Limit(user=1, max_jobs=1), Limit(wider_than=2, max_nodes=4), Limit(user=2, window=Window(from_ms=3_000)))
 
 
 def machines(**options: object) -> HeterogeneousPolicy:
@@ -49,14 +53,20 @@ POLICIES: dict[str, Policy] = {
     "queue, conservative": SitePolicy(backfill="conservative"),
     "queue, slack": SitePolicy(backfill="slack"),
     "planning": SitePolicy(discipline="planning", order="sjf"),
+    "planning, limits": SitePolicy(discipline="planning", limits=LIMITS),
     "dynp": DynPPolicy(),
+    "dynp, limits": DynPPolicy(limits=LIMITS),
     "levels": LevelsPolicy(levels=LEVELS, evicted="checkpoint", raise_after=2),
     "levels, planned": LevelsPolicy(levels=LEVELS, under=SitePolicy(discipline="planning")),
+    "levels, planned, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(discipline="planning")),
+    "levels, conservative, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(backfill="conservative")),
     "optimal": OptimalPolicy(most_jobs=5, effort_s=0.05),
     "lomarc": SharedNodes(sharing=SharingPolicy(coscheduling="always", load_threshold=0.0)),
     "gang": GangPolicy(mpl=3, slice_ms=100, switch_ms=5),
     "gang that moves": GangPolicy(mpl=3, slice_ms=100, migration="all", migration_ms=10, scheduling="discrete"),
     "fractional": FractionalPolicy(algorithm="MCB8*/per/OPT=MIN", period_ms=700, penalty_ms=50),
+    "fractional, periods": FractionalPolicy(algorithm="/per/OPT=MIN", period_ms=700, penalty_ms=50),
+    "fractional, stretch": FractionalPolicy(algorithm="/stretch-per/OPT=MAX", period_ms=700, penalty_ms=50),
     "fractional averages": FractionalPolicy(algorithm="GreedyPM*/OPT=AVG", penalty_ms=50),
     "machines": machines(),
     "machines that pause": machines(evicted="pause", algorithm="min-min"),
@@ -192,9 +202,17 @@ def test_the_suite_finds_a_trait_that_is_wrong(name: str, wrong: dict[str, Any],
     """A discipline that does more, or less, than its traits say is found."""
     policy = POLICIES[name]
     entry = DISCIPLINES[policy.discipline]
-    lies = replace(entry, traits_by=lambda policy: replace(entry.traits_of(policy), **wrong))
+    traits = replace(entry.traits, **wrong)
+    lies = replace(entry, traits=traits, traits_by=lambda policy: replace(entry.traits_of(policy), **wrong))
     with pytest.raises(AssertionError, match=law):
         check_discipline(lies, [policy])
+
+
+def test_the_suite_finds_a_policy_that_changes_a_trait_of_every_policy() -> None:
+    """Files are checked before there is a policy, so such a trait is read without one."""
+    lies = replace(DISCIPLINES["queue"], traits_by=lambda policy: Traits(elastic=policy.order == "fcfs"))
+    with pytest.raises(AssertionError, match=r"a policy changes Traits\.of_any_policy"):
+        check_discipline(lies, [SitePolicy(order="sjf")])
 
 
 def test_a_policy_whose_week_counts_says_so() -> None:

@@ -15,6 +15,7 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.bound import stretch_bound
 from gridweave.scenarios.workload.needs import needs_of
 from gridweave.scenarios.workload.table import Workload
+from gridweave.site.disciplines.base import SharedOffer
 from gridweave.site.disciplines.fractional.averages import average_yields
 from gridweave.site.disciplines.fractional.discipline import Fractional
 from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups
@@ -379,12 +380,27 @@ def test_what_a_site_says_of_its_jobs() -> None:
     assert (why.ahead, why.start_ms) == (0, None)
     assert "1 task that needs 60% of a node's memory, and there is room for 0 such tasks" in why.reason
     third = Job(job_id=3, width=1, estimate_ms=60_000, resources=small)
-    assert core.sharing_offered(1_000, third) == (2.0, ())
+    assert core.sharing_offered(1_000, third) == SharedOffer(2.0)
     assert core.sharing_offered(1_000, Job(job_id=3, width=1, estimate_ms=60_000, resources=large)) is None
     core.handle(1_000, JobSubmitted(third))
     discipline = core._discipline
     assert isinstance(discipline, Fractional)
     assert discipline.progress(3_000, 1) == (0.5, 1_000 + 1_000)
+
+
+def test_an_algorithm_with_periods_alone_offers_the_start_at_the_end_of_the_period() -> None:
+    """The offer counts the wait until then: the job ends when the slowdown says."""
+    core = SiteCore(1, FractionalPolicy(algorithm="/per/OPT=MIN", period_ms=10_000, penalty_ms=0))
+    job = Job(job_id=2, width=1, estimate_ms=60_000, resources=Resources(cpu_need=1.0, memory=0.4))
+    assert core.sharing_offered(4_000, job) == SharedOffer(1.1, (), 10_000), "also at a site without jobs"
+    core.handle(1_000, JobSubmitted(Job(job_id=1, width=1, estimate_ms=900_000, resources=job.resources)))
+    core.handle(10_000)
+    assert core.sharing_offered(14_000, job) == SharedOffer(2.1, (), 20_000)
+    assert core.startable(14_000, 1_000) == 0
+    quote, _ = core.quote(14_000, job)
+    assert "or it could start in 6 s beside others, and end after 2.10 times its length from now" in quote.offer
+    assert core.handle(14_000, JobSubmitted(job)) == []
+    assert StartJob(2, ((0, 1),)) in core.handle(20_000)
 
 
 def test_a_question_leaves_no_trace() -> None:
@@ -394,7 +410,9 @@ def test_a_question_leaves_no_trace() -> None:
     core.handle(0, JobSubmitted(Job(job_id=1, width=1, estimate_ms=600_000, resources=large)))
     core.handle(10_000)
     before = dump_state(core)
-    assert core.sharing_offered(20_000, Job(job_id=9, width=1, estimate_ms=600_000, resources=large)) == (1.0, ())
+    assert core.sharing_offered(20_000, Job(job_id=9, width=1, estimate_ms=600_000, resources=large)) == SharedOffer(
+        1.0
+    )
     assert dump_state(core) == before
     assert core.handle(30_000) == []
 

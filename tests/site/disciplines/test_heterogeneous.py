@@ -65,6 +65,31 @@ FAST_AND_SLOW = HeterogeneousPolicy(
 ONE_MACHINE = HeterogeneousPolicy(nodes=1, classes=(MachineClass(name="only", count=1),), levels=LEVELS)
 
 
+def test_policies_that_schedule_differently_have_different_labels() -> None:
+    levels = (Level(name="high", priority=1, evicts=("low",)), Level(name="low", priority=0))
+    changes: list[dict[str, Any]] = [
+        {},
+        {"profit": "length"},
+        {"algorithm": "gsa"},
+        {"algorithm": "gsa", "profit": "length"},
+        {"algorithm": "gsa", "seed": 2},
+        {"predict": "estimate"},
+        {"deviations": 1.0},
+        {"deviations": 1.0000001},
+        {"levels": (Level(name="all", priority=0, users=(1,)),)},
+        {"levels": levels},
+        {"levels": levels, "evicted": "pause"},
+        {"levels": levels, "raise_after": 3},
+        {"levels": levels, "least_gain_ms": 60_000},
+        {"levels": (msgspec.structs.replace(levels[0], priority=2), levels[1])},
+    ]
+    classes = (MachineClass(name="old", count=2),)
+    labels = [HeterogeneousPolicy(nodes=2, classes=classes, **changed).label for changed in changes]
+    assert labels[0] == "heterogeneous pjs"
+    assert labels[9] == "heterogeneous pjs 2 levels evicting (restart)"
+    assert len(set(labels)) == len(labels)
+
+
 def changed(policy: HeterogeneousPolicy, **options: Any) -> HeterogeneousPolicy:
     """Return a policy with other options."""
     return msgspec.structs.replace(policy, **options)

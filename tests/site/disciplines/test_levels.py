@@ -35,6 +35,15 @@ CHAIN = (
     Level(name="medium", priority=1, evicts=("low",)),
     Level(name="low", priority=0),
 )
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"priority": 10},
+    {"users": (1,)},
+    {"users": (1, 2)},
+    {"users": ()},
+    {"evicts": ("low",)},
+    {"evicts": ("low",), "users": (1,)},
+)
 NODES = 8
 
 
@@ -252,9 +261,33 @@ def test_the_dictionary_reads_levels() -> None:
     """Order and backfilling are those of the site; the table says the rest."""
     table = LevelsTable(under="planning", levels=THREE)
     policy = read_policy("levels", 8, {"levels": table, "order": "sjf"}, {"order": "fcfs", "backfill": "none"})
-    assert policy.label == "planning sjf none 3 levels evicting (restart)"
+    levels = "3 levels [high from 2 evicts=low; medium from 1; low]"
+    assert policy.label == f"planning sjf none {levels} evicting (restart)"
     with pytest.raises(OptionError, match="under 'gang' is not known; one of queue, planning"):
         read_policy("levels", 8, {"levels": LevelsTable(under="gang", levels=THREE)}, {})
+
+
+def test_policies_that_schedule_differently_have_different_labels() -> None:
+    low, plain = Level(name="low", priority=0), Level(name="high", priority=1)
+    levels = [
+        *((msgspec.structs.replace(plain, **changed), low) for changed in CHANGES),
+        (plain, msgspec.structs.replace(low, users=(3,))),
+        (plain, low, Level(name="lowest", priority=-1)),
+        THREE,
+        CHAIN,
+    ]
+    policies = [LevelsPolicy(levels=each) for each in levels]
+    policies += [LevelsPolicy(levels=CHAIN, least_gain_ms=gain_ms) for gain_ms in (1_234_567_001, 1_234_567_002)]
+    policies += [LevelsPolicy(levels=CHAIN, evicted="checkpoint"), LevelsPolicy(levels=CHAIN, raise_after=1)]
+    assert len({policy.label for policy in policies}) == len(policies)
+
+
+@pytest.mark.parametrize(
+    ("levels", "label"),
+    [(CHAIN, "fcfs easy 3 levels evicting (restart)"), (CHAIN[-1:], "fcfs easy 1 level")],
+)
+def test_levels_that_need_no_words_are_only_counted(levels: tuple[Level, ...], label: str) -> None:
+    assert LevelsPolicy(levels=levels).label == label
 
 
 def test_a_quote_reckons_with_levels_and_evictions() -> None:

@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) ->
     ):
         with pytest.raises(OptionError, match=line):
             OptimalPolicy(**options)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"limits: .+ is not for a site with the discipline optimal"):
+    with pytest.raises(OptionError, match=r"limits: is not for a site with the discipline optimal"):
         read_policy("optimal", 4, {"limits": ("one",)}, {})
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)

@@ -22,6 +22,7 @@ from gridweave.site.messages import (
     StartJob,
 )
 from gridweave.site.scheduler.core import SiteCore
+from gridweave.site.state import dump_state
 
 HOUR_MS = 3_600_000
 ON_CPU = Resources(cpu=0.9, network=0.1, disk=0.0, memory=0.5)
@@ -97,6 +98,23 @@ def test_a_waiting_job_can_be_cancelled_and_what_runs_is_killed() -> None:
     assert step(core, 6, JobCancelled(1)) == [KillJob(1, "cancelled")]
     assert step(core, 7, JobFinished(1)) == []
     assert core.free == 2
+
+
+def test_the_waiting_jobs_are_listed_in_the_order_in_which_they_are_served() -> None:
+    """A long job that has aged goes before a short one that came later."""
+    core = SiteCore(1, SharedNodes(sharing=SharingPolicy(coscheduling="none", aging_ms=1_000.0)))
+    step(core, 0, submitted(1, 1, ON_CPU), submitted(2, 1, ON_CPU, 100 * HOUR_MS))
+    step(core, 1_500, submitted(3, 1, ON_CPU, 1))
+    assert [job.job_id for job, _ in core.waiting()] == [3, 2], "aged by one class of two"
+    before = dump_state(core)
+    step(core, 2_000, submitted(4, 1, ON_CPU, 1))
+    order = [job.job_id for job, _ in core.waiting()]
+    assert order == [2, 3, 4]
+    again = SiteCore(1, SharedNodes(sharing=SharingPolicy(coscheduling="none", aging_ms=1_000.0)))
+    again.restore(core.state())
+    assert [job.job_id for job, _ in again.waiting()] == order
+    assert dump_state(core) == dump_state(again) != before
+    assert step(core, 2_001, JobFinished(1))[0].job_id == 2
 
 
 def test_more_jobs_than_there_was_room_for_lose_nothing() -> None:
