@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 MAKEFILE = Path(__file__).parents[1] / "Makefile"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from builders import random_jobs, to_workload
+from support.builders import random_jobs, to_workload
 from gridweave.cli.main import make_app
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from builders import random_jobs, to_workload
+from support.builders import random_jobs, to_workload
 from gridweave.cli import simulate as simulate_cli
 from gridweave.scenarios.batch import one_site
 from gridweave.scenarios.batch.saving import Saving

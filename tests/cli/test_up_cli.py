@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_batch import FakeBatch
+from support.slurm import FakeBatch
 from gridweave.cli.up import print_shared
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.reading import grid_of_text

@@ -20,7 +20,7 @@ from gridweave.site.messages import Command, JobFinished, JobSubmitted, StartJob
 from gridweave.site.policy import Limit, SitePolicy, Window
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
-from stepping import do
+from support.stepping import do
 
 HOUR_MS = 3_600_000
 WORKDAYS = Limit(wider_than=1, window=Window(days=(0, 1, 2, 3, 4), from_ms=8 * HOUR_MS, to_ms=18 * HOUR_MS))

@@ -10,7 +10,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.messages import Quoted, RequestQuote
 from gridweave.site.state import dump_state
-from meta_steps import meta, said, step, submitted
+from support.stepping import meta, said, do, submitted
 
 MINUTE_MS = 60_000
 
@@ -51,9 +51,9 @@ def test_a_quote_has_the_draw_of_the_next_submission() -> None:
     places = []
     for job_id in range(1, 20):
         quote = core.quoter(0, submitted(99, 1), offers=offers)()
-        asked = step(core, 0, submitted(job_id, 1))
+        asked = do(core, 0, submitted(job_id, 1))
         answers = [said(c.site, Quoted(c.request.quote_id, 4, 0)) for c in asked if isinstance(c.request, RequestQuote)]
-        (delegated,) = [command for answer in answers for command in step(core, 0, *answer)]
+        (delegated,) = [command for answer in answers for command in do(core, 0, *answer)]
         places.append((quote.places, ((f"site {delegated.site}", 1),)))
     assert all(quoted == taken for quoted, taken in places)
     assert len(set(places)) == 3

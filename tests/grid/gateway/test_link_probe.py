@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from certificates import make_certificate
-from fake_backend import FakeBackend
+from support.machine import make_certificate
+from support.gateway import FakeBackend
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.link import LinkDoor, ProbeDoor
@@ -24,7 +24,7 @@ from gridweave.grid.gateway.server import Gateway
 from gridweave.site.service.link import Secrets
 from gridweave.site.service.probe_link import PROBE_PATH, LinkProbe, LinkProber, ProbeOrder, probe_key
 from gridweave.site.service.prober import ProbeLimits, send
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 SECRET, OLD = b"beta" * 10, b"older" * 10
 SMALL = ProbeLimits(bytes=1 << 20, timeout_ms=2_000)

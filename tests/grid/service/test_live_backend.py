@@ -28,9 +28,9 @@ from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.messages import Quoted
 from gridweave.site.service.calls import CALL_S, Answered
-from local_grid import LocalGrid
-from virtual_time import VirtualLoop
-from waiting import PATIENCE_S
+from support.live_grids import LocalGrid
+from support.stepping import VirtualLoop
+from support.machine import PATIENCE_S
 
 ANNA = "anna, request 7"
 

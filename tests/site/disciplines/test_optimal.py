@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from builders import random_jobs, to_workload
+from support.builders import random_jobs, to_workload
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.site.disciplines.dictionary import read_policy
