@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridweave.scenarios.world.history import ViolationError
-from live_history import check_stories, read_stories
+from support.checks import check_stories, read_stories
 
 
 def written(folder: Path, *lines: str) -> Path:

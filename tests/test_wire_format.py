@@ -22,4 +22,4 @@ def test_no_tag_is_the_name_of_a_class() -> None:
 def test_the_wire_is_as_written() -> None:
     """Tags, fields and types are those of the committed file; docs/journal.md says what may change how."""
     written = json.loads(wire_format.FILE.read_text(encoding="utf-8"))
-    assert wire_format.now() == written, "if that is meant: python tests/wire_format.py, and docs/journal.md, Versions"
+    assert wire_format.now() == written, "if that is meant: python tools/wire_format.py, and docs/journal.md, Versions"

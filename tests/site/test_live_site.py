@@ -67,7 +67,7 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
-from stepping import do
+from support.stepping import do
 
 OWN = 1_000_000_000_001
 TWO = (Machine(name="a", nodes=2, ports=(2000, 2002)), Machine(name="b", nodes=2, ports=(3000, 3001)))

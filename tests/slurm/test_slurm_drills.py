@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_site import BY_JOBS, NODES, BatchSite, GridOfClusters
 from gridweave.site.lifecycle import OVER
 from gridweave.site.service.clock import Clock
-from slurm_cluster import URGENT, SlurmCluster, running_cluster
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
+from support.slurm import BY_JOBS, NODES, URGENT, BatchSite, GridOfClusters, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,7 @@ PROCESS = """
 import asyncio, sys
 from pathlib import Path
 from types import SimpleNamespace
-from batch_site import BY_JOBS, BatchSite, GridOfClusters
+from support.slurm import BY_JOBS, BatchSite, GridOfClusters
 
 async def main():
     cluster, folder = SimpleNamespace(conf=Path(sys.argv[2]), name="drill"), Path(sys.argv[3])

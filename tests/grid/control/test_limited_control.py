@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.messages import FromSite, GridJobCancelled, GridJobSubmitted, ReportDone, ReportRefused, ToSite
 from gridweave.grid.meta.core import MetaCore
@@ -41,48 +40,48 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.users.owner import OwnerPolicy
-from limited_grid import delegated, enqueue, grid, offered
-from meta_steps import RETRY_MS, said, step, submitted
 from reference.model import Job as PlainJob
+from support.builders import GridCase, grid_cases, to_workload
+from support.stepping import RETRY_MS, delegated, do, enqueue, limited_meta, offered, said, submitted
 
 
 def test_all_sites_are_asked_and_waited_for() -> None:
     """A job is offered to every site, even one that is too small, and goes nowhere before all have answered."""
-    core = grid(8, 2)
-    asked = step(core, 0, submitted(1, 3))
+    core = limited_meta(8, 2)
+    asked = do(core, 0, submitted(1, 3))
     assert asked == [ToSite(s, RequestQuote(s + 1, 3, 100, job_id=1)) for s in (0, 1)]
-    assert step(core, 5, *said(0, Quoted(1, 8, 5))) == []
-    assert step(core, 7, *said(1, Quoted(2, 2, None, "2 nodes"))) == [ToSite(0, enqueue(1, 3, 2, 7))]
-    assert step(core, 9, *said(0, Enqueued(1, 2), Started(1, 2, 9))) == []
-    assert step(core, 60, *said(0, Ended(1, 2, 60, "limit"))) == [ReportDone(1, "limit")]
+    assert do(core, 5, *said(0, Quoted(1, 8, 5))) == []
+    assert do(core, 7, *said(1, Quoted(2, 2, None, "2 nodes"))) == [ToSite(0, enqueue(1, 3, 2, 7))]
+    assert do(core, 9, *said(0, Enqueued(1, 2), Started(1, 2, 9))) == []
+    assert do(core, 60, *said(0, Ended(1, 2, 60, "limit"))) == [ReportDone(1, "limit")]
 
 
 def test_a_burst_is_spread_over_the_sites() -> None:
     """Quotes of one instant promise the same nodes to all jobs; what was sent since then counts."""
-    core = grid(4, 3)
-    asked = step(core, 0, *(submitted(job_id, 1) for job_id in range(1, 43)))
-    commands = step(core, 0, *offered(asked, (4, 0), (3, 0)))
+    core = limited_meta(4, 3)
+    asked = do(core, 0, *(submitted(job_id, 1) for job_id in range(1, 43)))
+    commands = do(core, 0, *offered(asked, (4, 0), (3, 0)))
     sent = [command.site for command in commands if isinstance(command.request, EnqueueJob)]
     assert sorted(sent[:7]) == [0] * 4 + [1] * 3, "the free nodes first"
     assert (sent.count(0), sent.count(1)) == (24, 18)
-    twin = grid(4, 3)
+    twin = limited_meta(4, 3)
     twin.restore(core.state())
-    assert step(twin, 1, submitted(99, 1)) == step(core, 1, submitted(99, 1))
+    assert do(twin, 1, submitted(99, 1)) == do(core, 1, submitted(99, 1))
 
 
 def wide(**options: Any) -> tuple[MetaCore, list[Any]]:
     """Return a grid of 8 and 4 nodes that a job of 12 has waited in for long, and what the sites are asked then."""
-    core = grid(8, 4, mode="adaptive", reserve_after_s=5.0, **options)
-    asked = step(core, 0, submitted(1, 12))
-    assert step(core, 0, *offered(asked, (7, None), (4, None))) == []
+    core = limited_meta(8, 4, mode="adaptive", reserve_after_s=5.0, **options)
+    asked = do(core, 0, submitted(1, 12))
+    assert do(core, 0, *offered(asked, (7, None), (4, None))) == []
     for now_ms in range(1_000, 5_000, 1_000):
-        assert step(core, now_ms, *offered(step(core, now_ms), (7, None), (4, None))) == []
-    return core, step(core, 5_000, *offered(step(core, 5_000), (7, None), (4, None)))
+        assert do(core, now_ms, *offered(do(core, now_ms), (7, None), (4, None))) == []
+    return core, do(core, 5_000, *offered(do(core, 5_000), (7, None), (4, None)))
 
 
 def retried(core: MetaCore, now_ms: int) -> list[Any]:
     """Return what is commanded when the sites are asked again, and have no free nodes."""
-    return step(core, now_ms, *offered(step(core, now_ms), (0, None), (0, None)))
+    return do(core, now_ms, *offered(do(core, now_ms), (0, None), (0, None)))
 
 
 def test_sites_reserve_ahead_for_a_job_that_is_wider_than_any() -> None:
@@ -92,21 +91,21 @@ def test_sites_reserve_ahead_for_a_job_that_is_wider_than_any() -> None:
     until_ms = 5_000 + LEASE_MS
     parts = [ReserveNodes(1, number, width, 100, until_ms, ahead=True) for width in (8, 4)]
     assert asked == [ToSite(0, parts[0]), ToSite(1, parts[1])]
-    assert step(core, 6_000, *said(1, Reserved(1, number))) == []
+    assert do(core, 6_000, *said(1, Reserved(1, number))) == []
     forecast = core.forecast(6_000, 1)
     assert forecast is not None
     assert (forecast.state, forecast.start_ms) == ("waiting", None)
     assert forecast.reason.startswith("reserved ahead on site 1 (4); it is next in the queue of site 0, which keeps")
-    assert step(core, 5_000 + LEASE_MS // 3) == [ToSite(s, RenewLeases(until_ms + LEASE_MS // 3)) for s in (0, 1)]
+    assert do(core, 5_000 + LEASE_MS // 3) == [ToSite(s, RenewLeases(until_ms + LEASE_MS // 3)) for s in (0, 1)]
     now_ms = 5_000 + LEASE_MS // 3
     agreed = CommitNodes(1, number, start_ms=now_ms + 50)
-    assert step(core, now_ms, *said(0, Reserved(1, number))) == [ToSite(0, agreed), ToSite(1, agreed)]
+    assert do(core, now_ms, *said(0, Reserved(1, number))) == [ToSite(0, agreed), ToSite(1, agreed)]
 
 
 def test_the_bound_of_a_wide_job_is_named() -> None:
     """And when it is reached."""
-    core = grid(8, 4, mode="adaptive", reserve_after_s=5.0)
-    step(core, 0, *offered(step(core, 0, submitted(1, 12)), (7, None), (4, None)))
+    core = limited_meta(8, 4, mode="adaptive", reserve_after_s=5.0)
+    do(core, 0, *offered(do(core, 0, submitted(1, 12)), (7, None), (4, None)))
     forecast = core.forecast(1_000, 1)
     assert forecast is not None
     assert forecast.reason == (
@@ -128,7 +127,7 @@ def test_a_quote_names_the_place_that_the_grid_would_choose(
     offers: list[tuple[int, int | None]], places: tuple[tuple[str, int], ...], start_ms: int | None, reason: str
 ) -> None:
     """A start at once, a split, or the queue in which it would wait; and nothing changes by that."""
-    core = grid(8, 4, mode="adaptive")
+    core = limited_meta(8, 4, mode="adaptive")
     before = core.state()
     quoted = {site: Quoted(0, *offer) for site, offer in enumerate(offers)}
     found = core.quoter(10, submitted(1, 4), offers=quoted)()
@@ -140,7 +139,7 @@ def test_a_quote_names_the_place_that_the_grid_would_choose(
 def test_a_quote_names_the_job_beside_which_the_grid_would_start_it() -> None:
     """Where that ends first the quote says how much longer it takes there."""
     quoted = Quoted(0, 0, 900, slowdown=1.5, beside=(7,))
-    found = grid(8).quoter(0, submitted(1, 4), offers={0: quoted})()
+    found = limited_meta(8).quoter(0, submitted(1, 4), offers={0: quoted})()
     assert (found.start_ms, found.length_ms) == (0, 150)
     assert found.reason == "on site 0 it would start now beside job 7, and take 1.50 times as long"
 
@@ -149,12 +148,12 @@ def test_nodes_are_reserved_ahead_for_one_job_at_a_time() -> None:
     """Of two each could have what the other waits for; the next has its turn when the first has started."""
     core, asked = wide()
     number = asked[0].request.attempt
-    step(core, 5_000, *offered(step(core, 5_000, submitted(2, 12)), (0, None), (0, None)))
-    quotes = offered(step(core, 11_000), (0, None), (0, None))
-    assert step(core, 11_000, *quotes) == []
-    commits = step(core, 12_000, *said(0, Reserved(1, number)), *said(1, Reserved(1, number)))
+    do(core, 5_000, *offered(do(core, 5_000, submitted(2, 12)), (0, None), (0, None)))
+    quotes = offered(do(core, 11_000), (0, None), (0, None))
+    assert do(core, 11_000, *quotes) == []
+    commits = do(core, 12_000, *said(0, Reserved(1, number)), *said(1, Reserved(1, number)))
     assert sum(isinstance(command.request, CommitNodes) for command in commits) == 2
-    parts = [c.request for c in step(core, 12_000, *offered(commits, (0, None), (0, None)))]
+    parts = [c.request for c in do(core, 12_000, *offered(commits, (0, None), (0, None)))]
     assert [(part.job_id, part.ahead) for part in parts if isinstance(part, ReserveNodes)] == [(2, True), (2, True)]
 
 
@@ -164,16 +163,16 @@ def test_what_was_reserved_ahead_is_released_when_a_site_gives_up(answer: Refuse
     core, asked = wide()
     number = asked[0].request.attempt
     lost = msgspec.structs.replace(answer, attempt=number)
-    assert step(core, 6_000, *said(1, Reserved(1, number)), *said(0, lost)) == [ToSite(1, ReleaseNodes(1, number))]
-    assert [type(command.request) for command in step(core, 7_000)] == [RequestQuote, RequestQuote]
+    assert do(core, 6_000, *said(1, Reserved(1, number)), *said(0, lost)) == [ToSite(1, ReleaseNodes(1, number))]
+    assert [type(command.request) for command in do(core, 7_000)] == [RequestQuote, RequestQuote]
 
 
 def test_a_quote_counts_for_what_is_asked_later() -> None:
     """A job that comes when the others have been sent is told of them by the sites themselves."""
-    core = grid(4, 3)
+    core = limited_meta(4, 3)
     for now_ms in (0, 10):
-        asked = step(core, now_ms, submitted(now_ms + 1, 3))
-        assert [command.site for command in step(core, now_ms, *offered(asked, (4, now_ms), (0, 99)))] == [0]
+        asked = do(core, now_ms, submitted(now_ms + 1, 3))
+        assert [command.site for command in do(core, now_ms, *offered(asked, (4, now_ms), (0, 99)))] == [0]
 
 
 @pytest.mark.parametrize(
@@ -181,19 +180,19 @@ def test_a_quote_counts_for_what_is_asked_later() -> None:
 )
 def test_the_selection_decides_among_starts_now(selection: str, site: int) -> None:
     """Of the sites that would start a job now, the selection takes one by the nodes that they have quoted."""
-    core = grid(8, 8, 16, 32, selection=selection)
-    asked = step(core, 0, submitted(1, 3))
-    commands = step(core, 0, *offered(asked, (6, 0), (3, 0), (9, 0), (32, 1)))
+    core = limited_meta(8, 8, 16, 32, selection=selection)
+    asked = do(core, 0, submitted(1, 3))
+    commands = do(core, 0, *offered(asked, (6, 0), (3, 0), (9, 0), (32, 1)))
     assert commands == [ToSite(site, enqueue(1, 3, 2, 0))]
 
 
 def test_random_is_drawn_once_for_a_job() -> None:
     """The selection random takes number floor(u k) of the k sites that would start the job now."""
-    core = grid(*[4] * 5, selection="random")
+    core = limited_meta(*[4] * 5, selection="random")
     draws = np.random.default_rng(1).random(8)
     for job_id, draw in enumerate(draws.tolist(), start=1):
-        asked = step(core, job_id, submitted(job_id, 2))
-        (command,) = step(core, job_id, *offered(asked, (4, job_id), (4, job_id), (0, 99), (4, job_id), (4, job_id)))
+        asked = do(core, job_id, submitted(job_id, 2))
+        (command,) = do(core, job_id, *offered(asked, (4, job_id), (4, job_id), (0, 99), (4, job_id), (4, job_id)))
         assert command.site == [0, 1, 3, 4][int(draw * 4)]
 
 
@@ -208,38 +207,38 @@ def test_random_is_drawn_once_for_a_job() -> None:
 )
 def test_without_a_start_now_the_earliest_counts(offers: tuple[tuple[int, int | None], ...], site: int) -> None:
     """A job that must wait does so where it starts first; then where the fewest nodes are free; then in site order."""
-    core = grid(4, 4, 4)
-    asked = step(core, 0, submitted(1, 4))
-    assert step(core, 0, *offered(asked, *offers)) == [ToSite(site, enqueue(1, 4, 2, 0))]
+    core = limited_meta(4, 4, 4)
+    asked = do(core, 0, submitted(1, 4))
+    assert do(core, 0, *offered(asked, *offers)) == [ToSite(site, enqueue(1, 4, 2, 0))]
 
 
 def test_a_job_that_can_never_run_is_refused() -> None:
     """A job that the idle grid could not place is refused at once, with the reason, and no site is asked."""
-    (refusal,) = step(grid(4, 4), 0, submitted(1, 5))
+    (refusal,) = do(limited_meta(4, 4), 0, submitted(1, 5))
     assert isinstance(refusal, ReportRefused)
     assert "mode sharing splits no job" in refusal.reason
 
 
 def test_a_job_is_taken_in_once() -> None:
     """A submission that comes twice is one job."""
-    core = grid(4)
-    assert len(step(core, 0, submitted(1, 4), submitted(1, 4))) == 1
-    assert step(core, 1, submitted(1, 4)) == []
+    core = limited_meta(4)
+    assert len(do(core, 0, submitted(1, 4), submitted(1, 4))) == 1
+    assert do(core, 1, submitted(1, 4)) == []
 
 
 def test_a_split_takes_the_quoted_nodes() -> None:
     """A job that no site can take alone is split over the quoted nodes, held everywhere, and committed."""
-    core = grid(4, 4, 4, margin_ms=40, mode="multi-site", overhead=0.5)
-    asked = step(core, 0, submitted(1, 6))
-    assert step(core, 10, *offered(asked, (2, None), (4, None), (3, None))) == [
+    core = limited_meta(4, 4, 4, margin_ms=40, mode="multi-site", overhead=0.5)
+    asked = do(core, 0, submitted(1, 6))
+    assert do(core, 10, *offered(asked, (2, None), (4, None), (3, None))) == [
         ToSite(1, ReserveNodes(1, 2, 4, 150, 50)),
         ToSite(2, ReserveNodes(1, 2, 2, 150, 50)),
     ]
-    assert step(core, 20, *said(1, Reserved(1, 2))) == []
-    assert step(core, 21, *said(2, Reserved(1, 2))) == [ToSite(1, CommitNodes(1, 2)), ToSite(2, CommitNodes(1, 2))]
-    assert step(core, 60, *said(1, Started(1, 2, 50)), *said(2, Started(1, 2, 50))) == []
-    assert step(core, 201, *said(1, Ended(1, 2, 200, "finished"))) == []
-    assert step(core, 202, *said(2, Ended(1, 2, 200, "finished"))) == [ReportDone(1, "finished")]
+    assert do(core, 20, *said(1, Reserved(1, 2))) == []
+    assert do(core, 21, *said(2, Reserved(1, 2))) == [ToSite(1, CommitNodes(1, 2)), ToSite(2, CommitNodes(1, 2))]
+    assert do(core, 60, *said(1, Started(1, 2, 50)), *said(2, Started(1, 2, 50))) == []
+    assert do(core, 201, *said(1, Ended(1, 2, 200, "finished"))) == []
+    assert do(core, 202, *said(2, Ended(1, 2, 200, "finished"))) == [ReportDone(1, "finished")]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +247,9 @@ def test_a_split_takes_the_quoted_nodes() -> None:
 )
 def test_adaptive_splits_only_if_that_ends_sooner(mode: str, overhead: float, splits: bool) -> None:
     """A wait of 100 and a run of 100 ends at 200: under adaptive a split must end before that, others never ask."""
-    core = grid(4, 4, mode=mode, overhead=overhead)
-    asked = step(core, 0, submitted(1, 4))
-    commands = step(core, 0, *offered(asked, (2, 300), (2, 100)))
+    core = limited_meta(4, 4, mode=mode, overhead=overhead)
+    asked = do(core, 0, submitted(1, 4))
+    commands = do(core, 0, *offered(asked, (2, 300), (2, 100)))
     if splits:
         assert [(c.site, c.request.width) for c in commands] == [(0, 2), (1, 2)]
     else:
@@ -271,10 +270,10 @@ def with_pilots(commands: list[Any], *offers: tuple[int, int | None, int, int | 
 @pytest.mark.parametrize(("alone_ms", "waits"), [(440, False), (441, True)])
 def test_waiting_for_the_last_pilot_is_weighed_against_one_site(alone_ms: int, waits: bool) -> None:
     """What the job gains on all its nodes must be more than what the first nodes stand idle for it."""
-    core = grid(8, 4, mode="adaptive")
-    asked = step(core, 0, submitted(1, 6, 100))
+    core = limited_meta(8, 4, mode="adaptive")
+    asked = do(core, 0, submitted(1, 6, 100))
     # On both sites five nodes are there and the sixth comes at 240, so it ends at 340: 5 x 240 node-ms for 6 x 200.
-    told = step(core, 0, *with_pilots(asked, (3, alone_ms, 0, None), (2, None, 1, 240)))
+    told = do(core, 0, *with_pilots(asked, (3, alone_ms, 0, None), (2, None, 1, 240)))
     assert bool(told) != waits
     forecaster = core.forecaster(0, 1)
     assert forecaster is not None
@@ -288,96 +287,96 @@ def test_waiting_for_the_last_pilot_is_weighed_against_one_site(alone_ms: int, w
     assert "idle for 1 node-seconds, and it ends 201 ms sooner than on one site" in reason
     # What they have cost already counts as well, so that a pilot which is put off again and again is given up: 5 x 1240
     # node-ms for 6 x 460, where 5 x 240 would be less.
-    (sent,) = step(core, RETRY_MS, *with_pilots(step(core, RETRY_MS), (3, 1700, 0, None), (2, None, 1, 1240)))
+    (sent,) = do(core, RETRY_MS, *with_pilots(do(core, RETRY_MS), (3, 1700, 0, None), (2, None, 1, 1240)))
     assert sent.site == 0
     assert isinstance(sent.request, EnqueueJob)
 
 
 def test_a_start_now_on_one_site_goes_before_a_split() -> None:
     """A job that one site would start at once is not split, whatever the mode."""
-    core = grid(4, 8, mode="multi-site")
-    asked = step(core, 0, submitted(1, 4))
-    assert step(core, 0, *offered(asked, (4, 0), (3, 50))) == [ToSite(0, enqueue(1, 4, 2, 0))]
+    core = limited_meta(4, 8, mode="multi-site")
+    asked = do(core, 0, submitted(1, 4))
+    assert do(core, 0, *offered(asked, (4, 0), (3, 50))) == [ToSite(0, enqueue(1, 4, 2, 0))]
 
 
 def test_a_refused_split_is_released_and_thought_of_again() -> None:
     """When one site refuses its part the others are released, and all are asked again when one has changed."""
-    core = grid(4, 4, mode="multi-site")
-    asked = step(core, 0, submitted(1, 6))
-    step(core, 0, *offered(asked, (4, None), (4, None)))
-    assert step(core, 1, *said(1, Refused(1, 2, "own users were first"))) == [ToSite(0, ReleaseNodes(1, 2))]
-    assert step(core, 2, *said(0, LeaseEnded(1, 2))) == [], "what the grid gave back itself is no news"
-    again = step(core, 3, *said(1, SiteChanged(0, 4)))
+    core = limited_meta(4, 4, mode="multi-site")
+    asked = do(core, 0, submitted(1, 6))
+    do(core, 0, *offered(asked, (4, None), (4, None)))
+    assert do(core, 1, *said(1, Refused(1, 2, "own users were first"))) == [ToSite(0, ReleaseNodes(1, 2))]
+    assert do(core, 2, *said(0, LeaseEnded(1, 2))) == [], "what the grid gave back itself is no news"
+    again = do(core, 3, *said(1, SiteChanged(0, 4)))
     assert [(c.site, c.request.width) for c in again] == [(0, 6), (1, 6)]
-    assert [c.request.attempt for c in step(core, 3, *offered(again, (4, None), (4, None)))] == [4, 4]
+    assert [c.request.attempt for c in do(core, 3, *offered(again, (4, None), (4, None)))] == [4, 4]
 
 
 def bring_to(core: MetaCore, state: str) -> list[ToSite]:
     """Bring job 1, on sites of 4, 4, 6 and 6 nodes, into a state; return what is to be sent when it is cancelled."""
-    asked = step(core, 0, submitted(1, 6))
+    asked = do(core, 0, submitted(1, 6))
     if state == "asking":
         return []
     alone: list[tuple[int, int | None]] = [(0, None), (0, None), (0, 500), (0, 900)]
     offers = {"backlog": [(0, None)] * 4, "split": [(4, None), (4, None), (0, None), (0, None)]}.get(state, alone)
-    commands = step(core, 0, *offered(asked, *offers))
+    commands = do(core, 0, *offered(asked, *offers))
     if state == "withdrawing":
-        asked = step(core, 1, *said(3, SiteChanged(0, 6)))
-        assert step(core, 1, *offered(asked, None, None, None, (6, 1))) == [ToSite(2, WithdrawJob(1, 2))]
+        asked = do(core, 1, *said(3, SiteChanged(0, 6)))
+        assert do(core, 1, *offered(asked, None, None, None, (6, 1))) == [ToSite(2, WithdrawJob(1, 2))]
     if state == "running":
-        step(core, 1, *said(2, Started(1, 2, 1)))
+        do(core, 1, *said(2, Started(1, 2, 1)))
     return [ToSite(command.site, CancelJob(1, 2)) for command in commands]
 
 
 @pytest.mark.parametrize("state", ["asking", "backlog", "waiting", "withdrawing", "running", "split"])
 def test_a_cancelled_job_ends_wherever_it_stands(state: str) -> None:
     """A job that is cancelled while it is asked for, waits, moves, is held or runs ends there, and is reported once."""
-    core = grid(4, 4, 6, 6, mode="multi-site")
+    core = limited_meta(4, 4, 6, 6, mode="multi-site")
     ends = bring_to(core, state)
-    commands = step(core, 5, GridJobCancelled(1), GridJobCancelled(1))
+    commands = do(core, 5, GridJobCancelled(1), GridJobCancelled(1))
     if not ends:
         assert commands == [ReportDone(1, "cancelled")]
     else:
         assert commands == ends
         over: Answer = Ended(1, 2, 6, "cancelled") if state == "running" else Withdrawn(1, 2)
         answers = [FromSite(c.site, LeaseEnded(1, 2) if state == "split" else over) for c in ends]
-        assert step(core, 6, *answers) == [ReportDone(1, "cancelled")]
-    assert step(core, 7, GridJobCancelled(1)) == []
+        assert do(core, 6, *answers) == [ReportDone(1, "cancelled")]
+    assert do(core, 7, GridJobCancelled(1)) == []
 
 
 @pytest.mark.parametrize("answer", [Ended(1, 2, 2, "lost"), Refused(1, 2, "full"), Withdrawn(1, 2)])
 def test_a_cancelled_job_is_not_begun_anew(answer: Answer) -> None:
     """A job that its user has cancelled is not delegated again though it was lost, refused or given back."""
-    core = grid(4, 4)
+    core = limited_meta(4, 4)
     delegated(core, 1, 3)
-    assert step(core, 1, GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 2))]
-    assert step(core, 2, *said(0, answer)) == [ReportDone(1, "cancelled")]
+    assert do(core, 1, GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 2))]
+    assert do(core, 2, *said(0, answer)) == [ReportDone(1, "cancelled")]
 
 
 def test_a_cancelled_job_that_ends_by_itself_has_finished() -> None:
     """When the end of a job crosses its cancellation the end is what is reported."""
-    core = grid(4)
+    core = limited_meta(4)
     delegated(core, 1, 3)
-    step(core, 1, *said(0, Started(1, 2, 1)))
-    assert step(core, 50, GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 2))]
-    assert step(core, 51, *said(0, Ended(1, 2, 50, "finished"))) == [ReportDone(1, "finished")]
+    do(core, 1, *said(0, Started(1, 2, 1)))
+    assert do(core, 50, GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 2))]
+    assert do(core, 51, *said(0, Ended(1, 2, 50, "finished"))) == [ReportDone(1, "finished")]
 
 
 @pytest.mark.parametrize("split", [False, True])
 def test_a_lost_job_is_delegated_anew(split: bool) -> None:
     """A job whose site failed is asked for everywhere under new numbers, and the old ones count no more."""
-    core = grid(4, 4, mode="multi-site")
-    asked = step(core, 0, submitted(1, 6 if split else 3))
-    step(core, 0, *offered(asked, *([(4, None)] * 2 if split else [(4, 0), (4, 0)])))
+    core = limited_meta(4, 4, mode="multi-site")
+    asked = do(core, 0, submitted(1, 6 if split else 3))
+    do(core, 0, *offered(asked, *([(4, None)] * 2 if split else [(4, 0), (4, 0)])))
     if split:
-        step(core, 0, *said(0, Reserved(1, 2)), *said(1, Reserved(1, 2)))
-        assert step(core, 9, *said(0, Ended(1, 2, 9, "lost"))) == [ToSite(1, CancelJob(1, 2))]
-        asked = step(core, 10, *said(1, Ended(1, 2, 10, "cancelled")))
+        do(core, 0, *said(0, Reserved(1, 2)), *said(1, Reserved(1, 2)))
+        assert do(core, 9, *said(0, Ended(1, 2, 9, "lost"))) == [ToSite(1, CancelJob(1, 2))]
+        asked = do(core, 10, *said(1, Ended(1, 2, 10, "cancelled")))
     else:
-        step(core, 1, *said(0, Started(1, 2, 0)))
-        asked = step(core, 10, *said(0, Ended(1, 2, 10, "lost")))
+        do(core, 1, *said(0, Started(1, 2, 0)))
+        asked = do(core, 10, *said(0, Ended(1, 2, 10, "lost")))
     assert [c.site for c in asked] == [0, 1]
-    assert step(core, 11, *said(0, Ended(1, 2, 11, "finished"))) == []
-    anew = step(core, 12, *offered(asked, *([(4, None)] * 2 if split else [(0, 99), (4, 12)])))
+    assert do(core, 11, *said(0, Ended(1, 2, 11, "finished"))) == []
+    anew = do(core, 12, *offered(asked, *([(4, None)] * 2 if split else [(0, 99), (4, 12)])))
     numbers = [c.request.attempt for c in anew]
     assert numbers == ([4, 4] if split else [4])
 
@@ -524,7 +523,7 @@ def test_with_backfilling_own_users_wait_on_average_no_longer_than_that(first: b
 
 def ask_for(core: MetaCore, now_ms: int, job: Job) -> list[RequestQuote]:
     """Return the requests for quotes that go out for a job."""
-    requests = [command.request for command in step(core, now_ms, GridJobSubmitted(job))]
+    requests = [command.request for command in do(core, now_ms, GridJobSubmitted(job))]
     return [request for request in requests if isinstance(request, RequestQuote)]
 
 
@@ -552,7 +551,7 @@ def test_the_job_goes_with_the_request_where_width_and_limit_do_not_tell_all(
 ) -> None:
     """Sites are sent a job that has forms, a class, an unusual priority or evictions, and of others nothing more."""
     job = Job(job_id=1, width=3, estimate_ms=100, **options)
-    requests = ask_for(grid(4, 4), 0, job)
+    requests = ask_for(limited_meta(4, 4), 0, job)
     assert [request.job for request in requests] == [job if is_told else None] * 2
     assert not is_told or not any(request.wants_ready for request in requests), "what only a mapping needs"
 
@@ -564,8 +563,8 @@ def test_nobody_is_evicted_while_another_site_has_free_nodes() -> None:
     free = {"free": 4, "start_ms": 0, "nodes": 3, "length_ms": 100}
     later = {"free": 0, "start_ms": 50, "nodes": 3, "length_ms": 100}
     for quotes, chosen in (((evicting, free), 1), ((free, evicting), 0), ((later, evicting), 1)):
-        core = grid(4, 4)
-        commands = step(core, 0, *quoted(ask_for(core, 0, high), *quotes))
+        core = limited_meta(4, 4)
+        commands = do(core, 0, *quoted(ask_for(core, 0, high), *quotes))
         assert [command.site for command in commands] == [chosen]
 
 
@@ -574,9 +573,9 @@ def test_a_job_of_forms_goes_where_it_ends_first() -> None:
     job = Job(job_id=1, width=1, estimate_ms=1_000, forms=(JobForm(), JobForm(width=2, speed=1.9)))
     slow, fast = {"nodes": 1, "length_ms": 1_000}, {"nodes": 2, "length_ms": 500}
     for slow_ms, fast_ms, chosen in ((0, 0, 1), (0, 400, 0), (100, 500, 1), (100, 700, 0)):
-        core = grid(4, 4)
+        core = limited_meta(4, 4)
         offers = {"free": 4, "start_ms": slow_ms, **slow}, {"free": 4, "start_ms": fast_ms, **fast}
-        commands = step(core, 0, *quoted(ask_for(core, 0, job), *offers))
+        commands = do(core, 0, *quoted(ask_for(core, 0, job), *offers))
         assert [command.site for command in commands] == [chosen]
 
 
@@ -584,28 +583,28 @@ def test_a_job_of_forms_goes_where_it_ends_first() -> None:
 def test_a_waiting_job_moves_only_to_where_it_ends_sooner(there_ms: int, here_ms: int, moves: bool) -> None:
     """A site that starts it at once may still take longer than the wait where it is, which cannot be over by then."""
     job = Job(job_id=1, width=1, estimate_ms=1_000, job_class=2)
-    core = grid(4, 4)
+    core = limited_meta(4, 4)
     told = (
         {"free": 0, "start_ms": 200, "nodes": 1, "length_ms": there_ms},
         {"free": 0, "start_ms": None, "reason": "no"},
     )
-    ((site, request),) = [(c.site, c.request) for c in step(core, 0, *quoted(ask_for(core, 0, job), *told))]
+    ((site, request),) = [(c.site, c.request) for c in do(core, 0, *quoted(ask_for(core, 0, job), *told))]
     assert (site, type(request)) == (0, EnqueueJob)
-    step(core, 1, *said(0, Enqueued(1, request.attempt)))
-    (asked,) = (c.request for c in step(core, 250, *said(1, SiteChanged(0, 4))))
-    commands = step(core, 250, *said(1, Quoted(asked.quote_id, 4, 250, nodes=1, length_ms=here_ms)))
+    do(core, 1, *said(0, Enqueued(1, request.attempt)))
+    (asked,) = (c.request for c in do(core, 250, *said(1, SiteChanged(0, 4))))
+    commands = do(core, 250, *said(1, Quoted(asked.quote_id, 4, 250, nodes=1, length_ms=here_ms)))
     assert [type(command.request) for command in commands] == [WithdrawJob] * moves
 
 
 def test_a_waiting_job_moves_to_a_site_that_needs_fewer_nodes_for_it() -> None:
     """It counts what the site says that it would have there, and so many jobs as that leaves room for come."""
-    core = grid(4, 4)
+    core = limited_meta(4, 4)
     for job_id in (1, 2, 3):
         job = Job(job_id=job_id, width=4, estimate_ms=1_000, forms=(JobForm(width=4), JobForm()))
         told = {"free": 0, "start_ms": 900, "nodes": 4, "length_ms": 1_000}, {"free": 0, "start_ms": None}
-        (sent,) = step(core, 0, *quoted(ask_for(core, 0, job), *told))
-        step(core, 0, *said(0, Enqueued(job_id, sent.request.attempt)))
-    asked = [c.request for c in step(core, 1, *said(1, SiteChanged(0, 4)))]
+        (sent,) = do(core, 0, *quoted(ask_for(core, 0, job), *told))
+        do(core, 0, *said(0, Enqueued(job_id, sent.request.attempt)))
+    asked = [c.request for c in do(core, 1, *said(1, SiteChanged(0, 4)))]
     here = [Quoted(each.quote_id, 2, 1, nodes=1, length_ms=1_000) for each in asked]
-    commands = step(core, 1, *said(1, *here))
+    commands = do(core, 1, *said(1, *here))
     assert [(c.site, c.request.job_id) for c in commands if isinstance(c.request, WithdrawJob)] == [(0, 1), (0, 2)]

@@ -26,8 +26,8 @@ from gridweave.site.messages import (
     Started,
     WithdrawJob,
 )
-from meta_steps import RETRY_MS, meta, said, step
 from reference import site_mapping as reference
+from support.stepping import RETRY_MS, do, meta, said
 
 
 class Case:
@@ -142,42 +142,42 @@ def test_a_job_waits_at_the_grid_for_the_site_on_which_it_ends_first() -> None:
     """Of two jobs one starts on the fast site; the other waits for that, as on the slow one it would end later."""
     core = grid(1, 1)
     slow, fast = Site(1, ((0, 1),)), Site(4, ((0, 1),))
-    asked = step(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
+    asked = do(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
     assert [(c.site, c.request.job.job_id) for c in asked] == [(0, 1), (1, 1), (0, 2), (1, 2)]
-    commands = step(core, 0, *quotes(asked, 0, slow, fast))
+    commands = do(core, 0, *quotes(asked, 0, slow, fast))
     assert commands == [ToSite(1, EnqueueJob(job(1), 2, LEASE_MS))]
     forecast = core.forecast(0, 2)
     assert forecast is not None
     assert (forecast.start_ms, forecast.length_ms, forecast.places) == (25, 25, (("site 1", 1),))
     assert "it would start in 25 ms on site 1; the plan is made again whenever something changes" in forecast.reason
-    step(core, 0, *said(1, Enqueued(1, 2), Started(1, 2, 0)))
-    asked = step(core, 25, *said(1, Ended(1, 2, 25, "finished")))
-    assert sent(step(core, 25, *quotes(asked[1:], 25, slow, fast))) == [(2, 1)]
+    do(core, 0, *said(1, Enqueued(1, 2), Started(1, 2, 0)))
+    asked = do(core, 25, *said(1, Ended(1, 2, 25, "finished")))
+    assert sent(do(core, 25, *quotes(asked[1:], 25, slow, fast))) == [(2, 1)]
 
 
 @pytest.mark.parametrize(("selection", "places"), [("olb", [(1, 0), (2, 1)]), ("best-assignment", [(1, 1)])])
 def test_other_selections_map_by_other_rules(selection: str, places: list[tuple[int, int]]) -> None:
     """OLB starts both jobs at once, the first on the slow site; best assignment has both run on the fast one."""
     core = grid(1, 1, selection=selection)
-    asked = step(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
-    assert sent(step(core, 0, *quotes(asked, 0, Site(1, ((0, 1),)), Site(4, ((0, 1),))))) == places
+    asked = do(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
+    assert sent(do(core, 0, *quotes(asked, 0, Site(1, ((0, 1),)), Site(4, ((0, 1),))))) == places
 
 
 def test_what_was_asked_at_one_instant_is_mapped_together() -> None:
     """Min-min gives the fast node to the shorter job, though the quotes of the longer one were complete first."""
     core = grid(1, 1, selection="min-min")
-    asked = step(core, 0, GridJobSubmitted(job(1, estimate_ms=100)), GridJobSubmitted(job(2, estimate_ms=60)))
+    asked = do(core, 0, GridJobSubmitted(job(1, estimate_ms=100)), GridJobSubmitted(job(2, estimate_ms=60)))
     sites = Site(1, ((0, 1),)), Site(2, ((0, 1),))
-    assert step(core, 1, *quotes(asked[:2], 1, *sites)) == []
-    assert sent(step(core, 2, *quotes(asked[2:], 2, *sites))) == [(2, 1)]
+    assert do(core, 1, *quotes(asked[:2], 1, *sites)) == []
+    assert sent(do(core, 2, *quotes(asked[2:], 2, *sites))) == [(2, 1)]
 
 
 def test_a_job_that_leaves_does_not_hold_up_those_that_were_asked_for_with_it() -> None:
     """The last for which quotes are awaited is cancelled: the other is mapped at once."""
     core = grid(4)
-    asked = step(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
-    assert step(core, 1, *quotes(asked[:1], 1, Site(1, ((0, 4),)))) == []
-    commands = step(core, 2, GridJobCancelled(2))
+    asked = do(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
+    assert do(core, 1, *quotes(asked[:1], 1, Site(1, ((0, 4),)))) == []
+    commands = do(core, 2, GridJobCancelled(2))
     assert commands[0] == ReportDone(2, "cancelled")
     assert sent(commands[1:]) == [(1, 0)]
 
@@ -185,21 +185,21 @@ def test_a_job_that_leaves_does_not_hold_up_those_that_were_asked_for_with_it() 
 def test_a_silent_site_is_not_waited_for_for_ever() -> None:
     """After its patience the grid maps by what the others have said."""
     core = grid(4, 4)
-    asked = step(core, 0, GridJobSubmitted(job(1)))
-    assert step(core, 0, *quotes(asked, 0, None, Site(1, ((0, 4),)))) == []
+    asked = do(core, 0, GridJobSubmitted(job(1)))
+    assert do(core, 0, *quotes(asked, 0, None, Site(1, ((0, 4),)))) == []
     assert core.next_wakeup_ms() == RETRY_MS
-    assert sent(step(core, RETRY_MS)) == [(1, 1)]
+    assert sent(do(core, RETRY_MS)) == [(1, 1)]
 
 
 def test_a_site_that_changes_amid_quotes_is_asked_again_when_all_have_answered() -> None:
     """It had quoted a start much later, and could start the job now: the job does not wait for the next round."""
     core = grid(1, 1)
-    first, second = step(core, 0, GridJobSubmitted(job(1)))
-    step(core, 1, *quotes([first], 1, Site(1, ((5_000, 1),)), None))
-    assert step(core, 2, *said(0, SiteChanged(0, 1))) == []
-    (again,) = step(core, 3, *quotes([second], 3, None, Site(1, ((9_000, 1),))))
+    first, second = do(core, 0, GridJobSubmitted(job(1)))
+    do(core, 1, *quotes([first], 1, Site(1, ((5_000, 1),)), None))
+    assert do(core, 2, *said(0, SiteChanged(0, 1))) == []
+    (again,) = do(core, 3, *quotes([second], 3, None, Site(1, ((9_000, 1),))))
     assert (again.site, again.request.job.job_id) == (0, 1)
-    assert sent(step(core, 4, *quotes([again], 4, Site(1, ((4, 1),)), None))) == [(1, 0)]
+    assert sent(do(core, 4, *quotes([again], 4, Site(1, ((4, 1),)), None))) == [(1, 0)]
 
 
 def test_a_job_takes_its_place_in_the_queue_where_own_users_wait() -> None:
@@ -207,20 +207,20 @@ def test_a_job_takes_its_place_in_the_queue_where_own_users_wait() -> None:
     busy = ((50, 4),)
     for queued, places in ((0, []), (2, [(1, 0)])):
         core = grid(4)
-        asked = step(core, 0, GridJobSubmitted(job(1)))
-        assert sent(step(core, 0, *quotes(asked, 0, Site(1, busy, queued)))) == places
+        asked = do(core, 0, GridJobSubmitted(job(1)))
+        assert sent(do(core, 0, *quotes(asked, 0, Site(1, busy, queued)))) == places
 
 
 def test_a_job_in_a_queue_is_moved_only_to_where_it_ends_sooner() -> None:
     """A slow site offers a start at once: that is no gain for a job that waits for a fast one, and will end sooner."""
     for speed, moves in ((1, False), (2, True)):
         core = grid(1, 1)
-        asked = step(core, 0, GridJobSubmitted(job(1)))
-        command = step(core, 0, *quotes(asked, 0, Site(1, ((90, 1),)), Site(4, ((50, 1),), queued=1)))
+        asked = do(core, 0, GridJobSubmitted(job(1)))
+        command = do(core, 0, *quotes(asked, 0, Site(1, ((90, 1),)), Site(4, ((50, 1),), queued=1)))
         assert sent(command) == [(1, 1)]
-        assert step(core, 0, *said(1, Enqueued(1, 2))) == []
-        asked = step(core, 20, *said(0, SiteChanged(0, 1)))
-        commands = step(core, 20, *quotes(asked, 20, Site(speed, ((0, 1),)), None))
+        assert do(core, 0, *said(1, Enqueued(1, 2))) == []
+        asked = do(core, 20, *said(0, SiteChanged(0, 1)))
+        commands = do(core, 20, *quotes(asked, 20, Site(speed, ((0, 1),)), None))
         assert [type(c.request) for c in commands] == ([WithdrawJob] if moves else [])
 
 
@@ -229,9 +229,9 @@ def test_pjs_splits_a_job_where_that_ends_sooner(selection: str, splits: bool) -
     """Three nodes are free at each of two sites, and a fourth only later; a job that is too wide is split anyway."""
     for width, is_split in ((4, splits), (6, True)):
         core = grid(4, 4, selection=selection, mode="multi-site", overhead=0.2)
-        asked = step(core, 0, GridJobSubmitted(job(1, width)))
+        asked = do(core, 0, GridJobSubmitted(job(1, width)))
         site = Site(1, ((0, 3), (500, 1)))
-        commands = step(core, 0, *quotes(asked, 0, site, site))
+        commands = do(core, 0, *quotes(asked, 0, site, site))
         reserved = [(c.site, c.request.width) for c in commands if isinstance(c.request, ReserveNodes)]
         assert reserved == ([(0, 3), (1, width - 3)] if is_split else [])
         assert bool(sent(commands)) is False
@@ -240,11 +240,11 @@ def test_pjs_splits_a_job_where_that_ends_sooner(selection: str, splits: bool) -
 def test_the_state_of_a_grid_that_maps_survives_being_written_down() -> None:
     """A fresh core that takes the state in goes on as the first would have."""
     core, twin = grid(1, 1), grid(1, 1)
-    asked = step(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
-    step(core, 0, *quotes(asked, 0, Site(1, ((0, 1),)), Site(4, ((0, 1),))))
+    asked = do(core, 0, *(GridJobSubmitted(job(number)) for number in (1, 2)))
+    do(core, 0, *quotes(asked, 0, Site(1, ((0, 1),)), Site(4, ((0, 1),))))
     twin.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(core.state()), type=twin.state_type))
     assert twin.forecast(3, 2) == core.forecast(3, 2)
-    assert step(twin, 9, *said(0, SiteChanged(0, 1))) == step(core, 9, *said(0, SiteChanged(0, 1)))
+    assert do(twin, 9, *said(0, SiteChanged(0, 1))) == do(core, 9, *said(0, SiteChanged(0, 1)))
 
 
 @pytest.mark.parametrize("options", [{}, {"control": "none"}, {"mode": "local", "control": "limited"}])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from builders import GridCase, grid_cases, to_workload
 from gridweave.grid.messages import GridJobCancelled, ReportDone, ReportRefused, ToSite
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
@@ -30,8 +29,9 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.users.owner import OwnerPolicy
-from meta_steps import RETRY_MS, meta, said, step, submitted
 from reference.model import Job as PlainJob
+from support.builders import GridCase, grid_cases, to_workload
+from support.stepping import RETRY_MS, do, meta, said, submitted
 
 
 def grid(*nodes: int, **policy: Any) -> MetaCore:
@@ -47,35 +47,35 @@ def sent(site: int, job_id: int, width: int, attempt: int = 1, estimate_ms: int 
 def test_jobs_go_where_the_grid_has_sent_least() -> None:
     """Each job goes to the site with the least work of the grid for its size, and to the first of those alike."""
     core = grid(4, 8)
-    assert step(core, 0, submitted(1, 2)) == [sent(0, 1, 2)], "neither has any: 0 against 0"
-    assert step(core, 1, submitted(2, 4)) == [sent(1, 2, 4)], "50 against 0 a node"
-    assert step(core, 2, submitted(3, 1)) == [sent(0, 3, 1)], "50 a node on both"
-    assert step(core, 3, submitted(4, 1)) == [sent(1, 4, 1)], "75 against 50"
+    assert do(core, 0, submitted(1, 2)) == [sent(0, 1, 2)], "neither has any: 0 against 0"
+    assert do(core, 1, submitted(2, 4)) == [sent(1, 2, 4)], "50 against 0 a node"
+    assert do(core, 2, submitted(3, 1)) == [sent(0, 3, 1)], "50 a node on both"
+    assert do(core, 3, submitted(4, 1)) == [sent(1, 4, 1)], "75 against 50"
 
 
 def test_a_job_goes_only_where_it_fits() -> None:
     """A job wider than a site is not sent there, however little the site has."""
     core = grid(2, 8)
     for job_id in (1, 2, 3):
-        assert step(core, job_id, submitted(job_id, 3)) == [sent(1, job_id, 3)]
+        assert do(core, job_id, submitted(job_id, 3)) == [sent(1, job_id, 3)]
 
 
 def test_what_has_ended_counts_no_more() -> None:
     """The end of a job takes its work off its site, and is reported with its outcome."""
     core = grid(4, 4)
-    step(core, 0, submitted(1, 2), submitted(2, 3))
-    assert step(core, 5, *said(0, Enqueued(1, 1), Started(1, 1, 5))) == []
-    assert step(core, 9, *said(0, Ended(1, 1, 9, "finished"))) == [ReportDone(1, "finished")]
-    assert step(core, 9, submitted(3, 4)) == [sent(0, 3, 4)]
-    assert step(core, 10, *said(1, Ended(2, 1, 10, "limit"))) == [ReportDone(2, "limit")]
+    do(core, 0, submitted(1, 2), submitted(2, 3))
+    assert do(core, 5, *said(0, Enqueued(1, 1), Started(1, 1, 5))) == []
+    assert do(core, 9, *said(0, Ended(1, 1, 9, "finished"))) == [ReportDone(1, "finished")]
+    assert do(core, 9, submitted(3, 4)) == [sent(0, 3, 4)]
+    assert do(core, 10, *said(1, Ended(2, 1, 10, "limit"))) == [ReportDone(2, "limit")]
 
 
 def test_what_a_site_says_of_itself_is_not_known() -> None:
     """News of a site changes nothing: at this level the grid does not know what others have there."""
     core = grid(4, 4)
-    assert step(core, 0, *said(0, SiteChanged(4, 0))) == []
-    assert step(core, 0, submitted(1, 2)) == [sent(0, 1, 2)]
-    assert step(core, 10**9, *said(1, SiteChanged(0, 4))) == [], "and a job stays where it was sent"
+    assert do(core, 0, *said(0, SiteChanged(4, 0))) == []
+    assert do(core, 0, submitted(1, 2)) == [sent(0, 1, 2)]
+    assert do(core, 10**9, *said(1, SiteChanged(0, 4))) == [], "and a job stays where it was sent"
     assert core.next_wakeup_ms() is None
 
 
@@ -83,14 +83,14 @@ def test_random_is_drawn_once_for_a_job() -> None:
     """The selection random takes number floor(u k) of the k sites that the job fits on."""
     core = grid(4, 1, 4, 4, selection="random")
     for job_id, draw in enumerate(np.random.default_rng(1).random(8).tolist(), start=1):
-        (command,) = step(core, job_id, submitted(job_id, 2))
+        (command,) = do(core, job_id, submitted(job_id, 2))
         assert command.site == [0, 2, 3][int(draw * 3)]
 
 
 @pytest.mark.parametrize("mode", ["sharing", "multi-site", "adaptive"])
 def test_nothing_is_split(mode: str) -> None:
     """A job wider than the largest site is refused in every mode, with the reason: nobody could hold the nodes."""
-    (refusal,) = step(grid(4, 4, mode=mode), 0, submitted(1, 5))
+    (refusal,) = do(grid(4, 4, mode=mode), 0, submitted(1, 5))
     assert isinstance(refusal, ReportRefused)
     assert refusal.reason == "it needs 5 nodes, the largest site has 4, and control none splits no job"
 
@@ -98,20 +98,20 @@ def test_nothing_is_split(mode: str) -> None:
 def test_a_job_is_taken_in_once() -> None:
     """A submission that comes twice is one job."""
     core = grid(4)
-    assert len(step(core, 0, submitted(1, 4), submitted(1, 4))) == 1
-    assert step(core, 1, submitted(1, 4)) == []
+    assert len(do(core, 0, submitted(1, 4), submitted(1, 4))) == 1
+    assert do(core, 1, submitted(1, 4)) == []
 
 
 def test_a_refused_job_is_sent_to_the_others_then_again() -> None:
     """Each site is tried once; when all have refused, the round begins again after a while."""
     core = grid(4, 4, 2)
-    assert step(core, 0, submitted(1, 3)) == [sent(0, 1, 3)]
-    assert step(core, 1, *said(0, Refused(1, 1, "drained"))) == [sent(1, 1, 3, 2)]
-    assert step(core, 2, *said(0, Refused(1, 1, "drained"))) == [], "said twice, of an attempt that is over"
-    assert step(core, 3, *said(1, Refused(1, 2, "drained"))) == [], "the third is too small"
-    assert step(core, 3, *said(1, Refused(1, 2, "drained"))) == [], "said twice, of a job that is nowhere"
+    assert do(core, 0, submitted(1, 3)) == [sent(0, 1, 3)]
+    assert do(core, 1, *said(0, Refused(1, 1, "drained"))) == [sent(1, 1, 3, 2)]
+    assert do(core, 2, *said(0, Refused(1, 1, "drained"))) == [], "said twice, of an attempt that is over"
+    assert do(core, 3, *said(1, Refused(1, 2, "drained"))) == [], "the third is too small"
+    assert do(core, 3, *said(1, Refused(1, 2, "drained"))) == [], "said twice, of a job that is nowhere"
     assert core.next_wakeup_ms() == 3 + RETRY_MS
-    assert step(core, 3 + RETRY_MS) == [sent(0, 1, 3, 3)]
+    assert do(core, 3 + RETRY_MS) == [sent(0, 1, 3, 3)]
     assert core.next_wakeup_ms() is None
 
 
@@ -119,7 +119,7 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_sent_for_ever() -> None:
     """The pauses double for each site, and a job that all of them refuse again and again is refused with that."""
     core = grid(4, 4)
     sends: list[tuple[int, int]] = []
-    commands, now_ms = step(core, 0, submitted(1, 3)), 0
+    commands, now_ms = do(core, 0, submitted(1, 3)), 0
     while commands:
         command = commands[-1]
         if isinstance(command, ReportRefused):
@@ -128,10 +128,10 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_sent_for_ever() -> None:
             break
         sends.append((now_ms, command.site))
         attempt = command.request.attempt
-        commands = step(core, now_ms, *said(command.site, Refused(1, attempt, "no", "job")))
+        commands = do(core, now_ms, *said(command.site, Refused(1, attempt, "no", "job")))
         while not any(isinstance(c, (ToSite, ReportRefused)) for c in commands):
             now_ms = core.next_wakeup_ms() or 0
-            commands = step(core, now_ms)
+            commands = do(core, now_ms)
     for site in (0, 1):
         at_ms = [sent_ms for sent_ms, to in sends if to == site]
         assert [late - early for early, late in pairwise(at_ms)] == [RETRY_MS * 2**number for number in range(5)]
@@ -140,20 +140,20 @@ def test_a_job_that_sites_take_and_then_refuse_is_not_sent_for_ever() -> None:
 def test_all_that_was_refused_is_sent_again_together() -> None:
     """The wait for another round is counted from the first job that all have refused; the others join it."""
     core = grid(4)
-    step(core, 0, submitted(1, 3), submitted(2, 2))
-    step(core, 10, *said(0, Refused(1, 1, "drained")))
-    step(core, 500, *said(0, Refused(2, 1, "drained")))
-    assert step(core, 10 + RETRY_MS) == [sent(0, 1, 3, 2), sent(0, 2, 2, 2)]
+    do(core, 0, submitted(1, 3), submitted(2, 2))
+    do(core, 10, *said(0, Refused(1, 1, "drained")))
+    do(core, 500, *said(0, Refused(2, 1, "drained")))
+    assert do(core, 10 + RETRY_MS) == [sent(0, 1, 3, 2), sent(0, 2, 2, 2)]
 
 
 def test_a_lost_or_returned_job_is_sent_anew() -> None:
     """A job that was lost with its site, or given back by it, is sent under a new number; the old one is dead."""
     core = grid(4, 4)
-    step(core, 0, submitted(1, 3))
-    assert step(core, 9, *said(0, Ended(1, 1, 9, "lost"))) == [sent(0, 1, 3, 2)]
-    assert step(core, 10, *said(0, Ended(1, 1, 9, "finished"))) == []
-    assert step(core, 11, *said(0, Withdrawn(1, 2))) == [sent(0, 1, 3, 3)]
-    assert step(core, 50, *said(0, Ended(1, 3, 50, "finished"))) == [ReportDone(1, "finished")]
+    do(core, 0, submitted(1, 3))
+    assert do(core, 9, *said(0, Ended(1, 1, 9, "lost"))) == [sent(0, 1, 3, 2)]
+    assert do(core, 10, *said(0, Ended(1, 1, 9, "finished"))) == []
+    assert do(core, 11, *said(0, Withdrawn(1, 2))) == [sent(0, 1, 3, 3)]
+    assert do(core, 50, *said(0, Ended(1, 3, 50, "finished"))) == [ReportDone(1, "finished")]
 
 
 @pytest.mark.parametrize(
@@ -162,28 +162,28 @@ def test_a_lost_or_returned_job_is_sent_anew() -> None:
 def test_a_cancelled_job_ends_where_it_is(answer: Answer) -> None:
     """A job is cancelled at its site, reported once as cancelled, and never sent again, whatever became of it there."""
     core = grid(4, 4)
-    step(core, 0, submitted(1, 3))
-    assert step(core, 5, GridJobCancelled(1), GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 1))]
-    assert step(core, 6, *said(0, answer)) == [ReportDone(1, "cancelled")]
-    assert step(core, 7, GridJobCancelled(1)) == []
-    assert step(core, 8, submitted(2, 3)) == [sent(0, 2, 3)], "its work is off the site's account"
+    do(core, 0, submitted(1, 3))
+    assert do(core, 5, GridJobCancelled(1), GridJobCancelled(1)) == [ToSite(0, CancelJob(1, 1))]
+    assert do(core, 6, *said(0, answer)) == [ReportDone(1, "cancelled")]
+    assert do(core, 7, GridJobCancelled(1)) == []
+    assert do(core, 8, submitted(2, 3)) == [sent(0, 2, 3)], "its work is off the site's account"
 
 
 def test_a_job_that_all_have_refused_is_cancelled_at_once() -> None:
     """A job that is at no site ends in the grid, and is not sent in the next round."""
     core = grid(4)
-    step(core, 0, submitted(1, 3))
-    step(core, 1, *said(0, Refused(1, 1, "drained")))
-    assert step(core, 2, GridJobCancelled(1)) == [ReportDone(1, "cancelled")]
-    assert step(core, 1 + RETRY_MS) == []
+    do(core, 0, submitted(1, 3))
+    do(core, 1, *said(0, Refused(1, 1, "drained")))
+    assert do(core, 2, GridJobCancelled(1)) == [ReportDone(1, "cancelled")]
+    assert do(core, 1 + RETRY_MS) == []
 
 
 def test_a_cancelled_job_that_ends_by_itself_has_finished() -> None:
     """When the end of a job crosses its cancellation the end is what is reported."""
     core = grid(4)
-    step(core, 0, submitted(1, 3))
-    step(core, 5, GridJobCancelled(1))
-    assert step(core, 6, *said(0, Ended(1, 1, 5, "finished"))) == [ReportDone(1, "finished")]
+    do(core, 0, submitted(1, 3))
+    do(core, 5, GridJobCancelled(1))
+    assert do(core, 6, *said(0, Ended(1, 1, 5, "finished"))) == [ReportDone(1, "finished")]
 
 
 # -- whole runs

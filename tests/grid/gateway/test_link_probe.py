@@ -12,8 +12,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from certificates import make_certificate
-from fake_backend import FakeBackend
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.link import LinkDoor, ProbeDoor
@@ -21,6 +19,8 @@ from gridweave.grid.gateway.server import Gateway
 from gridweave.site.service.link import Secrets
 from gridweave.site.service.probe_link import PROBE_PATH, LinkProbe, LinkProber, ProbeOrder, probe_key
 from gridweave.site.service.prober import ProbeLimits
+from support.gateway import FakeBackend
+from support.machine import make_certificate
 
 SECRET, OLD = b"beta" * 10, b"older" * 10
 SMALL = ProbeLimits(bytes=1 << 20, timeout_ms=2_000)

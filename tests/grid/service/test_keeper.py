@@ -36,7 +36,7 @@ from gridweave.grid.service.keeper import (
 )
 from gridweave.grid.service.status import look
 from gridweave.site.machine.processes import boot_id
-from waiting import until
+from support.machine import until
 
 NAME = "test"
 

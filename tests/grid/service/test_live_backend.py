@@ -26,9 +26,9 @@ from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, 
 from gridweave.site.known_times import KnownTimes
 from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.service.calls import CALL_S, Answered
-from local_grid import LocalGrid
-from virtual_time import VirtualLoop
-from waiting import PATIENCE_S
+from support.live_grids import LocalGrid
+from support.machine import PATIENCE_S
+from support.stepping import VirtualLoop
 
 ANNA = "anna, request 7"
 

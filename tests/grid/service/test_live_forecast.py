@@ -12,8 +12,8 @@ from gridweave.errors import InputError
 from gridweave.grid.api import JobQuery, WhatIf
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import After, JobRequest, Program
-from local_grid import LocalGrid
-from waiting import PATIENCE_S
+from support.live_grids import LocalGrid
+from support.machine import PATIENCE_S
 
 HOUR_MS = 3_600_000
 

@@ -15,7 +15,7 @@ import pytest
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.launch import LimitSignal, PieceReady, PieceStarted, Rank, UsageCurve
 from gridweave.site.machine.runner import Runner
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Machine, Post
