@@ -155,7 +155,7 @@ async def test_a_clock_that_differs(site: BatchSite, cluster: SlurmCluster, monk
     await site.kill()
     own = cluster.run("sbatch", "--parsable", f"-N{NODES}", "--exclusive", "-t", "30", "--wrap", "sleep 600").strip()
     cluster.wait(lambda: "R" in cluster.run("squeue", "-h", "-j", own, "-o", "%t"), "the cluster's own user")
-    monkeypatch.setattr("batch_site.Clock", partial(Clock, epoch_ms=240_000))
+    monkeypatch.setattr("support.slurm.Clock", partial(Clock, epoch_ms=240_000))
     await site.start()
     job = await site.submit("true", nodes=2)
     await site.until(lambda: "(Resources)" in why(site, job), "the reason of Slurm")

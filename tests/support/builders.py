@@ -37,6 +37,9 @@ WEIGHTS = (0.5, 1.0, 1.0, 2.0, 3.0)
 USERS = (None, 1, 2)
 
 
+# -- jobs for a site --------------------------------------------------------------------------------------------------
+
+
 class Case(NamedTuple):
     """A machine and jobs for it; by default no job is wider than the machine."""
 
@@ -303,6 +306,9 @@ def cancelling(rng: np.random.Generator, workload: Workload) -> Workload:
     return workload.replace(columns=dict(workload.columns) | {"cancel_ms": cancel_ms})
 
 
+# -- jobs for a grid --------------------------------------------------------------------------------------------------
+
+
 class GridCase(NamedTuple):
     """Sites and jobs, with each job's home site, its draw for the selection ``random``, and its sensitivity."""
 
@@ -448,6 +454,8 @@ def week_beginning(offset_ms: int) -> WeekClock:
     return WeekClock(np.zeros(1, np.int64), np.array([offset_ms], np.int64))
 
 
+# -- links between sites ----------------------------------------------------------------------------------------------
+
 PATTERN_NAMES = tuple(PATTERNS)
 AT_ANY_COST = 10_001.0
 """A bound on the factor of a split that is so large that it has no effect."""
@@ -517,6 +525,9 @@ def with_columns(rng: np.random.Generator, workload: Workload, sites: int) -> Wo
         **{f"{what}_site": rng.integers(0, sites, jobs) for what in ("input", "output")},
     }
     return workload.replace(columns=dict(workload.columns) | columns)
+
+
+# -- jobs on shared nodes ---------------------------------------------------------------------------------------------
 
 
 def workload_of(jobs: Sequence[dict[str, Any]]) -> Workload:

@@ -48,6 +48,8 @@ from gridweave.site.messages import (
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 
+# -- histories of live grids ------------------------------------------------------------------------------------------
+
 # Order of the entries at one instant: ends, accepted jobs, reserved nodes, commits, starts, reports.
 _LEFT, _ACCEPTED, _HELD, _COMMITTED, _STARTED, _REPORTED = range(6)
 
@@ -333,6 +335,8 @@ def _check_counts(ranks: dict[int, Ranks], nodes: dict[str, int]) -> None:
                 raise ViolationError(f"{at_ms} ms: {running} ranks run at {site}, which has {nodes[site]} nodes")
 
 
+# -- holds, dependencies and arrays -----------------------------------------------------------------------------------
+
 CLOCKS_MS = 200
 """Tolerance between a start by a site's clock and an end by the grid's clock; each is off by less than half of it."""
 
@@ -404,6 +408,9 @@ def check_notes(notes: Iterable[Mapping[str, Any]], records: Mapping[int, JobRec
                 raise ViolationError(f"{len(under_way)} jobs of {array.name} are under way, job {job_id} at last")
 
 
+# -- simulated worlds -------------------------------------------------------------------------------------------------
+
+
 def play_troubled(
     workload: Workload,
     nodes: Sequence[int],
@@ -435,6 +442,8 @@ def play_troubled(
     assert (result.end_ms >= result.start_ms).all()
 
 
+# -- faults during the agreement on a start ---------------------------------------------------------------------------
+
 STEPS = {
     "asked": "ReserveNodes",
     "reserved": "Reserved",
@@ -455,6 +464,8 @@ DRILLS = [
     (step, who, fault) for step in STEPS for who in WHO for fault in FAULTS if not ("mach" in who and fault == "cut")
 ]
 
+
+# -- states of cores --------------------------------------------------------------------------------------------------
 
 # Attributes that are valid for one instant only, or used only in error messages.
 PASSING = {"out", "over", "_out", "_inner", "_fresh", "_life"}

@@ -23,6 +23,8 @@ from gridweave.errors import GridweaveError
 from gridweave.site.job import JobRequest
 from support.gateway import Elsewhere
 
+# -- any command ------------------------------------------------------------------------------------------------------
+
 
 def run_well(app: typer.Typer, *arguments: object) -> Result:
     """Run a command; assert that it succeeds."""
@@ -40,6 +42,8 @@ def failure_of(app: typer.Typer, *arguments: object) -> GridweaveError:
     assert result.stdout == ""
     return result.exception
 
+
+# -- submit -----------------------------------------------------------------------------------------------------------
 
 OF_ITS_OWN = (
     "job works in a folder of its own: the machines cannot see this folder; use --chdir to name one of theirs\n"
@@ -69,6 +73,8 @@ def run_rank(request: JobRequest, folder: Path, **environment: str) -> subproces
         program.argv, env=env, capture_output=True, text=True, check=False, cwd=program.working_directory or folder
     )
 
+
+# -- packages ---------------------------------------------------------------------------------------------------------
 
 PAPERS = Path(__file__).parents[2] / "papers"
 PAPERS_SOURCES = PAPERS / "src"

@@ -33,6 +33,8 @@ from gridweave.site.run.runs import SiteSettings
 from support.checks import WRITES_ITS_OWN_STORY, check_journals, check_stories
 from support.machine import PATIENCE_S
 
+# -- the grid ---------------------------------------------------------------------------------------------------------
+
 ROOT = Path(__file__).parents[2]
 
 SITES = {"alpha": 8, "beta": 6, "gamma": 4}
@@ -437,6 +439,8 @@ def journal_of(site: str) -> str:
     """Return the path of a site's journal in its container."""
     return f"/var/lib/gridweave/{site}/site.journal"
 
+
+# -- drills -----------------------------------------------------------------------------------------------------------
 
 NOT_BEGUN = "not begun: the time for drills was used up"
 

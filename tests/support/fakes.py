@@ -28,6 +28,8 @@ from gridweave.site.launch import Launch, PieceEnded, PieceEvent, PieceReady, Pi
 from gridweave.site.state import HasState, kind_of, read_state, state_bytes
 from support.stepping import VirtualLoop
 
+# -- machines ---------------------------------------------------------------------------------------------------------
+
 Key = tuple[int, int]
 
 
@@ -456,6 +458,9 @@ class FakeRunner:
                 self.machine.works.loop.now_ms(),
             )
             self._events.put_nowait(end)
+
+
+# -- journals ---------------------------------------------------------------------------------------------------------
 
 
 class Disk:

@@ -71,6 +71,8 @@ from gridweave.site.needs.known import NeedsExperience
 from support.machine import PATIENCE_S
 from support.web import FlakyProxy
 
+# -- a grid in memory -------------------------------------------------------------------------------------------------
+
 OWN_FIRST = 10**12
 PAGE = 500
 TAKES = "takes jobs of anna, bert"
@@ -466,6 +468,8 @@ def _fits(record: JobRecord, query: JobQuery) -> bool:
     )
 
 
+# -- a gateway in the event loop of a test ----------------------------------------------------------------------------
+
 SLEEP: dict[str, Any] = {"program": {"argv": ["sleep", "1"]}, "limit_ms": 60_000}
 
 
@@ -570,6 +574,8 @@ def a_job(**changes: Any) -> dict[str, Any]:
     """Return a valid job for a submission, with changes."""
     return {"request": SLEEP | changes}
 
+
+# -- a gateway behind a proxy, and its clients ------------------------------------------------------------------------
 
 COMMENT_S = 0.02
 """Interval of comments in an idle stream of events; the first comment has the number of the last event."""

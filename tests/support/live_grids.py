@@ -54,6 +54,8 @@ from gridweave.site.users.owner import OwnerPolicy
 from support.machine import PATIENCE_S, meeting_ports, unused_port
 from support.web import Wire
 
+# -- in one event loop ------------------------------------------------------------------------------------------------
+
 SITES = (("north", (2, 2)), ("south", (2,)))
 """The default sites, each with the nodes of its machines."""
 
@@ -223,6 +225,8 @@ class LocalGrid:
             with contextlib.suppress(GridweaveError):
                 await driver.close()
 
+
+# -- linked over HTTP -------------------------------------------------------------------------------------------------
 
 LINKED_SITES = (("alpha", 4), ("beta", 2))
 
@@ -450,6 +454,8 @@ async def linked_grid(folder: Path, **options: Any) -> AsyncIterator[LinkedGrid]
         raise grid.errors[0]
 
 
+# -- behind a gateway -------------------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 
@@ -512,6 +518,8 @@ class GridBehindGateway:
         self._thread.join()
         self._loop.close()
 
+
+# -- started by a command ---------------------------------------------------------------------------------------------
 
 UP_FILE = """
 [[sites]]

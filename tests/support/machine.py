@@ -28,6 +28,8 @@ import pytest
 
 from gridweave.site.job import JobRecord
 
+# -- waits ------------------------------------------------------------------------------------------------------------
+
 PATIENCE_S = 300.0
 """Longest wait for a condition; more than the busiest machine needs, as speed is not tested."""
 
@@ -47,6 +49,8 @@ def the_end(grid: Any, job_id: int) -> JobRecord:
     """Wait until a job of a grid on Ray has ended, and return its record."""
     return until(lambda: next((record for record in grid.records([job_id]) if record.state == "ended"), None))
 
+
+# -- turns of time-sliced jobs ----------------------------------------------------------------------------------------
 
 Spans = list[tuple[float, float]]
 
@@ -79,6 +83,8 @@ def one_works_while_the_other_is_paused(one: Turns, other: Turns) -> bool:
     )
 
 
+# -- ports ------------------------------------------------------------------------------------------------------------
+
 _FIRST, _EACH = 32_000, 150
 """First port, and number of ports per test worker.
 
@@ -109,6 +115,8 @@ def meeting_ports(machine: int) -> tuple[int, int]:
 def _worker() -> int:
     return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 5
 
+
+# -- users ------------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -152,6 +160,9 @@ def reachable(command: list[str]) -> list[str]:
     return ["unshare", "--mount", "sh", "-c", "; ".join([*lines, "rmdir $spare", 'exec "$@"']), "sh", *command]
 
 
+# -- certificates -----------------------------------------------------------------------------------------------------
+
+
 def make_certificate(folder: Path, name: str) -> tuple[str, str]:
     """Make a self-signed certificate for this machine and its key; return the paths of both."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
@@ -174,6 +185,9 @@ def make_certificate(folder: Path, name: str) -> tuple[str, str]:
     except FileNotFoundError:
         pytest.skip("openssl is not installed")
     return str(cert), str(key)
+
+
+# -- PostgreSQL -------------------------------------------------------------------------------------------------------
 
 
 class Server:

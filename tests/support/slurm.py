@@ -44,6 +44,8 @@ from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_fo
 from gridweave.slurm.system import Allocation, AllocationEnd, AllocationRequest, BatchPlan, BatchUser, BatchView
 from support.machine import PATIENCE_S, reachable, unused_port
 
+# -- clusters ---------------------------------------------------------------------------------------------------------
+
 MISSING = "a real Slurm is not at hand (Debian, as root: apt-get install slurm-wlm munge)"
 NOT_ROOT = "Slurm is at hand, but these tests start its daemons as root, and run as another user: run them as root"
 
@@ -249,6 +251,8 @@ def running_slurmrestd(cluster: SlurmCluster, account: str) -> Iterator[Path]:
         socket.unlink(missing_ok=True)
 
 
+# -- sites on clusters ------------------------------------------------------------------------------------------------
+
 NODES = 4
 
 BY_JOBS = BatchPolicy()
@@ -428,6 +432,9 @@ class GridOfClusters:
 
 def _is_empty(site: BatchSite) -> bool:
     return not site.queue()
+
+
+# -- a fake batch system ----------------------------------------------------------------------------------------------
 
 
 class FakeBatch:
@@ -610,6 +617,9 @@ async def kept_site(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await site.driver.close()
+
+
+# -- recorded outputs -------------------------------------------------------------------------------------------------
 
 
 def partition_in(sinfo: str) -> Partition:

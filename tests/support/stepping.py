@@ -45,6 +45,8 @@ from reference.model import Job as PlainJob
 from reference.model import Limit as PlainLimit
 from reference.model import Reservation
 
+# -- the core of a site, next to the reference ------------------------------------------------------------------------
+
 
 @dataclass
 class Stepped:
@@ -164,6 +166,8 @@ def _submissions(jobs: list[PlainJob], requests: list[Reservation], now: int) ->
     return events
 
 
+# -- a meta-scheduler -------------------------------------------------------------------------------------------------
+
 RETRY_MS = 1000
 
 
@@ -182,6 +186,8 @@ def said(site: int, *answers: Answer) -> list[FromSite]:
     """Return a site's answers as events of the grid."""
     return [FromSite(site, answer) for answer in answers]
 
+
+# -- a meta-scheduler under limited control ---------------------------------------------------------------------------
 
 LATER = 10**6
 
@@ -216,6 +222,8 @@ def delegated(core: MetaCore, job_id: int, width: int, now_ms: int = 0, *, to: i
     assert command == ToSite(to, enqueue(job_id, width, 2, now_ms))
     assert do(core, now_ms, *said(to, Enqueued(job_id, 2))) == []
 
+
+# -- drivers in virtual time ------------------------------------------------------------------------------------------
 
 CURRENT: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 

@@ -23,6 +23,8 @@ from aiohttp import web
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
+# -- HTTP requests that fail ------------------------------------------------------------------------------------------
+
 FAULTS = ("before", "after", "half", "429", "502", "503", "504")
 """The kinds of faults: cut the connection before the request is forwarded, after the gateway's answer, or in the middle
 of the answer; or refuse with a status code that a retry resolves."""
@@ -157,6 +159,8 @@ class FlakyProxy:
         return response or web.Response()
 
 
+# -- connections that are cut -----------------------------------------------------------------------------------------
+
 Cut = Literal["", "refused", "silent"]
 
 
@@ -239,6 +243,8 @@ class Wire:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+
+# -- a browser --------------------------------------------------------------------------------------------------------
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
