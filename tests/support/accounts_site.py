@@ -1,6 +1,8 @@
 """A site on a real Slurm cluster whose jobs run as their users, in a process that a test can start as any user.
 
-``python tests/support/accounts_site.py PLAN`` reads a plan, carries it out, and prints the results as JSON.
+Use it to show that users cannot reach each other's jobs or the site's secrets (tests/slurm/test_own_accounts.py).
+``python tests/support/accounts_site.py PLAN``, with src and tests on PYTHONPATH, reads a plan as JSON, runs the jobs of
+two users, and prints the results as JSON.
 """
 
 from __future__ import annotations
