@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from ring_two_sites import compare, filled, places_text
 
-from compose_grid import ROOT, SITES, ComposeGrid, compose_command, until
+from support.containers import ROOT, SITES, ComposeGrid, compose_command, until
 
 PROJECT, FIRST_PORT = "gridweave-far", 28_765
 NEAR_MS, LATENCIES_MS = 0.1, (0.1, 10.0, 50.0)

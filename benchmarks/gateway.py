@@ -58,7 +58,7 @@ def serve_gateway(address: str, namespace: str, told: Connection) -> None:
             backend = RayBackend(namespace)
         else:
             sys.path.insert(0, str(ROOT / "tests"))
-            from fake_backend import FakeBackend
+            from support.gateway import FakeBackend
 
             backend = FakeBackend()
         gateway = Gateway(backend, GatewaySettings(port=0, max_open_jobs=10**7, **ROOMY))

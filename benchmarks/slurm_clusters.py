@@ -27,11 +27,10 @@ from measuring import write_results
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from batch_site import NODES as OF_GRID  # noqa: E402
-from batch_site import GridOfClusters  # noqa: E402
 from gridweave.site.lifecycle import OVER  # noqa: E402
 from gridweave.slurm.policy import BatchPolicy, PilotRules  # noqa: E402
-from slurm_cluster import SlurmCluster, running_cluster  # noqa: E402
+from support.slurm import NODES as OF_GRID  # noqa: E402
+from support.slurm import GridOfClusters, SlurmCluster, running_cluster  # noqa: E402
 
 JOBS, NODES, OWN_JOBS, PATIENCE_S = 200, 6, 20, 1_800.0
 PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle_ms=10_000))

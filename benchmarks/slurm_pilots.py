@@ -26,10 +26,9 @@ from measuring import write_results
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from batch_site import BatchSite  # noqa: E402
 from gridweave.site.job import JobRequest, Program  # noqa: E402
 from gridweave.slurm.policy import BatchPolicy, PilotRules  # noqa: E402
-from slurm_cluster import SlurmCluster, running_cluster  # noqa: E402
+from support.slurm import BatchSite, SlurmCluster, running_cluster  # noqa: E402
 
 JOBS, NODES, PATIENCE_S = 1_000, 4, 1_800.0
 PILOTS = BatchPolicy(pilots=PilotRules(length_ms=1_200_000, job_ms=600_000, idle_ms=2_000))

@@ -57,7 +57,7 @@ from gridweave.site.machine.processes import strays
 from gridweave.site.service.agent_actor import AgentActor
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from live_history import WRITES_ITS_OWN_STORY, ViolationError, check_stories, read_stories
+from support.checks import WRITES_ITS_OWN_STORY, ViolationError, check_stories, read_stories
 
 AHEAD = 2_000
 BATCH = 500

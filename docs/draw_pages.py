@@ -9,10 +9,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from browser import browsing
-from fake_backend import FakeBackend
-from gateway_parts import serving
 from gridweave.grid.api import KeptNodes
+from support.gateway import FakeBackend, serving
+from support.web import browsing
 
 PICTURE = Path(__file__).parent / "images" / "pages.png"
 MINUTE_MS = 60_000

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
-    from client_helpers import Elsewhere
+    from support.gateway import Elsewhere
 
 # Tests that are started in the background may ignore interrupts, and would pass that on to their child processes.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -115,7 +115,7 @@ def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def elsewhere(no_configuration: None) -> Iterator[Elsewhere]:
     """Start a gateway to a grid in memory, in another thread."""
-    from client_helpers import Elsewhere
+    from support.gateway import Elsewhere
 
     there = Elsewhere()
     yield there

@@ -1,8 +1,8 @@
 """Golden schedules: whatever is rebuilt inside, every driver makes of seeded workloads the schedules it always made.
 
 `golden.json` has a hash for each run of `golden_runs.py`. A run that differs is named by its test, and
-``python tests/golden_runs.py NAME`` prints what is hashed of it, to be compared with what another commit prints. If a
-schedule is to change, ``python tests/golden_runs.py --write`` writes the file again, and the commit says why. What
+``python tools/golden_runs.py NAME`` prints what is hashed of it, to be compared with what another commit prints. If a
+schedule is to change, ``python tools/golden_runs.py --write`` writes the file again, and the commit says why. What
 commands print stands in a section of its own, as it is changed on purpose more often.
 
 Where messages are lost by chance (``world/...-trouble``, ``live-world/...``), every message draws from one stream: one

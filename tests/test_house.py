@@ -1,6 +1,6 @@
 """The rules of the house: sizes, names, links, layers, purity, and what the command may import.
 
-What breaks a rule today is listed in `house_exceptions.json`. The lists only get shorter: `python tests/house.py` drops
+What breaks a rule today is listed in `house_exceptions.json`. The lists only get shorter: `python tools/house.py` drops
 what is needed no more.
 """
 
@@ -107,7 +107,7 @@ def test_only_the_listed_exceptions_break_a_rule(kind: str, rule: str) -> None:
     else:
         new, unneeded = measured - listed, listed - measured
     assert not new, f"{rule}: {new}"
-    assert not unneeded, f"no longer exceptions (run python tests/house.py): {unneeded}"
+    assert not unneeded, f"no longer exceptions (run python tools/house.py): {unneeded}"
 
 
 def test_functions_are_short() -> None:

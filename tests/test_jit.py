@@ -19,7 +19,7 @@ import gridweave
 from gridweave.grid.kernels.overhead import stretched_ms
 from gridweave.jit import _KEPT_S, _STATES_KEPT, _ByName, _finder, _prune, _stamp, _use, prepared
 from gridweave.site.kernels.dispatch import PlanRules, QueueRules
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 
 def test_code_that_was_found_before_is_not_taken_for_arrays_of_another_layout() -> None:

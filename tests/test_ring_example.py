@@ -21,8 +21,8 @@ import pytest
 import gridweave
 from gridweave.grid.api import SiteInfo
 from gridweave.site.job import Traffic
-from local_gateway import GridBehindGateway
-from ports import unused_port
+from support.live_grids import GridBehindGateway
+from support.machine import unused_port
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

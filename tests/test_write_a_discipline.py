@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from fair_package import blocks, install_fair, run_python
 from gridweave.cli.options import own_options
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.batch.simulate import simulate
@@ -28,7 +27,8 @@ from gridweave.site.policy import SitePolicy
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from reference.model import Job
-from stepping import site_job, step
+from support.commands import blocks, install_fair, run_python
+from support.stepping import site_job, step
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from command_runs import failure_of, run_well
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave_papers.command import reproduce
+from support.commands import failure_of, run_well
 
 TracePath = Callable[[str], Path]
 

@@ -7,7 +7,6 @@ from typing import cast
 import numpy as np
 import pytest
 
-from builders import to_workload
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.generators.registry import generate, load_model
@@ -18,6 +17,7 @@ from gridweave_papers.studies.control_levels import report as control_levels
 from gridweave_papers.studies.report import Findings
 from gridweave_papers.studies.streit_grid import GridRuns
 from reference.model import Job
+from support.builders import to_workload
 
 
 class FewJobs:

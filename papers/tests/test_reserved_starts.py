@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from builders import to_workload
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave_papers.studies.report import Findings
@@ -15,6 +14,7 @@ from gridweave_papers.studies.reserved_starts import lateness_ms
 from gridweave_papers.studies.reserved_starts import report as reserved_starts
 from gridweave_papers.studies.streit_grid import GridRuns
 from reference.model import Job
+from support.builders import to_workload
 
 
 def test_lateness_is_counted_from_the_end_by_the_running_jobs_alone() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -58,8 +60,11 @@ def check_discipline(entry: Entry, policies: Sequence[Policy] = (), *, nodes: in
     - **Invariants.** The state of the site is consistent, and no job waits at an idle site.
     - **Traits match behaviour.** The discipline does nothing that its traits rule out, and overrides the methods that
       its traits require.
+    - **Commands are complete.** Jobs run on the nodes and at the rates that the commands named, and time-sliced jobs
+      never work on one node at once.
     - **Replay.** A second site gives the same commands for the same events.
-    - **State.** A new site that is restored from the encoded state gives the same commands from then on.
+    - **State.** A new site that is restored from the encoded state has the same encoded state, and gives the same
+      commands from then on.
     - **Copies are independent.** Events and questions to a copy of a site do not change the original.
     - **A pass is idempotent.** A second pass at the same instant changes nothing.
     - **A quote is kept.** A job that is quoted a start now starts when it is submitted. A job starts no later than a
@@ -183,6 +188,7 @@ class _Run:
         self._second = SiteCore(nodes, policy, week=FROM_MONDAY if self._traits.week else _LATER)
         self._jobs: dict[int, Job] = {}
         self._rate: dict[int, int] = {}
+        self._nodes_of: dict[int, int] = {}
 
     def play(self) -> None:
         """Run `STEPS` random steps, then end all jobs."""
@@ -192,9 +198,7 @@ class _Run:
             if self._rng.random() < 0.3:
                 self._ask()
             if self._rng.random() < 0.1:
-                fresh = SiteCore(self._nodes, self._policy)
-                fresh.restore(read_state(fresh, dump_state(self._site)))
-                self._second = fresh
+                self._second = self._restored()
         for _ in range(MOST_STEPS):
             wakeup_ms = self._site.next_wakeup_ms()
             working = [job_id for job_id, rate in self._rate.items() if rate]
@@ -206,6 +210,13 @@ class _Run:
         assert not list(self._site.waiting()), "jobs wait forever on an idle site"
         assert not self._rate, "jobs stay paused forever on an idle site"
 
+    def _restored(self) -> SiteCore:
+        """Return a new site in the state of this one."""
+        fresh, state = SiteCore(self._nodes, self._policy), dump_state(self._site)
+        fresh.restore(read_state(fresh, state))
+        assert dump_state(fresh) == state, "a restored site has another state than the one it was restored from"
+        return fresh
+
     def _step(self, events: list[Event]) -> None:
         """Send the events to both sites, compare their commands, and check the commands against the traits."""
         bystander = self._site.copy()
@@ -215,6 +226,7 @@ class _Run:
                 n_figures = len(self._site.figures(self.now_ms, event.job_id))
                 assert n_figures == len(self._traits.columns), f"{n_figures} figures of a job, for the columns declared"
                 self._rate.pop(event.job_id)
+                self._nodes_of.pop(event.job_id)
         commands = self._site.handle(self.now_ms, *events)
         assert dump_state(bystander) == before, "a copy changes when the original does"
         assert self._second.handle(self.now_ms, *events) == commands, "a site that heard the same decides otherwise"
@@ -230,17 +242,19 @@ class _Run:
         traits = self._traits
         match command:
             case StartJob(job_id, nodes, threads):
-                self._rate[job_id] = RATE_ONE
+                self._rate[job_id], self._nodes_of[job_id] = RATE_ONE, bits_of(nodes)
                 count = sum(stop - start for start, stop in nodes)
                 assert count == self._jobs[job_id].width or traits.forms, "a job has more or fewer nodes than its width"
                 assert count == bits_of(nodes).bit_count() or traits.fractions, "a start names a node twice"
                 assert bool(threads) == traits.assigns_threads, "threads are named, or are not, against the traits"
-            case MoveJob():
+            case MoveJob(job_id, nodes):
                 assert traits.moves, "a job moves, against the traits"
+                self._nodes_of[job_id] = bits_of(nodes)
             case EvictJob(job_id, keeps_work):
                 assert traits.evicts, "a job is evicted, against the traits"
                 assert traits.saves_work or not keeps_work, "an evicted job keeps its work, against the traits"
                 self._rate.pop(job_id)
+                self._nodes_of.pop(job_id)
             case ChangeRate(job_id, rate):
                 pauses = traits.slices_time or traits.shares_time or traits.pauses
                 assert rate or pauses, "a job pauses, against the traits"
@@ -251,10 +265,15 @@ class _Run:
         """Check the running jobs that the site reports against its commands."""
         running, nodes_of = list(self._site.running()), self._site.source.nodes_of
         assert {run.job.job_id for run in running} == self._rate.keys(), "other jobs run than were started"
+        assert nodes_of == self._nodes_of, "a job runs on other nodes than were commanded"
         ends = [(run.end_by_estimate_ms, run.job.job_id) for run in running]
         assert ends == sorted(ends), "the running jobs are not in the order of their ends"
         held, n_held = self._site.source.held(), sum(map(int.bit_count, nodes_of.values()))
         assert held.bit_count() == n_held or self._traits.overlaps, "two jobs have one node, against the traits"
+        if self._traits.slices_time:
+            working = [nodes for job_id, nodes in nodes_of.items() if self._rate[job_id]]
+            n_working = functools.reduce(operator.or_, working, 0).bit_count()
+            assert n_working == sum(map(int.bit_count, working)), "two time-sliced jobs work on one node at once"
         for job_id, speed, work_ms in self._site.progress(self.now_ms):
             assert speed == self._rate[job_id] / RATE_ONE, "a job works at another speed than was commanded"
             assert work_ms >= 0, "a job has done less than nothing"

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from client_helpers import Elsewhere
 from gridweave.cli import main
+from support.gateway import Elsewhere
 
 Shell = Callable[..., tuple[int, str, str]]
 

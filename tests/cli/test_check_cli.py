@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from support.builders import random_jobs, to_workload
 from gridweave.cli.main import make_app
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.load import save_workload
+from support.builders import random_jobs, to_workload
 
 NODES = 16
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gridweave.cli.main import make_app
-from papers_package import PAPERS_SOURCES, write_metadata
+from support.commands import PAPERS_SOURCES, write_metadata
 
 Shell = Callable[..., tuple[int, str, str]]
 

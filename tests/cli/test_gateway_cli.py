@@ -139,7 +139,7 @@ def test_bad_input_of_gateway(shell: Shell, arguments: tuple[str, ...], message:
 SERVE = """
 import asyncio, sys
 sys.path.insert(0, {tests!r})
-from fake_backend import FakeBackend
+from support.gateway import FakeBackend
 from gridweave.grid.gateway.server import Gateway
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.service.gateway_process import log_requests, serve_gateway

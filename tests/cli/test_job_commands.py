@@ -18,8 +18,6 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from client_helpers import Elsewhere
-from gateway_parts import make_tokens
 from gridweave.cli import grid_client, job_commands
 from gridweave.cli.grid_client import job_numbers, print_forecast, relative
 from gridweave.cli.job_commands import parse_when_ms
@@ -31,6 +29,7 @@ from gridweave.site.elements import Element
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.launch import SplitCost
+from support.gateway import Elsewhere, make_tokens
 
 Shell = Callable[..., tuple[int, str, str]]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from client_helpers import Elsewhere
 from gridweave.site.known_times import KnownTimes, experience_text
+from support.gateway import Elsewhere
 
 Shell = Callable[..., tuple[int, str, str]]
 

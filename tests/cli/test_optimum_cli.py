@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from builders import random_jobs, to_workload
 from gridweave.cli.main import app
 from gridweave.errors import GridweaveError, OptionError, UnavailableError
 from gridweave.scenarios.traces.mupsie import write_mupsie
+from support.builders import random_jobs, to_workload
 
 
 def written(folder: Path, jobs: int) -> Path:

@@ -11,11 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from client_helpers import Elsewhere
 from gridweave.cli.main import make_app
 from gridweave.cli.reference import reference, renewed
 from gridweave.site.job import JobRecord
-from papers_package import write_metadata
+from support.commands import write_metadata
+from support.gateway import Elsewhere
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(encoding="utf-8"), re.DOTALL)

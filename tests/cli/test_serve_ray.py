@@ -19,8 +19,7 @@ from gridweave.grid.client.sync import SyncClient
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.config.local_state import end_marked
 from gridweave.site.machine.processes import strays
-from ports import unused_port
-from waiting import PATIENCE_S, until
+from support.machine import PATIENCE_S, until, unused_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

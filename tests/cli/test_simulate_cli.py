@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support.builders import random_jobs, to_workload
 from gridweave.cli import simulate as simulate_cli
 from gridweave.scenarios.batch import one_site
 from gridweave.scenarios.batch.saving import Saving
@@ -24,6 +23,7 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results import schedule as result_files
 from gridweave.scenarios.results.tables import metrics_table
 from gridweave.scenarios.traces.load import load_workload
+from support.builders import random_jobs, to_workload
 
 # Four jobs on 4 nodes. By EASY the fourth goes ahead of the third; job 1 overruns its estimate and is killed.
 SWF = """\

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_helpers import Elsewhere
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.option_texts import parse_after, parse_array
 from gridweave.grid.client.scripts import shipped
 from gridweave.site.elements import count_of
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program, Resources, Traffic
-from submitted_jobs import OF_ITS_OWN, handed_in, script
+from support.commands import OF_ITS_OWN, handed_in, script
+from support.gateway import Elsewhere
 
 Shell = Callable[..., tuple[int, str, str]]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.gateway import Elsewhere
 from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Resources, TaskGroup
 from gridweave.site.launch import LimitSignal
 from support.commands import handed_in, run_rank, script
+from support.gateway import Elsewhere
 
 Shell = Callable[..., tuple[int, str, str]]
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_helpers import Elsewhere
 from gridweave.grid.client.configuration import Connection
 from gridweave.grid.client.scripts import MOST_BYTES, shipped, shipped_name
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.machine.folders import error_path
-from submitted_jobs import OF_ITS_OWN, handed_in, run_rank, script
+from support.commands import OF_ITS_OWN, handed_in, run_rank, script
+from support.gateway import Elsewhere
 
 Shell = Callable[..., tuple[int, str, str]]
 

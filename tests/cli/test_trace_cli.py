@@ -14,11 +14,11 @@ import platformdirs
 import pytest
 from typer.testing import CliRunner
 
-from command_runs import failure_of, run_well
 from gridweave.cli.trace import app
 from gridweave.errors import InputError, TraceError, UnavailableError
 from gridweave.scenarios.traces.fetch import KNOWN_TRACES
 from gridweave.scenarios.traces.load import load_workload
+from support.commands import failure_of, run_well
 
 # Five records: two to be dropped, one to be cut, and users to be kept.
 SWF = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_cluster import running_cluster
+from support.slurm import running_cluster
 
 DOCS = Path(__file__).parents[2] / "docs"
 _COMMAND = re.compile(r"^    \$ (.+)$", re.MULTILINE)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from support.slurm import FakeBatch
 from gridweave.cli.up import print_shared
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.reading import grid_of_text
@@ -20,6 +19,7 @@ from gridweave.scenarios.live.demo import JOBS, PAIR, Shown
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.launch import NodeSharing
 from gridweave.slurm.service.dictionary import SYSTEMS
+from support.slurm import FakeBatch
 
 Shell = Callable[..., tuple[int, str, str]]
 

@@ -24,10 +24,9 @@ from gridweave.grid.service.cluster import GridPlan, plan_of
 from gridweave.grid.service.local import first_port_of
 from gridweave.site.job import JobRecord
 from gridweave.site.machine.processes import process_stat, strays
-from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
-from ports import unused_port
-from up_world import PATIENCE_S, World
-from waiting import until
+from support.checks import WRITES_ITS_OWN_STORY, check_history, check_stories
+from support.live_grids import PATIENCE_S, UpWorld
+from support.machine import until, unused_port
 
 # It brings a grid up three times: a minute each on a machine that does much else.
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -71,7 +70,7 @@ class Hosts:
     """The hosts of a Ray cluster behind a token, and the commands of who works on the one with its head."""
 
     def __init__(self, folder: Path) -> None:
-        self.world = World(folder)
+        self.world = UpWorld(folder)
         self.folder, self.story = folder, folder / "story"
         self.address = f"127.0.0.1:{unused_port()}"
         (folder / "grid.toml").write_text(GRID.format(host=own_address()))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fair_package import install_fair, with_path
-from up_world import World
+from support.commands import install_fair, with_path
+from support.live_grids import UpWorld
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -32,11 +32,11 @@ nodes = "machine"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[UpWorld]:
     """Return a world in which the package is installed, with no grid in it yet."""
     pytest.importorskip("ray")
     (tmp_path / "fair").mkdir()
-    there = World(tmp_path)
+    there = UpWorld(tmp_path)
     there.environment["PYTHONPATH"] = with_path(install_fair(tmp_path / "fair"))
     (tmp_path / "GRID.toml").write_text(FAIR_GRID)
     yield there
@@ -44,7 +44,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     there.close()
 
 
-def test_a_live_site_has_the_discipline_of_another_package(world: World) -> None:
+def test_a_live_site_has_the_discipline_of_another_package(world: UpWorld) -> None:
     """The site schedules by it: a job runs, and a quote for one that is wider than its users may have says so."""
     status, printed = world.run("up", "GRID.toml")
     assert status == 0, printed

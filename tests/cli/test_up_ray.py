@@ -21,17 +21,17 @@ from gridweave.grid.config.local_state import HEAD, LocalGridState, node_of, rea
 from gridweave.grid.service.ray import EXPOSURE
 from gridweave.grid.service.status import look
 from gridweave.site.machine.processes import process_stat
-from up_world import FILE, PATIENCE_S, World
-from waiting import until
+from support.live_grids import PATIENCE_S, UP_FILE, UpWorld
+from support.machine import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpWorld]:
     """Return a world with a grid that is up, and end all of it after the tests."""
     pytest.importorskip("ray")
-    there = World(tmp_path_factory.mktemp("up"))
+    there = UpWorld(tmp_path_factory.mktemp("up"))
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = there.environment["XDG_STATE_HOME"]
     try:
@@ -50,9 +50,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[World]:
+def own(tmp_path: Path) -> Iterator[UpWorld]:
     """Return a world for one test, with no grid in it."""
-    there = World(tmp_path)
+    there = UpWorld(tmp_path)
     yield there
     there.close()
 
@@ -78,7 +78,7 @@ def run_job(*argv: str, nodes: int) -> tuple[str, tuple[tuple[str, int], ...]]:
     return record.outcome, record.places
 
 
-def test_a_job_runs_on_two_sites(world: World) -> None:
+def test_a_job_runs_on_two_sites(world: UpWorld) -> None:
     """The grid that is up runs a job that is wider than any site, and says that all is well."""
     assert run_job("true", nodes=5) == ("finished", (("north", 3), ("south", 2)))
     outcome, _ = run_job("sh", "-c", f"test $(nice) = {os.nice(0)}", nodes=1)
@@ -90,7 +90,7 @@ def test_a_job_runs_on_two_sites(world: World) -> None:
     assert {"meta-scheduler", "gateway", HEAD, "site north", node_of("south")} <= set(parts)
 
 
-def test_who_has_no_token_is_refused_by_ray(world: World) -> None:
+def test_who_has_no_token_is_refused_by_ray(world: UpWorld) -> None:
     """Whoever reaches the head of Ray without its token cannot join it."""
     code = f"import ray; ray.init(address={state_now().address!r}, logging_level='ERROR')"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -102,7 +102,7 @@ def test_who_has_no_token_is_refused_by_ray(world: World) -> None:
     assert "auth" in done.stderr.lower()
 
 
-def test_a_second_up_says_what_runs(world: World) -> None:
+def test_a_second_up_says_what_runs(world: UpWorld) -> None:
     """What runs stays as it is; a grid by another file, or elsewhere, is not started under the same name."""
     before = state_now()
     status, printed = world.run("up")
@@ -110,12 +110,12 @@ def test_a_second_up_says_what_runs(world: World) -> None:
     assert "The grid default runs already" in printed
     status, printed = world.run("up", "--address", "127.0.0.1:1")
     assert (status, "runs on a Ray of its own" in printed) == (2, True)
-    (world.folder / "other.toml").write_text(FILE.replace("north", "east"))
+    (world.folder / "other.toml").write_text(UP_FILE.replace("north", "east"))
     status, printed = world.run("up", "other.toml")
     assert (status, "was started from another GRID.toml" in printed) == (2, True)
 
 
-def processes_of(world: World, what: str) -> list[int]:
+def processes_of(world: UpWorld, what: str) -> list[int]:
     """Return the processes of the world whose command has some text, but those of the commands of these tests."""
     found = []
     for stat in world.left():
@@ -126,7 +126,7 @@ def processes_of(world: World, what: str) -> list[int]:
     return found
 
 
-def process_of(world: World, part: str) -> int | None:
+def process_of(world: UpWorld, part: str) -> int | None:
     """Return the number of a process of the grid: by its name, or by its command, of the site south if there is one."""
     state = state_now()
     process = state.process(part)
@@ -137,7 +137,7 @@ def process_of(world: World, part: str) -> int | None:
     return next(iter(of_south or found), None)
 
 
-def is_back(world: World, part: str, killed: int) -> bool:
+def is_back(world: UpWorld, part: str, killed: int) -> bool:
     """Return whether another process is in the place of one that was killed, and all is well."""
     return look("default").well and process_of(world, part) not in (None, killed)
 
@@ -148,7 +148,7 @@ PARTS = (*ACTORS, "raylet/raylet", "gcs/gcs_server", HEAD)
 
 
 @pytest.mark.timeout(900)
-def test_what_is_killed_comes_back_by_itself(world: World) -> None:
+def test_what_is_killed_comes_back_by_itself(world: UpWorld) -> None:
     """Each part is killed with SIGKILL, one after the other: it comes back, and a job that runs goes on meanwhile."""
     from gridweave.grid.client.client import Client
 
@@ -188,7 +188,7 @@ def test_what_is_killed_comes_back_by_itself(world: World) -> None:
     assert "brought back: " in keeper.read_text()
 
 
-def test_the_meta_scheduler_stands_on_the_head(world: World) -> None:
+def test_the_meta_scheduler_stands_on_the_head(world: UpWorld) -> None:
     """A site's node may go: the meta-scheduler is never on it."""
     head, meta = state_now().process(HEAD), process_of(world, META)
     assert head is not None
@@ -198,7 +198,7 @@ def test_the_meta_scheduler_stands_on_the_head(world: World) -> None:
     assert stat.session == head.pid
 
 
-def test_everything_is_ended_and_known_again(world: World) -> None:
+def test_everything_is_ended_and_known_again(world: UpWorld) -> None:
     """After a kill of Ray's head all is taken down all the same; `--fresh` asks before it forgets open jobs."""
     from gridweave.grid.client.client import Client
 
@@ -232,7 +232,7 @@ def test_everything_is_ended_and_known_again(world: World) -> None:
         (signal.SIGINT, "are submitted"),
     ],
 )
-def test_an_interrupted_demonstration_leaves_nothing(own: World, number: signal.Signals, moment: str) -> None:
+def test_an_interrupted_demonstration_leaves_nothing(own: UpWorld, number: signal.Signals, moment: str) -> None:
     """Whenever the demonstration is interrupted, no process is left of it, and no folder of Ray."""
     child = own.begin("demo", "out")
     assert child.stdout is not None

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from client_helpers import Elsewhere, Served, served
 from gridweave.cli.watch import first_look, follow
 from gridweave.cli.watch_screen import Seen, WatchView, bar, past_events, screen
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
 from gridweave.site.job import JobRecord, JobRequest, Program
-from waiting import PATIENCE_S
+from support.gateway import Elsewhere, GatewayBehindProxy, served
+from support.machine import PATIENCE_S
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -205,7 +205,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def _watching(gateway: Served, grid: Client) -> None:
+async def _watching(gateway: GatewayBehindProxy, grid: Client) -> None:
     pictures: list[Any] = []
     is_over = False
     await grid.submit(["true"], nodes=2, user="anna")

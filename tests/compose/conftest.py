@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compose_drill import Outcome, Report
-from compose_grid import ROOT, ComposeGrid, compose_command, docker
+from support.containers import ROOT, ComposeGrid, Outcome, Report, compose_command, docker
 
 ASKED_FOR = "GRIDWEAVE_DRILLS"
 SEED = "GRIDWEAVE_DRILLS_SEED"

@@ -17,10 +17,10 @@ import msgspec
 import networkx as nx
 import pytest
 
-from compose_grid import VERSION_FILES
 from gridweave import __version__
 from gridweave.grid.config.reading import ReadGrid, read_grid, read_service
 from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, plan_of
+from support.containers import VERSION_FILES
 
 ROOT = Path(__file__).parent.parent.parent
 DOCKER = ROOT / "docker"

@@ -10,9 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from compose_drill import NOT_BEGUN, Drill, Report, drilled
-from compose_grid import ROOT, SERVICES, SITES, VERSION_FILES, ComposeGrid, docker, until
 from gridweave import __version__
+from support.containers import (
+    NOT_BEGUN,
+    ROOT,
+    SERVICES,
+    SITES,
+    VERSION_FILES,
+    ComposeGrid,
+    Drill,
+    Report,
+    docker,
+    drilled,
+    until,
+)
 
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(1500)]
 

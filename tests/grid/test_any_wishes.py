@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alike import differences
 from gridweave.grid.messages import (
     FromSite,
     GridJobBarred,
@@ -41,6 +40,7 @@ from gridweave.site.messages import (
 from gridweave.site.policy import SitePolicy
 from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.state import dump_state, read_state
+from support.checks import differences
 
 RETRY_MS, LEASE_MS, MARGIN_MS = 1_000, 5_000, 100
 MOST_INSTANTS = 2_000

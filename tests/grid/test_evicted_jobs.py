@@ -27,7 +27,7 @@ from gridweave.site.messages import (
     UserSubmitted,
     Wish,
 )
-from meta_steps import meta, said, step, submitted
+from support.stepping import do, meta, said, submitted
 
 WHY = "job 7 of level 'high' takes nodes of level 'low'"
 CONTROLS = ["full", "limited", "none"]
@@ -41,7 +41,7 @@ def grid(control: str, *nodes: int, **options: Any) -> MetaCore:
 def asked(core: MetaCore, now_ms: int, *events: Any) -> list[tuple[int, ReserveNodes | EnqueueJob]]:
     """Return what sites are asked to run after events; they offer what they are asked about at once."""
     found = []
-    commands = step(core, now_ms, *events)
+    commands = do(core, now_ms, *events)
     while commands:
         requests = [(c.site, c.request) for c in commands if isinstance(c, ToSite)]
         found += [(site, r) for site, r in requests if isinstance(r, ReserveNodes | EnqueueJob)]
@@ -50,7 +50,7 @@ def asked(core: MetaCore, now_ms: int, *events: Any) -> list[tuple[int, ReserveN
             for site, r in requests
             if isinstance(r, RequestQuote)
         ]
-        commands = step(core, now_ms, *(each for site, quote in quotes for each in said(site, quote))) if quotes else []
+        commands = do(core, now_ms, *(each for site, quote in quotes for each in said(site, quote))) if quotes else []
     return found
 
 

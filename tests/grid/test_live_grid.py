@@ -54,7 +54,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.state import dump_state, read_state
-from stepping import do
+from support.stepping import do
 
 NORTH, SOUTH = 0, 1
 

@@ -31,7 +31,7 @@ from gridweave.site.messages import (
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
-from shared_jobs import random_workload, workload_of
+from support.builders import random_workload, workload_of
 
 MINUTE = 60_000
 POLICY = GridPolicy(mode="sharing", control="full")

@@ -35,7 +35,7 @@ from gridweave.site.messages import (
     Withdrawn,
 )
 from gridweave.site.state import dump_state, read_state
-from stepping import do
+from support.stepping import do
 
 NORTH, SOUTH = 0, 1
 

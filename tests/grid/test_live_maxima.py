@@ -15,7 +15,7 @@ from gridweave.site.launch import Used
 from gridweave.site.maxima import Maxima, MaximaSet, Maximum
 from gridweave.site.messages import Ended, ReserveNodes, Started, UserSubmitted, Wish
 from gridweave.site.state import dump_state, read_state
-from stepping import do
+from support.stepping import do
 
 HOUR_MS = 3_600_000
 

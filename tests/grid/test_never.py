@@ -28,7 +28,7 @@ from gridweave.site.messages import (
     ReserveNodes,
     SiteChanged,
 )
-from meta_steps import RETRY_MS, meta, said, step, submitted
+from support.stepping import RETRY_MS, do, meta, said, submitted
 
 CONTROLS = ["full", "limited", "none"]
 
@@ -55,13 +55,13 @@ def answer(
 
 def play(core: MetaCore, now_ms: int, *events: Any, never: tuple[int, ...], **says: bool) -> list[Any]:
     """Return all that is commanded from some events on, if some sites can never run what they are asked for."""
-    found, commands = [], step(core, now_ms, *events)
+    found, commands = [], do(core, now_ms, *events)
     while commands:
         found += commands
         told = [c for c in commands if isinstance(c, ToSite)]
         answers = [(c.site, answer(c, now_ms, never=c.site in never, **says)) for c in told]
         events = tuple(FromSite(site, each) for site, each in answers if each is not None)
-        commands = step(core, now_ms, *events) if events else []
+        commands = do(core, now_ms, *events) if events else []
     return found
 
 
@@ -75,9 +75,9 @@ def restored(core: MetaCore, fresh: MetaCore) -> MetaCore:
 def test_a_job_longer_than_every_site_runs_is_refused_when_it_is_submitted(control: str) -> None:
     """The sites have said how long jobs may be; one that some site runs goes there alone."""
     core = grid(control, 4, 4)
-    step(core, 0, *said(0, SiteChanged(0, 4, longest_ms=100)), *said(1, SiteChanged(0, 4, longest_ms=200)))
+    do(core, 0, *said(0, SiteChanged(0, 4, longest_ms=100)), *said(1, SiteChanged(0, 4, longest_ms=200)))
     core = restored(core, grid(control, 4, 4))
-    (refused,) = step(core, 1, submitted(1, 2, 201))
+    (refused,) = do(core, 1, submitted(1, 2, 201))
     assert refused == ReportRefused(
         1,
         "no site can run it: site 0: it runs jobs of at most 100 ms, and the job may take 201 ms; give it a "
@@ -86,8 +86,8 @@ def test_a_job_longer_than_every_site_runs_is_refused_when_it_is_submitted(contr
     )
     assert core.why_never(Job(job_id=2, width=2, estimate_ms=201)) == refused.reason
     assert core.why_never(Job(job_id=2, width=2, estimate_ms=200)) is None
-    assert {command.site for command in step(core, 2, submitted(2, 2, 200))} == {1}
-    step(core, 3, *said(0, SiteChanged(0, 4)))
+    assert {command.site for command in do(core, 2, submitted(2, 2, 200))} == {1}
+    do(core, 3, *said(0, SiteChanged(0, 4)))
     assert core.why_never(Job(job_id=3, width=2, estimate_ms=201)) is None
 
 
@@ -125,8 +125,8 @@ def test_a_job_that_no_site_can_ever_run_is_refused_with_what_each_has_said(cont
 def test_under_full_control_such_a_job_holds_up_nobody() -> None:
     """The site goes on to be asked for the jobs behind it, at the instant at which it has said so."""
     core = grid("full", 4, 4)
-    step(core, 0, submitted(1, 4), submitted(2, 4))
-    commands = step(core, 1, submitted(3, 3), *said(0, Refused(1, 1, "never here", "never")))
+    do(core, 0, submitted(1, 4), submitted(2, 4))
+    commands = do(core, 1, submitted(3, 3), *said(0, Refused(1, 1, "never here", "never")))
     assert [(c.site, type(c.request)) for c in commands] == [(1, RequestQuote), (0, ReserveNodes)]
     assert commands[1].request.job_id == 3
 
@@ -134,9 +134,9 @@ def test_under_full_control_such_a_job_holds_up_nobody() -> None:
 def test_a_job_that_its_user_holds_meanwhile_is_taken_out() -> None:
     """And placed again when it comes back: what was said of it before is not kept."""
     core = grid("full", 4, 4)
-    step(core, 0, submitted(1, 3))
-    step(core, 1, GridJobHeld(1))
-    assert step(core, 2, *said(0, Refused(1, 1, "never here", "never"))) == [ReportHeld(1, 1)]
+    do(core, 0, submitted(1, 3))
+    do(core, 1, GridJobHeld(1))
+    assert do(core, 2, *said(0, Refused(1, 1, "never here", "never"))) == [ReportHeld(1, 1)]
     assert play(core, 3, GridJobSubmitted(submitted(1, 3).job, attempt=1), never=())[0].site == 0
 
 
@@ -147,9 +147,9 @@ def test_a_job_that_its_user_holds_meanwhile_is_taken_out() -> None:
 def test_a_site_that_takes_a_part_of_a_job_is_asked_for_that(mode: str, takes_parts: bool, splits: bool) -> None:
     """What it can never run is the whole; where nothing is split, and if it takes no part either, it is barred."""
     core = grid("limited", 4, 4, mode=mode, margin_ms=50)
-    asked = step(core, 0, submitted(1, 4))
+    asked = do(core, 0, submitted(1, 4))
     quotes = [Quoted(c.request.quote_id, 2, None, "", cause="never", takes_parts=takes_parts) for c in asked]
-    commands = step(core, 1, *(FromSite(c.site, quote) for c, quote in zip(asked, quotes, strict=True)))
+    commands = do(core, 1, *(FromSite(c.site, quote) for c, quote in zip(asked, quotes, strict=True)))
     if splits:
         assert [c.request for c in commands] == [ReserveNodes(1, 2, 2, 100, 51)] * 2
     else:
@@ -160,13 +160,13 @@ def test_a_site_that_can_never_run_its_part_is_asked_for_no_other() -> None:
     """It has quoted nodes, and then says that it would not have the job on any: the split is over the others."""
     core = grid("limited", 4, 4, 4, mode="multi-site", margin_ms=50)
     play(core, 0, submitted(1, 6), never=())
-    commands = step(core, 1, *said(0, Refused(1, 2, "it passes on no options", "never")))
+    commands = do(core, 1, *said(0, Refused(1, 2, "it passes on no options", "never")))
     assert [c.site for c in commands if isinstance(c.request, RequestQuote)] == [1, 2]
 
 
 def play_parts(core: MetaCore, *events: Any, without: tuple[int, ...]) -> list[Any]:
     """Return all that is commanded from some events on, if some idle sites of 4 nodes take no parts of jobs."""
-    found, commands = [], step(core, 0, *events)
+    found, commands = [], do(core, 0, *events)
     while commands:
         found += commands
         answers: list[FromSite] = []
@@ -177,7 +177,7 @@ def play_parts(core: MetaCore, *events: Any, without: tuple[int, ...]) -> list[A
                 answers += said(command.site, Quoted(request.quote_id, 4, None, "4 nodes", takes_parts=takes_parts))
             elif isinstance(request, ReserveNodes) and command.site in without:
                 answers += said(command.site, Refused(request.job_id, request.attempt, "it takes no part", "never"))
-        commands = step(core, 0, *answers) if answers else []
+        commands = do(core, 0, *answers) if answers else []
     return found
 
 
@@ -204,23 +204,23 @@ def test_a_job_that_fits_those_that_take_parts_is_split_over_them(control: str) 
 def test_under_full_control_what_was_said_of_parts_outlasts_a_restart() -> None:
     """And is known no more when sites say again whom they take: they may have changed."""
     core = grid("full", 4, 4, 4, mode="multi-site")
-    step(core, 0, submitted(1, 6))
-    step(core, 0, *said(0, Refused(1, 1, "it takes no part", "never")))
+    do(core, 0, submitted(1, 6))
+    do(core, 0, *said(0, Refused(1, 1, "it takes no part", "never")))
     again = restored(core, grid("full", 4, 4, 4, mode="multi-site"))
     refusal = said(1, Refused(1, 2, "it takes no part", "never"))
-    assert [type(c) for c in step(again, 0, *refusal)] == [ToSite, ReportRefused]
-    step(core, 0, GridJobBarred(submitted(1, 6)))
-    assert [type(c) for c in step(core, 0, *refusal)] == [ToSite]
+    assert [type(c) for c in do(again, 0, *refusal)] == [ToSite, ReportRefused]
+    do(core, 0, GridJobBarred(submitted(1, 6)))
+    assert [type(c) for c in do(core, 0, *refusal)] == [ToSite]
     assert list(core.waiting()) == [1]
 
 
 def test_a_site_that_takes_its_user_no_more_is_not_chosen_for_what_it_has_quoted() -> None:
     """It said so before the last of the others had answered."""
     core = grid("limited", 4, 4)
-    first, second = step(core, 0, submitted(1, 3))
-    step(core, 1, *said(0, Quoted(first.request.quote_id, 4, 1)))
-    step(core, 2, GridJobBarred(msgspec.structs.replace(submitted(1, 3), barred=(0,))))
-    (placed,) = step(core, 3, *said(1, Quoted(second.request.quote_id, 0, 500)))
+    first, second = do(core, 0, submitted(1, 3))
+    do(core, 1, *said(0, Quoted(first.request.quote_id, 4, 1)))
+    do(core, 2, GridJobBarred(msgspec.structs.replace(submitted(1, 3), barred=(0,))))
+    (placed,) = do(core, 3, *said(1, Quoted(second.request.quote_id, 0, 500)))
     assert (placed.site, type(placed.request)) == (1, EnqueueJob)
 
 
@@ -228,5 +228,5 @@ def test_a_site_that_says_anew_whom_it_takes_is_asked_anew() -> None:
     """It may have other machines by now."""
     core = grid("limited", 4, 4)
     play(core, 0, submitted(1, 3), never=(0,), busy=True)
-    assert step(core, 1, GridJobBarred(submitted(1, 3))) == []
-    assert [c.site for c in step(core, 2, *said(0, SiteChanged(1, 3)))] == [0]
+    assert do(core, 1, GridJobBarred(submitted(1, 3))) == []
+    assert [c.site for c in do(core, 2, *said(0, SiteChanged(1, 3)))] == [0]

@@ -33,8 +33,8 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.state import dump_state, read_state
-from net_builders import drawn_model
-from stepping import do
+from support.builders import drawn_model
+from support.stepping import do
 
 SITES = (("north", 4), ("south", 6))
 FILLERS = [(6, 1_500), (4, 1_000)]

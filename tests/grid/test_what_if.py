@@ -33,7 +33,7 @@ from gridweave.site.messages import (
     UserSubmitted,
 )
 from gridweave.site.state import dump_state
-from net_builders import AT_ANY_COST
+from support.builders import AT_ANY_COST
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -15,7 +15,7 @@ from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import parse_network, topology_of_graph
 from gridweave.netmodel.tables import NetTable
 from gridweave.netmodel.topology import Topology
-from net_builders import ZOO, drawn_model, no_file
+from support.builders import ZOO, drawn_model, no_file
 
 TABLES = ("source", "target", "latency_ms", "bandwidth_bps", "loss", "jitter_ms", "cable", "up", "node_of_site")
 

@@ -8,7 +8,7 @@ import pytest
 from gridweave.errors import InputError, ScenarioError
 from gridweave.netmodel.reading import parse_network, topology_of_graph
 from gridweave.netmodel.topology import Topology
-from net_builders import ZOO, no_file
+from support.builders import ZOO, no_file
 
 
 def read(text: str, name: str = "net.toml", sites: list[str] | None = None) -> Topology:

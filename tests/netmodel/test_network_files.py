@@ -16,7 +16,7 @@ from gridweave.errors import InputError
 from gridweave.netmodel.reading import known_generators, parse_network, topology_of_graph
 from gridweave.netmodel.tables import AttachTable, NetTable, parse_bandwidth, show_bandwidth
 from gridweave.netmodel.topology import FIBRE_KM_PER_MS, Topology, fibre_latency_ms, great_circle_km
-from net_builders import ZOO, no_file
+from support.builders import ZOO, no_file
 
 
 def read(

@@ -19,7 +19,7 @@ from gridweave.netmodel.kernels.state import PART, with_own_room
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
-from net_builders import drawn_model
+from support.builders import drawn_model
 
 SENDING = [pattern for pattern in PATTERNS if pattern != "none"]
 LOCAL = {"local_latency_ms": 0.01, "local_bandwidth_bps": 1e10}

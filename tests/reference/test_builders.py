@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from builders import Case, cases, random_jobs, to_workload
 from reference.model import Answer, Job, Limit, Outcome, Reservation, Window
 from reference.simulation import simulate
 from reference.validation import validate
+from support.builders import Case, cases, random_jobs, to_workload
 
 
 def test_random_jobs_are_the_same_for_the_same_seed() -> None:

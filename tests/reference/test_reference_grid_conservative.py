@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import cancellation_lists, grid_cases, grid_options, random_grid_jobs
 from reference.grid_conservative import Reserved, ReservedOutcome, free, simulate_reserved
 from reference.grid_validation import validate_grid
 from reference.model import Job
 from reference.ordering import ORDERS
 from reference.simulation import simulate
+from support.builders import cancellation_lists, grid_cases, grid_options, random_grid_jobs
 
 MODES = ("sharing", "multi-site", "adaptive")
 unhurried = settings(deadline=None, max_examples=150)

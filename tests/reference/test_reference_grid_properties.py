@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import GridCase, grid_cases, grid_options, random_grid_jobs
 from reference.grid import MODES, GridMoment, GridOutcome, simulate_grid
 from reference.grid_validation import validate_grid
 from reference.model import Job
 from reference.ordering import ORDERS
 from reference.simulation import simulate
+from support.builders import GridCase, grid_cases, grid_options, random_grid_jobs
 
 GRID_MODES = MODES[1:]
 NOWHERE = 10**6  # wider than any grid here, and an overhead that no wait is worth

@@ -10,7 +10,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import (
+from reference.availability import Occupation, earliest_start, fits
+from reference.limits import allows, is_closed, openings
+from reference.model import WEEK, Job, Moment, Outcome, Reservation
+from reference.ordering import ORDERS, key_of
+from reference.simulation import simulate
+from reference.validation import validate
+from support.builders import (
     HOUR,
     Case,
     cancellation_lists,
@@ -20,12 +26,6 @@ from builders import (
     queue_options,
     reservation_lists,
 )
-from reference.availability import Occupation, earliest_start, fits
-from reference.limits import allows, is_closed, openings
-from reference.model import WEEK, Job, Moment, Outcome, Reservation
-from reference.ordering import ORDERS, key_of
-from reference.simulation import simulate
-from reference.validation import validate
 
 unhurried = settings(deadline=None, max_examples=150)
 NOBODY = 10**9

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from browser import browsing, needs_browser
 from gridweave.errors import InputError
 from gridweave.scenarios.plots.report import read_run, report
+from support.web import browsing, needs_browser
 
 SUMMARY = """{"label": "</script><b>easy", "nodes": 8, "metrics": {"util": 0.5, "jobs": 2, "awt_ms": 90000.0},
 "sites": [{"name": "north", "nodes": 4}, {"name": "south", "nodes": 4}]}"""

@@ -19,8 +19,7 @@ from gridweave.site.machine.cgroups import open_cgroups
 from gridweave.site.machine.folders import piece_folder
 from gridweave.site.machine.runner import Runner
 from gridweave.site.machine.starter import ask_launcher
-from unix_users import have_users
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S, have_users
 
 UNIX = {"alice": "gw-test-alice", "bob": "gw-test-bob"}
 LIMITS = Limits(memory_bytes=128 << 20, processes=64)

@@ -24,7 +24,7 @@ from gridweave.site.machine.output import output_path
 from gridweave.site.machine.pieces import objects_of, piece_bytes
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.machine.starter import LauncherStarter, ask_launcher, bytes_as_user, clear_as_user
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Place

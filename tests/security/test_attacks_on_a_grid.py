@@ -27,8 +27,7 @@ from gridweave.site.job import JobRecord
 from gridweave.site.launch import Call
 from gridweave.site.machine.cgroups import open_cgroups
 from gridweave.site.machine.folders import RATE
-from unix_users import ROOT, reachable
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S, ROOT, reachable
 
 if TYPE_CHECKING:
     from conftest import UnixUsers

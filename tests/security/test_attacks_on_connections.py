@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import Served, a_job, make_tokens, serving
 from gridweave.grid.gateway.connections import Logins, OpenConnections
 from gridweave.grid.gateway.problems import RefusalError
-from waiting import PATIENCE_S
+from support.gateway import FakeBackend, Served, a_job, make_tokens, serving
+from support.machine import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 

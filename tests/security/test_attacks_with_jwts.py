@@ -20,11 +20,10 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from fake_backend import FakeBackend
-from gateway_parts import Served, a_job, serving
 from gridweave.errors import OptionError
 from gridweave.grid.config.gateway import IssuerSettings
 from gridweave.grid.gateway.issuer import Issuer
+from support.gateway import FakeBackend, Served, a_job, serving
 
 pytestmark = pytest.mark.asyncio
 

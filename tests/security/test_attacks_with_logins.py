@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from fake_backend import FakeBackend
-from gateway_parts import Browser, Served, browsing_at, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import LoginCode, MadeToken
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.routes import ROUTES
+from support.gateway import Browser, FakeBackend, Served, browsing_at, make_tokens, serving
 
 HOUR_MS = 3_600_000
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from fake_backend import TAKES, FakeBackend
-from gateway_parts import a_job, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import TokenLimits
 from gridweave.grid.gateway.access import TokenStore
+from support.gateway import TAKES, FakeBackend, a_job, make_tokens, serving
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 

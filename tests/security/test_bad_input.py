@@ -14,12 +14,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import gridweave.grid.gateway.issuer
-from fake_backend import FakeBackend
-from gateway_parts import serving
 from gridweave.grid.config.gateway import IssuerSettings
 from gridweave.site.launch import MachineRules
-from local_gateway import GridBehindGateway
-from ports import unused_port
+from support.gateway import FakeBackend, serving
+from support.live_grids import GridBehindGateway
+from support.machine import unused_port
 
 GRIDWEAVE = [sys.executable, "-m", "gridweave.cli"]
 

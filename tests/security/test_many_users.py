@@ -25,7 +25,7 @@ from gridweave.site.launch import Limits, MachineRules
 from gridweave.site.machine.cgroups import open_cgroups
 from gridweave.site.machine.folders import piece_folder
 from gridweave.site.maxima import Maxima, Maximum
-from local_grid import LocalGrid
+from support.live_grids import LocalGrid
 
 USERS, JOBS = (int(part) for part in os.environ.get("GRIDWEAVE_MANY_USERS", "5x8").split("x"))
 SITES = ("north", "south")

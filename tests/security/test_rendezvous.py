@@ -16,7 +16,7 @@ from gridweave.site.launch import Launch, Meeting, Rank, meeting_of
 from gridweave.site.machine import environment
 from gridweave.site.machine.environment import SOCKET_VARIABLE, hold_meeting, rank_environment
 from gridweave.site.messages import Machine
-from ports import unused_port
+from support.machine import unused_port
 
 if TYPE_CHECKING:
     from conftest import Place

@@ -16,7 +16,7 @@ import pytest
 from gridweave.site.launch import Launch, PieceEnded, PieceEvent, Rank
 from gridweave.site.machine.processes import all_pids, process_stat
 from gridweave.site.machine.runner import Runner
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 MARK = "GRIDWEAVE_TEST"
 

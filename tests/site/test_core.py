@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from builders import week_beginning
 from gridweave.errors import InputError
 from gridweave.site.job import Job
 from gridweave.site.messages import (
@@ -23,6 +22,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import Limit, SitePolicy, Window
 from gridweave.site.scheduler.core import SiteCore
+from support.builders import week_beginning
 
 HOUR_MS = 3_600_000
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import (
+from gridweave.site.scheduler.core import SiteCore
+from reference.simulation import simulate as simulate_reference
+from support.builders import (
     HOUR,
     cancellation_lists,
     cases,
@@ -18,9 +20,7 @@ from builders import (
     reservation_lists,
     week_beginning,
 )
-from gridweave.site.scheduler.core import SiteCore
-from reference.simulation import simulate as simulate_reference
-from stepping import is_expressible, site_limit, site_policy, step
+from support.stepping import is_expressible, site_limit, site_policy, step
 
 
 @settings(max_examples=300, deadline=None)

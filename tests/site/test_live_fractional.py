@@ -32,7 +32,7 @@ from gridweave.site.messages import (
 )
 from gridweave.site.run.runs import PACE_MARGIN_MS, SiteSettings
 from gridweave.site.scheduler.live import LiveSite
-from stepping import do
+from support.stepping import do
 
 OWN = 1_000_000_000_001
 

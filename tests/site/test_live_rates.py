@@ -24,7 +24,7 @@ from gridweave.site.messages import (
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
-from stepping import do
+from support.stepping import do
 
 OWN = 1_000_000_000_001
 HOUR_MS = 3_600_000

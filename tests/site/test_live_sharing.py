@@ -15,7 +15,7 @@ from gridweave.site.messages import UserSubmitted as Submitted
 from gridweave.site.needs.known import UsualNeeds
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
-from stepping import do
+from support.stepping import do
 
 OWN = 1_000_000_000_001
 MINUTE_MS = 60_000

@@ -17,7 +17,7 @@ from gridweave.site.messages import (
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
-from stepping import do
+from support.stepping import do
 
 FIRST = OWN_IDS + 1
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from batch_site import BatchSite
-from slurm_cluster import SlurmCluster
+from support.slurm import BatchSite, SlurmCluster
 
 
 @pytest_asyncio.fixture

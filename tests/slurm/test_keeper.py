@@ -11,7 +11,6 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from fake_batch import KeptSite, kept_site
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.launch import MachineRules
 from gridweave.site.messages import ENCODER, RunEnded, RunStarted
@@ -22,6 +21,7 @@ from gridweave.slurm.service import keeper
 from gridweave.slurm.service.folder import Owner, Ticket
 from gridweave.slurm.service.hub import SILENT_S
 from gridweave.slurm.system import Allocation, AllocationEnd, AllocationRequest, BatchUser
+from support.slurm import KeptSite, kept_site
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 AWAY = UnavailableError("squeue fails: nobody answers")

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from accounts_site import USERS, plan_of
 from gridweave.errors import InputError
 from gridweave.slurm.cluster.slurmrestd import token_problem
 from gridweave.slurm.service.folder import SharedFolder
 from gridweave.slurm.service.site import check_plan
 from gridweave.slurm.system import BatchPlan
-from slurm_cluster import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
-from unix_users import ROOT, have_users, reachable
+from support.accounts_site import USERS, plan_of
+from support.machine import ROOT, have_users, reachable
+from support.slurm import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,9 @@ class Ground:
         names = {"PATH": path, "HOME": str(home), "TMPDIR": str(home), "SECRET": "GOT", "SLURM_CONF": conf}
         names |= {"PYTHONPATH": f"{ROOT}/src:{ROOT}/tests"}
         as_account = ["setpriv", f"--reuid={account}", f"--regid={account}", "--clear-groups", "--"]
-        command = reachable([*as_account, sys.executable, "-P", str(ROOT / "tests" / "accounts_site.py"), given])
+        command = reachable(
+            [*as_account, sys.executable, "-P", str(ROOT / "tests" / "support" / "accounts_site.py"), given]
+        )
         done = subprocess.run(command, env=names, cwd="/", capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         told: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from batch_site import NODES, BatchSite
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.job import Resources
 from gridweave.slurm.policy import BatchPolicy, PilotRules
-from slurm_cluster import SlurmCluster, running_cluster
-from turns import one_works_while_the_other_is_paused, read_turns
+from support.machine import one_works_while_the_other_is_paused, read_turns
+from support.slurm import NODES, BatchSite, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 

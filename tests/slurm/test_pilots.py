@@ -9,10 +9,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from batch_site import NODES, BatchSite, DeafSlurm, GridOfClusters
 from gridweave.site.lifecycle import OVER
 from gridweave.slurm.policy import BatchPolicy, PilotRules
-from slurm_cluster import SlurmCluster, running_cluster
+from support.slurm import NODES, BatchSite, DeafSlurm, GridOfClusters, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 

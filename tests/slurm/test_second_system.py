@@ -9,11 +9,11 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from fake_batch import FakeBatch, kept_site
 from gridweave.errors import OptionError
 from gridweave.slurm.service.dictionary import SYSTEMS
 from gridweave.slurm.service.site import check_plan, make_keeper
 from gridweave.slurm.system import BatchPlan, BatchUser
+from support.slurm import FakeBatch, kept_site
 
 
 class BellSettings(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from gridweave.slurm.cluster.answers import (
 from gridweave.slurm.cluster.look import check_version
 from gridweave.slurm.cluster.parse import read_sinfo, read_squeue, view_of
 from gridweave.slurm.cluster.slurmrestd import VERSIONS
-from slurm_texts import view_in
+from support.slurm import view_in
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 RECORDED = {

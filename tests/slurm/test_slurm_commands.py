@@ -18,8 +18,8 @@ from gridweave.slurm.cluster.commands import Slurm
 from gridweave.slurm.cluster.look import LookByCommands
 from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.system import Allocation, AllocationRequest, BatchUser, BatchView
-from slurm_cluster import SlurmCluster, running_cluster
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
+from support.slurm import SlurmCluster, running_cluster
 
 
 @pytest.fixture(scope="module")

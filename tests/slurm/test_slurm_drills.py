@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_site import BY_JOBS, NODES, BatchSite, GridOfClusters
 from gridweave.site.lifecycle import OVER
 from gridweave.site.service.clock import Clock
-from slurm_cluster import URGENT, SlurmCluster, running_cluster
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
+from support.slurm import BY_JOBS, NODES, URGENT, BatchSite, GridOfClusters, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,7 @@ PROCESS = """
 import asyncio, sys
 from pathlib import Path
 from types import SimpleNamespace
-from batch_site import BY_JOBS, BatchSite, GridOfClusters
+from support.slurm import BY_JOBS, BatchSite, GridOfClusters
 
 async def main():
     cluster, folder = SimpleNamespace(conf=Path(sys.argv[2]), name="drill"), Path(sys.argv[3])
@@ -156,7 +155,7 @@ async def test_a_clock_that_differs(site: BatchSite, cluster: SlurmCluster, monk
     await site.kill()
     own = cluster.run("sbatch", "--parsable", f"-N{NODES}", "--exclusive", "-t", "30", "--wrap", "sleep 600").strip()
     cluster.wait(lambda: "R" in cluster.run("squeue", "-h", "-j", own, "-o", "%t"), "the cluster's own user")
-    monkeypatch.setattr("batch_site.Clock", partial(Clock, epoch_ms=240_000))
+    monkeypatch.setattr("support.slurm.Clock", partial(Clock, epoch_ms=240_000))
     await site.start()
     job = await site.submit("true", nodes=2)
     await site.until(lambda: "(Resources)" in why(site, job), "the reason of Slurm")

@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from batch_site import BatchSite, DeafSlurm
 from gridweave.slurm.cluster.commands import Slurm
 from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.system import Allocation, AllocationRequest
-from slurm_cluster import SlurmCluster, running_cluster
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
+from support.slurm import BatchSite, DeafSlurm, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.cluster.submit import job_of
 from gridweave.slurm.outlook import SOON_MS, UNKNOWN_MS, free_steps
 from gridweave.slurm.system import AllocationRequest, BatchView, check_request
-from slurm_texts import partition_in, view_in
+from support.slurm import partition_in, view_in
 
 VERSIONS = ("22.05", "24.11", "26.05")
 SAMPLES = Path(__file__).parents[1] / "data" / "slurm"

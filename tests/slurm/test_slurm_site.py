@@ -12,7 +12,6 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from batch_site import NODES, BatchSite
 from gridweave.errors import UnavailableError
 from gridweave.grid.client.scripts import shipped, slurm_lines
 from gridweave.site.desk_messages import SiteInfo
@@ -29,8 +28,8 @@ from gridweave.slurm.policy import BatchPolicy
 from gridweave.slurm.service.actor import BatchSiteActor
 from gridweave.slurm.service.folder import output_of
 from gridweave.slurm.system import AllocationRequest, BatchUser
-from slurm_cluster import SlurmCluster, running_cluster
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
+from support.slurm import NODES, BatchSite, SlurmCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -20,15 +20,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from certificates import make_certificate
 from gridweave.errors import GridweaveError, InputError, UnavailableError
 from gridweave.grid.service.cluster import SitePlan, batch_notes
 from gridweave.slurm.cluster.commands import Slurm
 from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.system import AllocationRequest, BatchPlan, BatchView
-from ports import unused_port
-from slurm_cluster import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S, make_certificate, unused_port
+from support.slurm import SlurmCluster, running_cluster, running_slurmrestd, with_tokens
 
 OWN = pwd.getpwuid(os.geteuid()).pw_name
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from client_helpers import GridInMemory, Naps, Served, served
-from flaky_proxy import FlakyProxy
 from gridweave.grid.client.client import Client
+from support.gateway import GatewayBehindProxy, GridInMemory, Naps, served
+from support.web import FlakyProxy
 
 
 @pytest.fixture(autouse=True)
@@ -18,26 +18,26 @@ def nothing_configured(no_configuration: None) -> None:
 
 
 @pytest_asyncio.fixture
-async def gateway() -> AsyncIterator[Served]:
+async def gateway() -> AsyncIterator[GatewayBehindProxy]:
     """Start a gateway to a grid in memory."""
     async with served() as started:
         yield started
 
 
 @pytest.fixture
-def world(gateway: Served) -> GridInMemory:
+def world(gateway: GatewayBehindProxy) -> GridInMemory:
     """Return the grid behind the gateway."""
     return gateway.grid
 
 
 @pytest.fixture
-def flaky(gateway: Served) -> FlakyProxy:
+def flaky(gateway: GatewayBehindProxy) -> FlakyProxy:
     """Return the proxy in front of the gateway."""
     return gateway.proxy
 
 
 @pytest_asyncio.fixture
-async def grid(gateway: Served) -> AsyncIterator[Client]:
+async def grid(gateway: GatewayBehindProxy) -> AsyncIterator[Client]:
     """Open a client of the gateway."""
     async with Client(gateway.url) as client:
         yield client

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_helpers import Served
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.configuration import Connection
 from gridweave.site.job import After, JobForm, JobRequest, Program
 from gridweave.site.launch import Call, json_problem
+from support.gateway import GatewayBehindProxy
 
 pytestmark = pytest.mark.asyncio
 
@@ -81,14 +81,14 @@ async def test_a_job_is_named_by_its_number_or_its_handle(grid: Client) -> None:
     assert await grid.cancel(np.array([2, 3])) == [2, 3]
 
 
-async def test_a_signal_may_be_one_of_python(gateway: Served, grid: Client) -> None:
+async def test_a_signal_may_be_one_of_python(gateway: GatewayBehindProxy, grid: Client) -> None:
     """It is sent by its name."""
     for given in (signal.SIGUSR1, "USR1", "usr1"):
         await grid.signal(1, given)  # type: ignore[arg-type]
     assert [body["signal"] for body in gateway.heard("/v1/jobs/signal")] == ["USR1"] * 3
 
 
-async def test_one_filter_may_stand_alone(gateway: Served, grid: Client) -> None:
+async def test_one_filter_may_stand_alone(gateway: GatewayBehindProxy, grid: Client) -> None:
     """A single state is not taken for its letters."""
     assert [one async for one in grid.jobs(state="running", limit=np.int64(3))] == []  # type: ignore[arg-type]
     assert gateway.heard("/v1/jobs") == ["state=running&limit=3"]
@@ -136,7 +136,9 @@ WRONG: list[tuple[str, Ask]] = [
 
 
 @pytest.mark.parametrize(("name", "ask"), WRONG)
-async def test_a_value_of_no_use_names_its_argument(gateway: Served, grid: Client, name: str, ask: Ask) -> None:
+async def test_a_value_of_no_use_names_its_argument(
+    gateway: GatewayBehindProxy, grid: Client, name: str, ask: Ask
+) -> None:
     """In one line, before anything goes over the network."""
     with pytest.raises(OptionError, match=rf"^{name}: ") as caught:
         async with asyncio.timeout(10):
@@ -155,7 +157,9 @@ async def test_a_client_names_the_argument_too(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "item", [{1: 2}, {3}, [{"a": {1}}], b"bytes", Path("x"), float("nan"), np.array([1]), object()], ids=address_free
 )
-async def test_an_item_that_would_come_as_another_is_refused(gateway: Served, grid: Client, item: Any) -> None:
+async def test_an_item_that_would_come_as_another_is_refused(
+    gateway: GatewayBehindProxy, grid: Client, item: Any
+) -> None:
     """A function would get ``{"1": 2}`` for ``{1: 2}``, and a list for a set."""
     with pytest.raises(InputError, match="item 0: cannot be sent as it is: it holds"):
         await grid.map("m:f", [item])
@@ -171,7 +175,7 @@ async def test_numbers_of_numpy_are_items() -> None:
 
 @pytest.mark.parametrize("shares", [True, False])
 async def test_jobs_work_in_the_folder_here_where_the_machines_know_it(
-    gateway: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool
+    gateway: GatewayBehindProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
     """As with the command: a module beside a script is found. Elsewhere a folder is only used if it is named."""
     monkeypatch.chdir(tmp_path)

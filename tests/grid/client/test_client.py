@@ -16,8 +16,6 @@ import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from client_helpers import GridInMemory, Served, served
-from gateway_parts import make_tokens
 from gridweave.errors import (
     GridweaveError,
     InputError,
@@ -39,6 +37,7 @@ from gridweave.grid.config.local_state import GATEWAY, LocalGridState, LocalProc
 from gridweave.grid.gateway.server import Gateway
 from gridweave.site.job import OWN_IDS, After, ArrayPlace, JobForm, JobRequest, Program, Resources, Traffic
 from gridweave.site.launch import Call
+from support.gateway import GatewayBehindProxy, GridInMemory, make_tokens, served
 
 pytestmark = pytest.mark.asyncio
 
@@ -51,7 +50,7 @@ def request(nodes: int = 1, **changes: Any) -> JobRequest:
 # -- handing in
 
 
-async def test_a_job_is_handed_in_as_it_was_said(gateway: Served, grid: Client) -> None:
+async def test_a_job_is_handed_in_as_it_was_said(gateway: GatewayBehindProxy, grid: Client) -> None:
     """All that is said of a job reaches the gateway, with a key and the name of the user."""
     job = await grid.submit(
         ["./solver", "input"],
@@ -143,7 +142,7 @@ async def test_a_key_gives_the_same_job(grid: Client) -> None:
     assert (await grid.submit(["true"])).id == 3
 
 
-async def test_many_jobs_go_in_requests_of_500(gateway: Served, grid: Client) -> None:
+async def test_many_jobs_go_in_requests_of_500(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Jobs are handed in 500 at a time, and come back in their order."""
     jobs = await grid.submit_many(request(nodes=1 + number % 7) for number in range(1_201))
     assert [job.id for job in jobs] == list(range(1, 1_202))
@@ -170,7 +169,7 @@ async def test_large_jobs_go_in_smaller_requests() -> None:
     ]
 
 
-async def test_jobs_that_are_not_taken_in(gateway: Served, grid: Client) -> None:
+async def test_jobs_that_are_not_taken_in(gateway: GatewayBehindProxy, grid: Client) -> None:
     """The first job that the grid declines is named, and the others have been handed in."""
     with pytest.raises(RefusedError, match=r"^200 nodes; the grid has 12$"):
         await grid.submit(["true"], nodes=200)
@@ -195,14 +194,16 @@ async def test_jobs_that_are_not_taken_in(gateway: Served, grid: Client) -> None
     ],
     ids=str,
 )
-async def test_what_no_site_could_run_is_refused_here(gateway: Served, grid: Client, what: Any, says: str) -> None:
+async def test_what_no_site_could_run_is_refused_here(
+    gateway: GatewayBehindProxy, grid: Client, what: Any, says: str
+) -> None:
     """A mistake is told in one line before anything goes over the network."""
     with pytest.raises(InputError, match=says):
         await grid.submit(**what)
     assert gateway.proxy.heard == []
 
 
-async def test_a_site_whose_own_gateway_is_known(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_site_whose_own_gateway_is_known(gateway: GatewayBehindProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs for such a site go to its own gateway, also while that of the grid is away, and are asked for there."""
     async with served() as site:
         monkeypatch.setenv("GRIDWEAVE_SITE_NORTH_URL", site.url)
@@ -219,7 +220,7 @@ async def test_a_site_whose_own_gateway_is_known(gateway: Served, monkeypatch: p
         assert here.id > 0
 
 
-async def test_a_site_of_ones_own(gateway: Served) -> None:
+async def test_a_site_of_ones_own(gateway: GatewayBehindProxy) -> None:
     """Jobs are handed in to the site that the call names, else to that of the client."""
     async with Client(gateway.url, site="north") as grid:
         assert (await grid.submit(["true"])).id > OWN_IDS
@@ -230,7 +231,9 @@ async def test_a_site_of_ones_own(gateway: Served) -> None:
 # -- asking
 
 
-async def test_jobs_come_page_after_page(gateway: Served, grid: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_jobs_come_page_after_page(
+    gateway: GatewayBehindProxy, grid: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A list has all jobs, the newest first, whatever a page holds; or as many as were asked for."""
     monkeypatch.setattr(api, "MOST_LISTED", 50)
     await grid.submit_many([request(name=f"job-{number % 2}") for number in range(120)])
@@ -243,7 +246,7 @@ async def test_jobs_come_page_after_page(gateway: Served, grid: Client, monkeypa
     assert [record.job_id async for record in grid.jobs(state=["running", "held"])] == []
 
 
-async def test_jobs_are_changed(gateway: Served, grid: Client) -> None:
+async def test_jobs_are_changed(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Cancel, hold and release say whether something was done, one by one and many at once."""
     jobs = await grid.submit_many([request() for _ in range(2_500)])
     assert await jobs[0].hold()
@@ -266,7 +269,7 @@ async def test_a_job_tells_of_itself(grid: Client) -> None:
     assert repr(job) == "<job 1, waiting>"
 
 
-async def test_the_grid_tells_of_itself(gateway: Served, grid: Client) -> None:
+async def test_the_grid_tells_of_itself(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Sites, queue, quote, health and who asks are as the gateway says them."""
     assert [site.name for site in await grid.sites()] == ["north", "south"]
     await grid.drain("north")
@@ -294,7 +297,7 @@ async def test_the_grid_tells_of_itself(gateway: Served, grid: Client) -> None:
 # -- waiting
 
 
-async def test_an_end_is_heard_by_the_stream(gateway: Served, grid: Client) -> None:
+async def test_an_end_is_heard_by_the_stream(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Who waits hears of the end at once, and asks twice alone: at first, and then; all with one stream."""
     jobs = await grid.submit_many([request() for _ in range(20)])
     tasks = [asyncio.create_task(job.done()) for job in jobs]
@@ -308,7 +311,7 @@ async def test_an_end_is_heard_by_the_stream(gateway: Served, grid: Client) -> N
     assert len(gateway.heard("/v1/events")) == 1
 
 
-async def test_who_waits_too_long_is_told(gateway: Served, grid: Client) -> None:
+async def test_who_waits_too_long_is_told(gateway: GatewayBehindProxy, grid: Client) -> None:
     """A wait may have an end of its own; the job goes on, and can be waited for again."""
     job = await grid.submit(["true"])
     with pytest.raises(TimeoutError):
@@ -317,7 +320,7 @@ async def test_who_waits_too_long_is_told(gateway: Served, grid: Client) -> None
     assert (await job.done(timeout_s=20)).outcome == "finished"
 
 
-async def test_an_end_is_found_without_a_stream(gateway: Served) -> None:
+async def test_an_end_is_found_without_a_stream(gateway: GatewayBehindProxy) -> None:
     """Where there is no stream of events, the client asks now and then."""
 
     async def fetch(job_ids: list[int]) -> Any:
@@ -339,7 +342,7 @@ async def test_an_end_is_found_without_a_stream(gateway: Served) -> None:
     assert len(asked) == 4
 
 
-async def test_many_who_wait_share_requests(gateway: Served, grid: Client) -> None:
+async def test_many_who_wait_share_requests(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Waiting for a hundred jobs takes a few requests, not some for each; one that is not there fails alone."""
     jobs = [await grid.submit(["true"]) for _ in range(100)]
     waiting = [asyncio.create_task(job.done(timeout_s=20)) for job in jobs]
@@ -356,7 +359,7 @@ async def test_many_who_wait_share_requests(gateway: Served, grid: Client) -> No
 # -- ends
 
 
-async def test_a_job_that_failed(gateway: Served, grid: Client) -> None:
+async def test_a_job_that_failed(gateway: GatewayBehindProxy, grid: Client) -> None:
     """The error of a job has its exit code, the reason, and the end of what it wrote to standard error."""
     job = await grid.submit(["false"], nodes=3)
     record = gateway.grid.records_by_id[job.id]
@@ -381,7 +384,7 @@ async def test_a_job_that_failed(gateway: Served, grid: Client) -> None:
     ("outcome", "says"),
     [("limit", "job 1 ran to its limit"), ("cancelled", "job 1 was cancelled: by wish")],
 )
-async def test_other_bad_ends(gateway: Served, grid: Client, outcome: str, says: str) -> None:
+async def test_other_bad_ends(gateway: GatewayBehindProxy, grid: Client, outcome: str, says: str) -> None:
     """A job that was ended is an error as well, and says how."""
     job = await grid.submit(["true"])
     gateway.grid.end(job.id, outcome)
@@ -390,7 +393,7 @@ async def test_other_bad_ends(gateway: Served, grid: Client, outcome: str, says:
         await job.check()
 
 
-async def test_results(gateway: Served, grid: Client) -> None:
+async def test_results(gateway: GatewayBehindProxy, grid: Client) -> None:
     """What a callable returned is had from its rank; a command has no result."""
     job = await grid.submit(Call("math:sqrt", (2.0,)), nodes=2)
     gateway.grid.write(job.id, json.dumps(math.sqrt(2.0)).encode(), stream="result")
@@ -510,7 +513,7 @@ async def test_nothing_listens() -> None:
             await grid.sites()
 
 
-async def test_a_client_that_is_not_open(gateway: Served) -> None:
+async def test_a_client_that_is_not_open(gateway: GatewayBehindProxy) -> None:
     """A client that was not entered, or was left, says what to write."""
     grid = Client(gateway.url)
     with pytest.raises(InputError, match="async with gridweave"):

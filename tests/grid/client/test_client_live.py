@@ -12,7 +12,7 @@ from gridweave.grid.client.client import Client
 from gridweave.grid.client.scripts import shipped, slurm_lines
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.server import Gateway
-from local_grid import LocalGrid
+from support.live_grids import LocalGrid
 
 SCRIPT = """\
 #!/usr/bin/env python3

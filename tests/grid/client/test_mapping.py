@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from client_helpers import GridInMemory, Naps, Served, patient
-from flaky_proxy import FlakyProxy
 from gridweave.errors import InputError, JobFailedError, OptionError, RefusedError
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.requests import callable_name
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
+from support.gateway import GatewayBehindProxy, GridInMemory, Naps, patient
+from support.web import FlakyProxy
 
 
 class Workers:
@@ -198,7 +198,9 @@ async def test_one_that_is_declined_leaves_no_other(
 
 
 @pytest.mark.asyncio
-async def test_over_a_bad_network(gateway: Served, world: GridInMemory, flaky: FlakyProxy, naps: Naps) -> None:
+async def test_over_a_bad_network(
+    gateway: GatewayBehindProxy, world: GridInMemory, flaky: FlakyProxy, naps: Naps
+) -> None:
     """However connections fail, each item is worked on once, and the results are right."""
     flaky.rng, flaky.chance, flaky.cut_after = np.random.default_rng(5), 0.3, 4.0
     async with patient(gateway.url, naps, total_s=1e9, connect_s=1e9) as grid, Workers(world):

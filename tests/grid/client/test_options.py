@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from client_helpers import Elsewhere
 from gridweave import Client, InputError, OptionError, SyncClient
 from gridweave.cli import grid_client
 from gridweave.cli.arguments import QuickCommand
@@ -22,6 +21,7 @@ from gridweave.grid.client.option import Option, Sbatch
 from gridweave.grid.client.options import FLAG_OF_FIELD, JOB_OPTIONS, OPTIONS, SBATCH, joined, read_flags, read_sbatch
 from gridweave.grid.client.requests import job_request
 from gridweave.site.job import ArrayPlace, JobForm, JobRequest, Program
+from support.gateway import Elsewhere
 
 SAME = {
     "nodes": (3, "3"),

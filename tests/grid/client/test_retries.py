@@ -7,11 +7,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from client_helpers import Naps, Served, patient
-from flaky_proxy import FAULTS, FlakyProxy
 from gridweave.errors import SiteAwayError, UnavailableError
 from gridweave.grid.client.transport import MSGPACK, Patience, Pauses, Transport
 from gridweave.site.job import JobRequest, Program
+from support.gateway import GatewayBehindProxy, Naps, patient
+from support.web import FAULTS, FlakyProxy
 
 
 def request(name: str) -> JobRequest:
@@ -21,7 +21,7 @@ def request(name: str) -> JobRequest:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(4))
-async def test_no_job_is_lost_or_doubled(gateway: Served, flaky: FlakyProxy, naps: Naps, seed: int) -> None:
+async def test_no_job_is_lost_or_doubled(gateway: GatewayBehindProxy, flaky: FlakyProxy, naps: Naps, seed: int) -> None:
     """However connections fail, each job is handed in once, with the number that its user is told."""
     flaky.rng, flaky.chance = np.random.default_rng(seed), 0.5
     told: list[tuple[int, str]] = []
@@ -41,7 +41,9 @@ async def test_no_job_is_lost_or_doubled(gateway: Served, flaky: FlakyProxy, nap
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_each_fault_is_tried_again(gateway: Served, flaky: FlakyProxy, naps: Naps, fault: str) -> None:
+async def test_each_fault_is_tried_again(
+    gateway: GatewayBehindProxy, flaky: FlakyProxy, naps: Naps, fault: str
+) -> None:
     """Each way in which a request can fail is mended by the next try, and is an error if all tries fail."""
     flaky.plan = [fault]
     async with patient(gateway.url, naps) as grid:
@@ -73,7 +75,7 @@ async def test_a_gateway_says_how_long_to_wait(naps: Naps) -> None:
 
 @pytest.mark.asyncio
 async def test_of_a_site_that_does_not_answer_one_is_told_at_once(
-    gateway: Served, naps: Naps, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayBehindProxy, naps: Naps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway has waited for it already: the client asks once, and waits no more, with what is known."""
 

@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_helpers import Naps, Served, patient, served
-from flaky_proxy import FlakyProxy
-from gateway_parts import make_tokens
 from gridweave.errors import NotAllowedError, NotFoundError, UnavailableError
 from gridweave.grid import api
 from gridweave.grid.client import streams
@@ -21,11 +18,15 @@ from gridweave.grid.client.client import Client
 from gridweave.grid.client.streams import EventLines, text_lines
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.gateway.access import TokenStore
+from support.gateway import GatewayBehindProxy, Naps, make_tokens, patient, served
+from support.web import FlakyProxy
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(3))
-async def test_events_are_heard_once_and_in_order(gateway: Served, flaky: FlakyProxy, naps: Naps, seed: int) -> None:
+async def test_events_are_heard_once_and_in_order(
+    gateway: GatewayBehindProxy, flaky: FlakyProxy, naps: Naps, seed: int
+) -> None:
     """However often the stream is cut, in the middle of an event as well, all events come, each once, in order."""
     flaky.rng, flaky.chance, flaky.cut_after = np.random.default_rng(seed), 0.2, 3.0
     numbers = []
@@ -44,7 +45,9 @@ async def test_events_are_heard_once_and_in_order(gateway: Served, flaky: FlakyP
 
 
 @pytest.mark.asyncio
-async def test_a_stream_from_now_on_goes_on_from_where_it_began(gateway: Served, flaky: FlakyProxy, naps: Naps) -> None:
+async def test_a_stream_from_now_on_goes_on_from_where_it_began(
+    gateway: GatewayBehindProxy, flaky: FlakyProxy, naps: Naps
+) -> None:
     """Who asked for what happens from now on, and was cut off before anything did, misses nothing of it."""
     async with patient(gateway.url, naps, total_s=1e9) as grid:
         job = await grid.submit(["true"])
@@ -65,7 +68,7 @@ async def test_a_stream_from_now_on_goes_on_from_where_it_began(gateway: Served,
 
 
 @pytest.mark.asyncio
-async def test_events_that_are_asked_for(gateway: Served, grid: Client) -> None:
+async def test_events_that_are_asked_for(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Only events of the kinds and the job that were asked for come."""
     jobs = [await grid.submit(["true"]) for _ in range(3)]
     for job in jobs:
@@ -128,7 +131,7 @@ def test_lines_of_a_stream_of_events() -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("follow", [False, True])
 async def test_output_is_whole(
-    gateway: Served, flaky: FlakyProxy, naps: Naps, seed: int, follow: bool, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayBehindProxy, flaky: FlakyProxy, naps: Naps, seed: int, follow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often it is cut, output comes whole: each byte once, whether it is followed or not."""
     rng = flaky.rng = np.random.default_rng(seed)
@@ -148,7 +151,7 @@ async def test_output_is_whole(
 
 
 @pytest.mark.asyncio
-async def test_output_is_followed_to_the_end(gateway: Served, grid: Client) -> None:
+async def test_output_is_followed_to_the_end(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Lines come as they are written, one that is not ended yet with the rest of it, until the job has ended."""
     job = await grid.submit(["true"])
     place = (1, "err")
@@ -162,7 +165,7 @@ async def test_output_is_followed_to_the_end(gateway: Served, grid: Client) -> N
 
 
 @pytest.mark.asyncio
-async def test_output_that_is_not_there(gateway: Served, grid: Client) -> None:
+async def test_output_that_is_not_there(gateway: GatewayBehindProxy, grid: Client) -> None:
     """A job that has written nothing has no lines; one that there is not is an error."""
     job = await grid.submit(["true"])
     assert [line async for line in job.logs()] == []
@@ -174,7 +177,7 @@ async def test_output_that_is_not_there(gateway: Served, grid: Client) -> None:
 
 
 @pytest.mark.asyncio
-async def test_many_streams_leave_room_for_requests(gateway: Served, grid: Client) -> None:
+async def test_many_streams_leave_room_for_requests(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Who follows the output of many jobs at once can still ask for other things."""
     jobs = [await grid.submit(["true"]) for _ in range(50)]
     followers = [job.logs(follow=True) for job in jobs]
@@ -187,7 +190,7 @@ async def test_many_streams_leave_room_for_requests(gateway: Served, grid: Clien
 
 
 @pytest.mark.asyncio
-async def test_a_reader_may_stop(gateway: Served, grid: Client) -> None:
+async def test_a_reader_may_stop(gateway: GatewayBehindProxy, grid: Client) -> None:
     """Who stops reading in the middle leaves no stream behind."""
     job = await grid.submit(["true"])
     gateway.grid.write(job.id, b"one\ntwo\n")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from client_helpers import Elsewhere
 from gridweave.errors import InputError, JobFailedError, NotFoundError
 from gridweave.grid.client.client import Client, JobHandle
 from gridweave.grid.client.sync import SyncClient, SyncJobHandle
 from gridweave.site.job import JobRecord
+from support.gateway import Elsewhere
 
 
 def public(kind: type) -> dict[str, Any]:

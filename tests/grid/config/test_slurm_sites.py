@@ -18,7 +18,7 @@ from gridweave.site.policy import SitePolicy
 from gridweave.slurm.policy import BatchPolicy, PilotRules
 from gridweave.slurm.service.actor import BatchSiteActor
 from gridweave.slurm.system import BatchUser
-from shared_jobs import random_workload
+from support.builders import random_workload
 
 PLAIN = """\
 [[sites]]

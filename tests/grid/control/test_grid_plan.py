@@ -10,7 +10,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import GridCase, cancellation_lists, grid_cases, grid_options, random_grid_jobs, to_workload
 from gridweave.grid.kernels.grid_plan import grid_plan_pass, planned_job_ended, planned_job_withdrawn
 from gridweave.grid.kernels.reservations import empty_grid_plan, enlarged
 from gridweave.grid.kernels.running import running_slots
@@ -21,6 +20,7 @@ from gridweave.site.kernels.state import NEVER_MS, enqueue
 from reference.grid import Fragments, Rules
 from reference.grid_conservative import Reserved, free, simulate_reserved
 from reference.ordering import ORDERS
+from support.builders import GridCase, cancellation_lists, grid_cases, grid_options, random_grid_jobs, to_workload
 
 MODES = ("sharing", "multi-site", "adaptive")
 

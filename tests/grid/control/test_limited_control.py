@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.builders import GridCase, grid_cases, to_workload
 from gridweave.grid.control.limited import LEASE_MS
 from gridweave.grid.messages import (
     FromSite,
@@ -49,9 +48,9 @@ from gridweave.site.messages import (
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.users.owner import OwnerPolicy
-from support.stepping import delegated, enqueue, limited_meta, offered
-from support.stepping import RETRY_MS, said, do, submitted
 from reference.model import Job as PlainJob
+from support.builders import GridCase, grid_cases, to_workload
+from support.stepping import RETRY_MS, delegated, do, enqueue, limited_meta, offered, said, submitted
 
 
 def test_all_sites_are_asked_and_waited_for() -> None:

@@ -10,7 +10,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.messages import Quoted, RequestQuote
 from gridweave.site.state import dump_state
-from support.stepping import meta, said, do, submitted
+from support.stepping import do, meta, said, submitted
 
 MINUTE_MS = 60_000
 

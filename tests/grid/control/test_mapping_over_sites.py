@@ -27,8 +27,8 @@ from gridweave.site.messages import (
     WithdrawJob,
 )
 from gridweave.site.state import dump_state
-from support.stepping import RETRY_MS, meta, said, do
 from reference import site_mapping as reference
+from support.stepping import RETRY_MS, do, meta, said
 
 
 class Case:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from support.builders import GridCase, grid_cases, to_workload
 from gridweave.grid.messages import GridJobCancelled, ReportDone, ReportRefused, ToSite
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
@@ -33,8 +32,9 @@ from gridweave.site.messages import (
 )
 from gridweave.site.state import dump_state
 from gridweave.site.users.owner import OwnerPolicy
-from support.stepping import RETRY_MS, meta, said, do, submitted
 from reference.model import Job as PlainJob
+from support.builders import GridCase, grid_cases, to_workload
+from support.stepping import RETRY_MS, do, meta, said, submitted
 
 
 def grid(*nodes: int, **policy: Any) -> MetaCore:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders import random_jobs, to_workload
 from gridweave.errors import OptionError, ScenarioError
 from gridweave.grid.control.queue import GridQueue
 from gridweave.grid.policy import GridPolicy, GridTuning
@@ -16,6 +15,7 @@ from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_world
 from gridweave.site.disciplines.optimal.instance import Instance
 from gridweave.site.job import Job
+from support.builders import random_jobs, to_workload
 
 FILE = """
 workload = { generator = "lublin", jobs = 120, nodes = 32, load = 3.0 }

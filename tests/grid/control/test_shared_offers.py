@@ -28,7 +28,7 @@ from gridweave.site.scheduler.contract import ContractCore
 from gridweave.site.state import dump_state, read_state
 from gridweave.site.users.owner import OwnerPolicy
 from reference.full_sharing import Running, Waiting, taken
-from shared_jobs import random_workload, workload_of
+from support.builders import random_workload, workload_of
 
 MINUTE = 60_000
 ON_CPU = {"cpu": 0.6, "network": 0.3, "disk": 0.1}

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import Served, a_job, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import SCOPES
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.routes import ROUTES
+from support.gateway import FakeBackend, Served, a_job, make_tokens, serving
 
 BODIES: dict[str, Any] = {
     "/v1/jobs": {"jobs": []},

@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import a_job, make_tokens, serving
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.gateway.audit import AuditEntry, AuditLog, PrivateRotation, check_audit
+from support.gateway import FakeBackend, a_job, make_tokens, serving
 
 
 def entries(path: Path) -> list[AuditEntry]:

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import SLEEP, a_job, make_tokens, serving
 from gridweave.grid.api import Problem, Submitted
 from gridweave.site.launch import UsageCurve, UsagePoint
+from support.gateway import SLEEP, FakeBackend, a_job, make_tokens, serving
 
 pytestmark = pytest.mark.asyncio
 

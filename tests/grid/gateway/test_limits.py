@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import a_job, make_tokens, serving
 from gridweave.errors import OptionError
 from gridweave.grid.api import Forecast
 from gridweave.grid.config.gateway import GatewaySettings
@@ -18,6 +16,7 @@ from gridweave.grid.gateway.call import FEW_IDS
 from gridweave.grid.gateway.limits import Memory, Rates
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.site.job import SignalName, WishKind
+from support.gateway import FakeBackend, a_job, make_tokens, serving
 
 
 def test_a_bucket_lets_through_as_much_as_it_holds_and_then_as_fast_as_it_is_filled() -> None:

@@ -14,14 +14,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from certificates import make_certificate
-from fake_backend import FakeBackend
-from gateway_parts import make_tokens
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.link import MOST_BYTES, LinkDoor
 from gridweave.grid.gateway.server import Gateway
 from gridweave.site.service.link import LEAST_SECRET, Link, LinkEnd, Secrets
+from support.gateway import FakeBackend, make_tokens
+from support.machine import make_certificate
 
 ALPHA, BETA, OTHER = "alpha" * 8, "beta" * 10, "other" * 10
 GOOD = {

@@ -15,8 +15,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from support.machine import make_certificate
-from support.gateway import FakeBackend
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.link import LinkDoor, ProbeDoor
@@ -24,7 +22,8 @@ from gridweave.grid.gateway.server import Gateway
 from gridweave.site.service.link import Secrets
 from gridweave.site.service.probe_link import PROBE_PATH, LinkProbe, LinkProber, ProbeOrder, probe_key
 from gridweave.site.service.prober import ProbeLimits, send
-from support.machine import PATIENCE_S
+from support.gateway import FakeBackend
+from support.machine import PATIENCE_S, make_certificate
 
 SECRET, OLD = b"beta" * 10, b"older" * 10
 SMALL = ProbeLimits(bytes=1 << 20, timeout_ms=2_000)

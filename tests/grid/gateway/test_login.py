@@ -10,8 +10,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from fake_backend import FakeBackend
-from gateway_parts import Browser, Served, browsing_at, make_tokens, serving
+from support.gateway import Browser, FakeBackend, Served, browsing_at, make_tokens, serving
 
 TOKENS = {"anna": "submit", "bob": "submit", "root": "operate"}
 

@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import SLEEP, Served, a_job, serving
 from gridweave.grid.api import Problem
 from gridweave.grid.gateway import server
 from gridweave.grid.gateway.routes import ROUTES
+from support.gateway import SLEEP, FakeBackend, Served, a_job, serving
 
 pytestmark = pytest.mark.asyncio
 

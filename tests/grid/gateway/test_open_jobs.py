@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fake_backend import FakeBackend
 from gridweave.grid.gateway import limits as module
 from gridweave.grid.gateway.limits import OpenJobs
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.site.job import Accepted
+from support.gateway import FakeBackend
 
 
 def hand_in(jobs: OpenJobs, *numbers: int) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import a_job, make_tokens, serving
 from gridweave.grid.gateway.openapi import describe
 from gridweave.grid.gateway.problems import KINDS, URN
 from gridweave.grid.gateway.routes import ROUTES
+from support.gateway import FakeBackend, a_job, make_tokens, serving
 
 # Streams have no end that a tool for requests and answers would wait for; they have tests of their own.
 CONFIG = """

@@ -16,12 +16,11 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, expect
 
-from browser import Window, a_browser, needs_browser, window_of
-from fake_backend import FakeBackend
-from gateway_parts import Served, make_tokens, serving
 from gridweave.grid.api import KeptNodes
 from gridweave.site.launch import UsageCurve, UsagePoint
 from gridweave.site.times import span_text
+from support.gateway import FakeBackend, Served, make_tokens, serving
+from support.web import Window, a_browser, needs_browser, window_of
 
 pytestmark = [needs_browser, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

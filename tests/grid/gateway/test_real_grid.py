@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway_parts import Served, a_job, make_tokens, serving
-from local_grid import LocalGrid
-from waiting import PATIENCE_S
+from support.gateway import Served, a_job, make_tokens, serving
+from support.live_grids import LocalGrid
+from support.machine import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import a_job, make_tokens, serving
+from support.gateway import FakeBackend, a_job, make_tokens, serving
 
 pytestmark = pytest.mark.asyncio
 

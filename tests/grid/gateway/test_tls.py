@@ -9,11 +9,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from certificates import make_certificate
-from fake_backend import FakeBackend
-from gateway_parts import serving
 from gridweave.errors import OptionError
 from gridweave.grid.config.gateway import Certificate
+from support.gateway import FakeBackend, serving
+from support.machine import make_certificate
 
 
 async def ask_over_tls(url: str, cert: str, version: ssl.TLSVersion | None = None) -> int:

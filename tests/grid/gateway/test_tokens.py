@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gateway_parts import counted_bytes
 from gridweave.errors import GridweaveError, InputError, OptionError
 from gridweave.grid.gateway.access import TokenStore
-from postgresql import running_server
+from support.machine import running_server
 
 DAY_MS = 86_400_000
 
@@ -24,6 +25,12 @@ class Clock:
     def __call__(self) -> int:
         """Return the instant."""
         return self.now_ms
+
+
+def counted_bytes() -> Callable[[int], bytes]:
+    """Return a source of predictable bytes that never repeat, in place of random ones."""
+    numbers = itertools.count(1)
+    return lambda size: next(numbers).to_bytes(size, "big")
 
 
 def test_a_token_is_found_until_it_is_too_old(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ import aiohttp
 import msgspec
 import pytest
 
-from fake_backend import FakeBackend
-from gateway_parts import Served, a_job, serving
 from gridweave.grid.api import JobEvent, StreamEnd
 from gridweave.grid.gateway import hub as hub_module
 from gridweave.grid.gateway.hub import Chunk, EventHub, Watcher
-from waiting import PATIENCE_S
+from support.gateway import FakeBackend, Served, a_job, serving
+from support.machine import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 

@@ -18,8 +18,8 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, JobRequest, Program
 from gridweave.site.service.calls import SITE_LABEL
-from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
-from waiting import PATIENCE_S
+from support.checks import WRITES_ITS_OWN_STORY, check_history, check_stories
+from support.machine import PATIENCE_S
 
 ray = pytest.importorskip("ray")
 

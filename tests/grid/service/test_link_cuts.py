@@ -15,8 +15,8 @@ from gridweave.grid.backend import Backend
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import OWN_IDS, Accepted, JobRecord, JobRequest, Program
 from gridweave.site.service.link import Link, LinkEnd
-from linked_grid import linked_grid, write_secret
-from waiting import PATIENCE_S
+from support.live_grids import linked_grid, write_secret
+from support.machine import PATIENCE_S
 
 LIMITED = GridPolicy(mode="multi-site", control="limited")
 

@@ -15,8 +15,8 @@ from gridweave.grid.service.link_probes import LinkProbing
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.prober import ProbePlan
-from linked_grid import LinkedGrid, linked_grid
-from waiting import PATIENCE_S
+from support.live_grids import LinkedGrid, linked_grid
+from support.machine import PATIENCE_S
 
 PLAN = ProbePlan(every_s=0.1, bandwidth_every_s=0.1)
 MODELLED_MS, MODELLED_BPS = 50.0, 1e6

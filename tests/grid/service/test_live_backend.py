@@ -29,8 +29,8 @@ from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.messages import Quoted
 from gridweave.site.service.calls import CALL_S, Answered
 from support.live_grids import LocalGrid
-from support.stepping import VirtualLoop
 from support.machine import PATIENCE_S
+from support.stepping import VirtualLoop
 
 ANNA = "anna, request 7"
 

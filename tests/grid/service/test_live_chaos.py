@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from live_world import ONE_MESSAGE, play
+from support.live_world import ONE_MESSAGE, play
 
 SEEDS = range(*(int(number) for number in os.environ.get("GRIDWEAVE_CHAOS", "0:80").split(":")))
 """``GRIDWEAVE_CHAOS=1000:5000`` plays other seeds, and more of them."""
@@ -47,7 +47,7 @@ def test_settings_that_change_at_every_restart_break_no_promise() -> None:
 def test_evictions_keep_their_promises_whoever_is_killed_amid_them() -> None:
     """With sites killed between the signal and the end, no job is lost or runs twice at once, no machine has two jobs.
 
-    `python tests/live_world.py 1 200 restart` plays more.
+    `python tools/live_world.py 1 200 restart` plays more.
     """
     worlds = [play(seed, evicted="restart") for seed in range(112, 124)]
     assert sum(world.evictions for world in worlds) >= 30
@@ -57,7 +57,7 @@ def test_evictions_keep_their_promises_whoever_is_killed_amid_them() -> None:
 def test_pauses_keep_their_promises_whoever_is_killed_amid_them() -> None:
     """Nobody is told to work where another works that was not told to stand still; who stood still goes on, and ends.
 
-    `python tests/live_world.py 1 200 pause` plays more.
+    `python tools/live_world.py 1 200 pause` plays more.
     """
     worlds = [play(seed, evicted="pause") for seed in (225, 228, 229, 230, 239, 241)]
     assert sum(world.pauses for world in worlds) >= 15

@@ -19,13 +19,13 @@ import msgspec
 import psutil
 import pytest
 
-from drilled_actors import DrilledMeta, DrilledSite, Fault, cut_off, taken, wanted
-from gate_steps import DRILLS, STEPS
 from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, JobRecord, JobRequest, Program
 from gridweave.site.service.calls import encode
-from waiting import PATIENCE_S, until
+from support.actors import DrilledMeta, DrilledSite, Fault, cut_off, taken, wanted
+from support.checks import DRILLS, STEPS
+from support.machine import PATIENCE_S, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

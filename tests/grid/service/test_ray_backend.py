@@ -14,7 +14,7 @@ from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.api import JobQuery, OutputPart
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import OWN_IDS, Accepted, After, Declined, JobRecord, JobRequest, Program
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -21,7 +21,7 @@ from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.messages import LiveSiteEvent, SiteMessage
-from waiting import PATIENCE_S, until
+from support.machine import PATIENCE_S, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

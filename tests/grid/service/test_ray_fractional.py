@@ -13,7 +13,7 @@ from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.job import JobRequest, Program, Resources
 from gridweave.site.launch import MachineRules
 from gridweave.site.machine.cgroups import open_cgroups, parts_problem
-from waiting import PATIENCE_S, the_end, until
+from support.machine import PATIENCE_S, the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

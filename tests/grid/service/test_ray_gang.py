@@ -11,8 +11,7 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.machine.folders import RATE
-from turns import one_works_while_the_other_is_paused, read_turns
-from waiting import PATIENCE_S, the_end
+from support.machine import PATIENCE_S, one_works_while_the_other_is_paused, read_turns, the_end
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -19,7 +19,7 @@ from gridweave.site.journal.records import Note
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.service.calls import answer_of, question
-from waiting import PATIENCE_S, the_end, until
+from support.machine import PATIENCE_S, the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

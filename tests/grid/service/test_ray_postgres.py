@@ -13,8 +13,8 @@ import pytest
 from gridweave.errors import UnavailableError
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import JobRequest, Program
-from live_history import WRITES_ITS_OWN_STORY, check_history, check_stories
-from postgresql import Server, running_server
+from support.checks import WRITES_ITS_OWN_STORY, check_history, check_stories
+from support.machine import Server, running_server
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from gridweave.site.explain import Forecast
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.needs.text import parse_resources
 from gridweave.site.service.calls import answer_of, question
-from waiting import PATIENCE_S, the_end, until
+from support.machine import PATIENCE_S, the_end, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

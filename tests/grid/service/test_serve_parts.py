@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fake_backend import FakeBackend
 from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.config.reading import service_of_text
@@ -30,6 +29,7 @@ from gridweave.grid.service.serve import (
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.service.calls import ActorCalls
 from gridweave.site.service.clock import Clock
+from support.gateway import FakeBackend
 
 SITE = (
     'folder = "state"\n[site]\nname = "beta"\nnumber = 0\nnodes = 6\n'

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import HOUR, cancelling, cases, limit_lists, planning_options, queue_options, random_jobs, to_workload
 from gridweave.errors import InputError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
@@ -18,7 +17,17 @@ from gridweave.site.kernels.order import ORDERS
 from gridweave.site.policy import SitePolicy
 from reference.simulation import simulate as simulate_reference
 from reference.validation import validate
-from stepping import is_expressible, site_limit, site_policy
+from support.builders import (
+    HOUR,
+    cancelling,
+    cases,
+    limit_lists,
+    planning_options,
+    queue_options,
+    random_jobs,
+    to_workload,
+)
+from support.stepping import is_expressible, site_limit, site_policy
 
 POLICIES = [
     *({"discipline": "queue", "backfill": backfill} for backfill in ("none", "easy", "conservative")),

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gridweave.errors import InputError, OptionError, TraceError
@@ -21,24 +22,110 @@ from gridweave.site.disciplines.sharing.kernels.sharing_pass import sharing_pass
 from gridweave.site.disciplines.sharing.kernels.slowdown import job_ended
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, forget_changes, job_submitted, job_withdrawn
 from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes, SharingPolicy
-from gridweave.site.disciplines.sharing.slowdown_tables import FORMULAS, TABLE_1, SlowdownModel, SlowdownTable
+from gridweave.site.disciplines.sharing.slowdown_tables import (
+    FORMULAS,
+    TABLE_1,
+    TABLE_3,
+    SlowdownModel,
+    SlowdownTable,
+    rows_of,
+)
 from gridweave.site.kernels.work import RATE_ONE, rate_of
+from reference.lomarc import Job as ReferenceJob
+from reference.lomarc import Kind, Options
 from reference.lomarc import simulate as simulate_reference
-from shared_jobs import (
+from support.builders import (
     HOUR,
     MINUTE,
-    random_cores,
-    random_kinds,
-    random_policy,
     random_workload,
-    reference_jobs,
-    reference_kinds,
-    reference_options,
     workload_of,
 )
 
 CPU_JOB = {"cpu": 0.9, "network": 0.1, "disk": 0.0}
 DISK_JOB = {"cpu": 0.1, "network": 0.0, "disk": 0.9}
+
+
+def random_policy(rng: np.random.Generator, variant: str, backfills: Sequence[str]) -> SharingPolicy:
+    """Draw a policy of a variant, with some of its numbers changed."""
+    changes: dict[str, Any] = {"backfill": str(rng.choice(list(backfills)))}
+    if rng.random() < 0.5:
+        changes["aging_ms"] = [None, 10.0 * MINUTE, float("inf")][rng.integers(3)]
+    if rng.random() < 0.5:
+        changes["max_slowdown"] = float(rng.choice([1.2, 1.6, 2.5]))
+    if rng.random() < 0.3:
+        changes["load_threshold"] = float(rng.choice([0, 0.5, 1]))
+    if rng.random() < 0.3:
+        changes["joins_behind"] = False
+    return msgspec.structs.replace(VARIANTS[variant], **changes)
+
+
+def random_kinds(rng: np.random.Generator, nodes: int, cpu: str, *, alike: bool) -> list[NodeKind]:
+    """Draw the kinds of a site's nodes, with random cores and threads; with `alike`, all nodes are of one kind."""
+    shape = rng.integers(3 if alike else 4)
+    if shape == 0:
+        return [NodeKind(count=nodes, cpu=cpu)]
+    if shape == 1:
+        return [NodeKind(count=nodes, threads=int(rng.integers(1, 5)), cpu=cpu)]
+    if shape == 2:
+        return [NodeKind(count=nodes, cores=int(rng.integers(1, 4)), threads=int(rng.integers(1, 4)), cpu=cpu)]
+    first = int(rng.integers(1, nodes))
+    return [
+        NodeKind(count=first, cpu="standard", memory=0.6),
+        NodeKind(count=nodes - first, threads=3, cores=2),
+    ]
+
+
+def random_cores(rng: np.random.Generator, kinds: Sequence[NodeKind], jobs: int) -> npt.NDArray[np.int64]:
+    """Draw the number of cores that each job uses on a node."""
+    return rng.integers(1, max(kind.cores for kind in kinds) + 1, jobs)
+
+
+def reference_jobs(workload: Workload, cores: npt.NDArray[np.int64], refused: set[int]) -> list[ReferenceJob]:
+    """Convert the jobs for the reference, without the refused ones."""
+    columns, rows = workload.columns, rows_of(TABLE_3, workload.columns)
+    return [
+        ReferenceJob(
+            id=int(workload.job_id[i]),
+            submit=int(workload.submit_ms[i]),
+            width=int(workload.width[i]),
+            estimate=int(workload.estimate_ms[i]),
+            run=int(workload.run_ms[i]),
+            cpu=float(columns["cpu_fraction"][i]),
+            network=float(columns["network_fraction"][i]),
+            disk=float(columns["disk_fraction"][i]),
+            memory=float(columns["memory_fraction"][i]),
+            cpu_kind=int(columns["cpu_kind"][i]),
+            cores=int(cores[i]),
+            row=int(rows[i]),
+        )
+        for i in range(len(workload))
+        if int(workload.job_id[i]) not in refused
+    ]
+
+
+def reference_kinds(kinds: Sequence[NodeKind]) -> list[Kind]:
+    """Convert kinds of nodes for the reference."""
+    return [Kind(kind.count, kind.cores, kind.threads, kind.memory, kind.cpu == "hyperthreaded") for kind in kinds]
+
+
+def reference_options(policy: SharingPolicy, model: SlowdownModel) -> Options:
+    """Convert a policy and a slowdown model for the reference."""
+    return Options(
+        coscheduling=policy.coscheduling,
+        heuristic=policy.heuristic,
+        max_slowdown=policy.max_slowdown,
+        short_up_to=policy.short_up_to_ms,
+        medium_up_to=policy.medium_up_to_ms,
+        aging=policy.aging_ms,
+        load_threshold=policy.load_threshold,
+        partners=policy.partners,
+        backfill=policy.backfill,
+        joins_behind=policy.joins_behind,
+        formula=model.formula,
+        cpu_factors=tuple(tuple(row) for row in model.cpu_factors.slowdown.tolist()),
+        measured=tuple(tuple(row) for row in model.table.slowdown.tolist()),
+        paging=model.paging,
+    )
 
 
 def shared(workload: Workload, nodes: Any = None, policy: Any = "L-U1", **options: Any) -> SimulationResult:

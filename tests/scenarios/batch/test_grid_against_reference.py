@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import assert_alike, cancelling, grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.kernels.candidates import STRETCH
 from gridweave.grid.kernels.state import BLOCK
 from gridweave.grid.policy import LIMITED_FRAGMENTS, GridPolicy
@@ -19,6 +18,7 @@ from gridweave.scenarios.results.schedule import SimulationResult
 from reference.grid import HEAD_RESERVATIONS
 from reference.grid import simulate_grid as simulate_reference
 from reference.model import Job
+from support.builders import assert_alike, cancelling, grid_cases, grid_options, random_jobs, to_workload
 
 POLICIES: list[dict[str, Any]] = [
     {"mode": "local"},

@@ -8,7 +8,6 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from builders import random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import CableChange, Timetable
@@ -20,7 +19,7 @@ from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
-from net_builders import as_in_thesis
+from support.builders import as_in_thesis, random_jobs, to_workload
 
 RING = tuple(PATTERNS).index("ring")
 ALL_TO_ALL = tuple(PATTERNS).index("all-to-all")

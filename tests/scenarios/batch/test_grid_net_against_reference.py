@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from builders import assert_alike, random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.kernels.contention import add_job_flows, lone_rate
@@ -18,10 +17,18 @@ from gridweave.netmodel.kernels.state import PART, new_flows
 from gridweave.netmodel.model import NetworkModel
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
-from net_builders import PATTERN_NAMES, drawn_model, drawn_timetable, with_columns
 from reference.grid import Fragments
 from reference.grid_net import MOST_FACTOR, Data, Flow, NetRules, simulate_with_net
 from reference.model import Job
+from support.builders import (
+    PATTERN_NAMES,
+    assert_alike,
+    drawn_model,
+    drawn_timetable,
+    random_jobs,
+    to_workload,
+    with_columns,
+)
 
 MODES = ("sharing", "multi-site", "adaptive")
 

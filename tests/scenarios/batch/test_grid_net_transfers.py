@@ -17,7 +17,7 @@ from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
-from net_builders import as_in_thesis
+from support.builders import as_in_thesis
 
 POLICY = GridPolicy(mode="sharing")
 SIZE = 2_000_000

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import assert_alike, cancelling, grid_cases, grid_options, random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from reference.grid_conservative import simulate_reserved
 from reference.model import Job
 from reference.ordering import ORDERS
+from support.builders import assert_alike, cancelling, grid_cases, grid_options, random_jobs, to_workload
 
 MODES = ("sharing", "multi-site", "adaptive")
 SENSITIVITIES = (1.0, 1.0, 0.0, 0.3, 2.5)

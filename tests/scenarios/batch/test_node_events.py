@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cancelling, random_jobs, to_workload
 from gridweave.errors import InputError, OptionError, TraceError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.traces.outages import read_node_events
@@ -17,7 +16,8 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.policy import Limit, SitePolicy
 from reference import model
 from reference.simulation import simulate as simulate_reference
-from stepping import site_policy
+from support.builders import cancelling, random_jobs, to_workload
+from support.stepping import site_policy
 
 POLICIES = [
     *({"discipline": "queue", "backfill": backfill} for backfill in ("none", "easy", "conservative")),

@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Case, cases, planning_options, queue_options, reservation_lists, to_workload
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.site.messages import CloseReservation, JobFinished, JobSubmitted, OpenReservation, StartJob
 from gridweave.site.scheduler.core import SiteCore
 from reference.model import Job
 from reference.ordering import ORDERS
-from stepping import site_job, site_policy, step
+from support.builders import Case, cases, planning_options, queue_options, reservation_lists, to_workload
+from support.stepping import site_job, site_policy, step
 
 EXAMPLES = settings(max_examples=120, deadline=None)
 AGING = st.sampled_from([1.0, 3.0, float("inf")])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cancelling, random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch import one_site
@@ -16,6 +15,7 @@ from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.workload.site_events import NodeEvent
 from gridweave.scenarios.workload.table import Workload
+from support.builders import cancelling, random_jobs, to_workload
 
 NODES = 16
 OPTIONS: list[dict[str, Any]] = [

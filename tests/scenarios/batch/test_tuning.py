@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import HOUR, cancelling, random_jobs, to_workload
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.plots.results import shares
 from gridweave.scenarios.workload.table import Workload
@@ -22,6 +21,7 @@ from gridweave.site.policy import Limit, SitePolicy, Window
 from reference import dynp as reference_dynp
 from reference import model
 from reference.simulation import simulate as simulate_reference
+from support.builders import HOUR, cancelling, random_jobs, to_workload
 
 TEN = ("fcfs", "sjf", "ljf", "saf", "laf", "bfit", "wfit", "smith", "weight", "priority")
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import random_jobs, to_workload
 from gridweave.errors import InputError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.check.faults import faults, match
 from gridweave.scenarios.check.reading import NEVER, Schedule
 from gridweave.scenarios.workload.table import Workload
+from support.builders import random_jobs, to_workload
 
 NODES = 4
 JOBS = Workload(

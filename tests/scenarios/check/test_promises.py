@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Case, cases, random_jobs, to_workload
 from gridweave.errors import OptionError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.check.faults import Matched, faults, match
@@ -17,6 +16,7 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.kernels.state import NEVER_MS
 from reference.availability import Occupation, earliest_start, fits
 from reference.promises import promises
+from support.builders import Case, cases, random_jobs, to_workload
 
 
 def schedule_of(workload: Workload, start_ms: object, name: str = "one") -> Matched:

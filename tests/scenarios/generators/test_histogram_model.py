@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from builders import workload_of_gaps
 from gridweave.errors import InputError, OptionError
 from gridweave.scenarios.generators import registry
 from gridweave.scenarios.generators.common import measure
@@ -30,6 +29,7 @@ from gridweave.scenarios.generators.histogram import (
 from gridweave.scenarios.generators.registry import generate, load_model, save_model
 from gridweave.scenarios.traces.load import load_workload
 from gridweave.scenarios.workload.table import MAX_TIME_MS, Workload
+from support.builders import workload_of_gaps
 
 CTC = "CTC-SP2-1996-3.1-cln"
 COLUMNS = ("submit_ms", "width", "estimate_ms", "run_ms", "overran")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import workload_of_gaps
 from gridweave.errors import InputError
 from gridweave.scenarios.generators import registry
 from gridweave.scenarios.generators.histogram import HistogramModel, learn_histogram
@@ -25,6 +24,7 @@ from gridweave.scenarios.generators.registry import (
     save_model,
 )
 from gridweave.scenarios.workload.table import Workload
+from support.builders import workload_of_gaps
 
 
 def shipped() -> HistogramModel:

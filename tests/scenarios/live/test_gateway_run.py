@@ -18,7 +18,6 @@ import pytest
 from aiohttp import web
 
 import gridweave
-from client_helpers import Elsewhere
 from gridweave.errors import OptionError, ScenarioError, UnavailableError
 from gridweave.grid.api import FragmentLimit, Scheduling, SiteInfo
 from gridweave.grid.gateway.call import GatewayCall, Router
@@ -37,7 +36,8 @@ from gridweave.scenarios.live.submissions import compressed, working
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.workload.table import Workload
 from gridweave.site.job import JobRecord
-from local_gateway import GridBehindGateway
+from support.gateway import Elsewhere
+from support.live_grids import GridBehindGateway
 
 SITES = (("north", (2, 2)), ("south", (2,)))
 

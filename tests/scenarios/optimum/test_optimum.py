@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders import random_jobs, to_workload
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.optimum.table import (
@@ -26,6 +25,7 @@ from gridweave.site.disciplines.dynp.policy import DynPPolicy
 from gridweave.site.disciplines.optimal.instance import METRICS, Instance
 from gridweave.site.disciplines.optimal.intervals import solve_intervals
 from gridweave.site.policy import SitePolicy
+from support.builders import random_jobs, to_workload
 
 THREE = ("fcfs", "sjf", "ljf")
 S_MS = 1000

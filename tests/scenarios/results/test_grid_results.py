@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from builders import GridCase, grid_cases, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.results.tables import SITE_HEADINGS, metric_rows, site_rows
 from gridweave.scenarios.workload.table import Workload
+from support.builders import GridCase, grid_cases, to_workload
 
 HEADER = "job_id,submit_ms,start_ms,end_ms,width,estimate_ms,run_ms,site,fragments,killed"
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Case, cases, to_workload
 from gridweave import simulate
 from gridweave.errors import InputError
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.workload.table import Workload
+from support.builders import Case, cases, to_workload
 
 Remake = Callable[[Any], Any]
 

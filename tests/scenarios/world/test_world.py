@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import random_grid_jobs, to_workload
 from gridweave.errors import OptionError
 from gridweave.grid.policy import MAPPINGS, GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
@@ -18,6 +17,7 @@ from gridweave.scenarios.world.connections import Faults, LiveTimes, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
 from gridweave.site.users.owner import OwnerPolicy
+from support.builders import random_grid_jobs, to_workload
 
 ORDERS = ("fcfs", "sjf", "ljf", "saf", "laf", "bfit", "wfit")
 SELECTIONS = ("best-fit", "biggest-free", "equal-util", "random", "earliest-end")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import cancelling, random_grid_jobs, to_workload
 from gridweave.errors import InputError
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
@@ -15,6 +14,7 @@ from gridweave.scenarios.scenario.fuzz import WorldInputs, draw_conditions, run_
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
+from support.builders import cancelling, random_grid_jobs, to_workload
 
 
 def drawn(rng: np.random.Generator, tick: int = 1) -> tuple[Workload, list[int]]:

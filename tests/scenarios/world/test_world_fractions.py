@@ -19,7 +19,7 @@ from gridweave.site.disciplines.fractional.policy import FractionalPolicy
 from gridweave.site.job import Resources, TaskGroup, needs_of_groups
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.policy import SitePolicy
-from troubled_worlds import play_troubled
+from support.checks import play_troubled
 
 NODES = 16
 GREEDY = FractionalPolicy(algorithm="GreedyPM*/per/OPT=MIN/MINVT=600", period_ms=3_000_000)

@@ -14,7 +14,7 @@ from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.messages import EvictJob
 from gridweave.site.policy import SitePolicy
-from troubled_worlds import play_troubled
+from support.checks import play_troubled
 
 NODES = 8
 LEVELS = (

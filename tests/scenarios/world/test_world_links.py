@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import random_jobs, to_workload
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import CableChange, Timetable
@@ -20,7 +19,7 @@ from gridweave.scenarios.world.connections import GRID_END, SITE_END, Network, R
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.scenarios.world.traffic import merged
 from gridweave.site.users.owner import OwnerPolicy
-from net_builders import as_in_thesis
+from support.builders import as_in_thesis, random_jobs, to_workload
 
 ROW = """
 [net]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import random_jobs, to_workload
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.grid_network import GridNet
 from gridweave.scenarios.batch.simulate import simulate
@@ -16,7 +15,7 @@ from gridweave.scenarios.scenario.fuzz import WorldInputs, draw_conditions, run_
 from gridweave.scenarios.workload.table import Workload
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.policy import SitePolicy
-from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
+from support.builders import as_in_thesis, drawn_model, drawn_timetable, random_jobs, to_workload, with_columns
 
 MODES = ("multi-site", "adaptive")
 

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from builders import cancelling
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.scenarios.batch.stepped import run_core
@@ -17,6 +16,7 @@ from gridweave.scenarios.world.connections import Faults, Network
 from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
+from support.builders import cancelling
 
 NODES = 16
 

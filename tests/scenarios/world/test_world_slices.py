@@ -17,7 +17,7 @@ from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.policy import SitePolicy
-from troubled_worlds import play_troubled
+from support.checks import play_troubled
 
 NODES = 16
 BGS = GangPolicy(mpl=3, slice_ms=60_000, switch_ms=1_000)

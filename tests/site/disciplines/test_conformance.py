@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any, Self
 
+import msgspec
 import pytest
 from typing_extensions import override
 
@@ -14,6 +15,7 @@ from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.disciplines.dynp.policy import CalendarEntry, DynPPolicy
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.fractional.policy import FractionalPolicy
+from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
@@ -56,6 +58,8 @@ POLICIES: dict[str, Policy] = {
     "planning, limits": SitePolicy(discipline="planning", limits=LIMITS),
     "dynp": DynPPolicy(),
     "dynp, limits": DynPPolicy(limits=LIMITS),
+    "dynp, simple": DynPPolicy(decider="simple"),
+    "dynp, bounds": DynPPolicy(decider="bounds"),
     "levels": LevelsPolicy(levels=LEVELS, evicted="checkpoint", raise_after=2),
     "levels, planned": LevelsPolicy(levels=LEVELS, under=SitePolicy(discipline="planning")),
     "levels, planned, none evicts": LevelsPolicy(levels=QUIET, under=SitePolicy(discipline="planning")),
@@ -149,6 +153,25 @@ class Cheats(SiteQueue):
         return super().run_pass(now_ms) if Cheats.passes % 3 else Decisions()
 
 
+class ForgetsLimits(SiteQueue):
+    """Restores running jobs with another end."""
+
+    @override
+    def restore(self, state: SiteQueueState) -> None:
+        super().restore(state)
+        for run in list(self.running()):
+            self.expect_end(0, run.job.job_id, run.end_by_estimate_ms + 1)
+
+
+class NeverPauses(GangDiscipline):
+    """Runs all jobs at once, whatever their time slices."""
+
+    @override
+    def run_pass(self, now_ms: int) -> Decisions:
+        decisions = super().run_pass(now_ms)
+        return msgspec.structs.replace(decisions, rates=[rate for rate in decisions.rates if rate.rate])
+
+
 class KeepsLimits(SiteQueue):
     """Takes no other limit of a running job."""
 
@@ -160,7 +183,8 @@ class KeepsLimits(SiteQueue):
 @pytest.mark.parametrize(
     ("make", "law"),
     [
-        (Forgets, "waiting jobs differ|decides otherwise"),
+        (Forgets, "a restored site has another state"),
+        (ForgetsLimits, "a restored site has another state"),
         (SharesArrays, "a copy changes when the original does|leaves a trace|out of order|among the running|lost"),
         (Hesitates, "a second pass at one instant decides more"),
         (Rests, "jobs wait forever on an idle site"),
@@ -173,6 +197,12 @@ def test_the_suite_names_the_law_that_is_broken(make: type[SiteQueue], law: str)
     """A discipline that breaks a law is found, with the law, the policy, the seed and the instant."""
     with pytest.raises(AssertionError, match=rf"queue, policy 'fcfs easy', seed \d, \d+ ms: .*({law})"):
         check_discipline(replace(DISCIPLINES["queue"], make=make))
+
+
+def test_the_suite_finds_time_slices_that_overlap() -> None:
+    entry = replace(DISCIPLINES["gang"], make=NeverPauses)
+    with pytest.raises(AssertionError, match="two time-sliced jobs work on one node at once"):
+        check_discipline(entry, [POLICIES["gang"]])
 
 
 @pytest.mark.parametrize(

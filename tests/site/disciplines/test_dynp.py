@@ -164,12 +164,12 @@ def test_explain_and_quote_name_the_policy_in_force() -> None:
     assert "the policy sjf is in force" in quoted.reason
 
 
-@pytest.mark.parametrize("options", [{}, {"decider": "simple", "reading": "thesis"}, {"decider": "bounds"}])
-def test_a_site_goes_on_where_its_state_was_kept(options: dict[str, Any]) -> None:
-    """A site that takes in the state of another of its kind decides as that one would have."""
-    core = waiting_site(DynPPolicy(**options))
+def test_a_site_in_the_reading_of_the_thesis_continues_from_its_state() -> None:
+    """Restored, it still knows how its list of jobs was last sorted."""
+    policy = DynPPolicy(decider="simple", reading="thesis")
+    core = waiting_site(policy)
     data = dump_state(core)
-    fresh = SiteCore(4, DynPPolicy(**options))
+    fresh = SiteCore(4, policy)
     fresh.restore(read_state(fresh, data))
     assert dump_state(fresh) == data
     for site in (core, fresh):

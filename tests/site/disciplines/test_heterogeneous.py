@@ -347,16 +347,6 @@ def test_a_site_goes_on_from_its_state() -> None:
     assert dump_state(one) == dump_state(other)
 
 
-def test_questions_leave_no_trace() -> None:
-    """A quote changes nothing of what follows."""
-    core = SiteCore(6, FAST_AND_SLOW)
-    core.handle(0, *(JobSubmitted(job(number, 50 + number)) for number in range(9)))
-    before = dump_state(core)
-    assert core.quote(0, job(99, 20))[1] is not None
-    assert core.startable(0, 1000) == 0
-    assert dump_state(core) == before
-
-
 @pytest.mark.parametrize("algorithm", ["olb", "pjs"])
 def test_a_job_that_is_asked_for_stands_behind_those_of_the_same_instant(algorithm: str) -> None:
     """It is quoted the start that it then gets."""

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 
-from support.builders import random_jobs, to_workload
 from gridweave.errors import OptionError, UnavailableError
 from gridweave.scenarios.batch.simulate import simulate
 from gridweave.site.disciplines.dictionary import read_policy
@@ -21,6 +20,7 @@ from gridweave.site.messages import Machine, UserSubmitted
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import OWN_IDS, LiveSite
+from support.builders import random_jobs, to_workload
 
 NODES = 8
 S_MS = 1000

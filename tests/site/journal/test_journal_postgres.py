@@ -23,7 +23,7 @@ from gridweave.site.journal.tables import MIGRATIONS, VERSION, metadata
 from gridweave.site.maxima import NO_MAXIMA, MaximaSet
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
 from gridweave.site.state import CoreState
-from postgresql import Server, running_server
+from support.machine import Server, running_server
 
 
 @pytest.fixture(scope="module")

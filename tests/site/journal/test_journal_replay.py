@@ -14,8 +14,6 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from alike import differences
-from builders import random_grid_jobs, to_workload
 from gridweave.errors import InputError
 from gridweave.grid.messages import GridEvent
 from gridweave.grid.meta.core import MetaCore
@@ -43,7 +41,8 @@ from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 from gridweave.site.scheduler.core import SiteCore
 from gridweave.site.state import dump_state, read_state
 from gridweave.site.users.owner import OwnerPolicy
-from net_builders import as_in_thesis, drawn_model, drawn_timetable, with_columns
+from support.builders import as_in_thesis, drawn_model, drawn_timetable, random_grid_jobs, to_workload, with_columns
+from support.checks import differences
 
 
 class Call(NamedTuple):

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from alike import differences
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.journal import tables
 from gridweave.site.journal.journal import Journal
@@ -23,7 +22,8 @@ from gridweave.site.journal.replay import replay
 from gridweave.site.messages import Job, JobFinished, JobSubmitted
 from gridweave.site.policy import SitePolicy
 from gridweave.site.scheduler.contract import ContractCore, ContractEvent
-from postgresql import running_server
+from support.checks import differences
+from support.machine import running_server
 
 JOBS, EVERY = 60, 10
 REQUEST = JobRequest(program=Program(argv=("true",)), limit_ms=1000)

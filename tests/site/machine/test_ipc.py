@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gridweave.site.launch import PieceState
 from gridweave.site.machine.folders import write_state
 from gridweave.site.machine.pieces import IpcObject, JobSpan, left_objects, objects_of, remove_object
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Machine

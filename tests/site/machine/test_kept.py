@@ -22,7 +22,7 @@ from gridweave.site.machine import kept
 from gridweave.site.machine.folders import piece_folder, remove_folder
 from gridweave.site.machine.kept import DAY_MS, KEPT, KeptPiece, KeptPieces, UserUse, excess, folder_bytes
 from gridweave.site.machine.runner import Runner
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Machine

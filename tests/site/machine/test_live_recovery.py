@@ -23,7 +23,7 @@ from gridweave.site.machine import folders, pieces
 from gridweave.site.machine import runner as runner_module
 from gridweave.site.machine.folders import STATE, piece_folder, read_state, write_state
 from gridweave.site.machine.processes import boot_id, process_stat
-from waiting import PATIENCE_S
+from support.machine import PATIENCE_S
 
 if TYPE_CHECKING:
     from conftest import Machine, Post

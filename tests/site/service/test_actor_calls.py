@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.actors import Called
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.service.actors import RunningActors, Spot, ask_about
 from gridweave.site.service import calls as calls_module
 from gridweave.site.service.calls import CALL_S, ActorCalls, Door, answer_of, question
+from support.actors import Called
 from support.machine import PATIENCE_S
 
 NAMESPACE = "calls"

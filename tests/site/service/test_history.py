@@ -14,8 +14,8 @@ from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Progra
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.messages import Wish
 from gridweave.site.service import desk, history
-from local_grid import LocalGrid
-from waiting import PATIENCE_S
+from support.live_grids import LocalGrid
+from support.machine import PATIENCE_S
 
 
 def held(**more: object) -> JobRequest:
