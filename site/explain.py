@@ -222,8 +222,6 @@ def shared_start_text(slowdown: float, beside: Sequence[int], wait_ms: int = 0) 
     --------
     >>> shared_start_text(1.28, [])
     'start now beside others, and take 1.28 times as long'
-    >>> shared_start_text(1.28, [], 600_000)
-    'start in 10 min beside others, and end after 1.28 times its length from now'
     """
     jobs = f"job{'s' * (len(beside) > 1)} {listed([str(job_id) for job_id in beside])}" if beside else "others"
     if wait_ms > 0:

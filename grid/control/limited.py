@@ -336,12 +336,11 @@ class LimitedControl(DelegatingControl):
         return self._ask(now_ms, delegation, others)
 
     def _quoted(self, now_ms: int, site: int, quote: Quoted) -> list[GridCommand]:
-        job_id, number = self._asked.pop(quote.quote_id, (-1, 0))
+        job_id, number = self._asked.get(quote.quote_id, (-1, 0))
         delegation = self._jobs.get(job_id)
-        if delegation is None:
-            return []
-        if delegation.unanswered.get(site) == quote.quote_id:
-            del delegation.unanswered[site]
+        if delegation is None or delegation.unanswered.get(site) != quote.quote_id:
+            return []  # the job has left, or the grid has not asked this site
+        del self._asked[quote.quote_id], delegation.unanswered[site]
         if number and (delegation.state not in UNPLACED or number != delegation.number):
             return []
         self._note_quote(now_ms, site, delegation, quote)

@@ -181,21 +181,11 @@ NOTHING = Decisions()
 
 
 class SharedOffer(NamedTuple):
-    """An offer to start a job on nodes of running jobs.
+    """An offer to start a job on nodes of running jobs."""
 
-    Attributes
-    ----------
-    slowdown : float
-        The time from now until the job ends, in multiples of its estimate.
-    beside : tuple of int
-        The ids of the running jobs, if known.
-    start_ms : int, optional
-        When the job would start; None: now.
-    """
-
-    slowdown: float
-    beside: tuple[int, ...] = ()
-    start_ms: int | None = None
+    slowdown: float  # the time from now until the job ends, in multiples of its estimate
+    beside: tuple[int, ...] = ()  # the ids of the running jobs, if known
+    start_ms: int | None = None  # when the job would start; None: now
 
 
 class ExpectedRun(NamedTuple):

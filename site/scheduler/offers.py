@@ -31,8 +31,8 @@ def with_offer(quoted: Quoted, site: SiteCore, now_ms: int, job: Job, room: int)
     offer = offered(site, now_ms, job, room)
     if offer is None:
         return quoted
-    told = {"slowdown": offer.slowdown, "beside": offer.beside, "shared_ms": offer.start_ms}
-    return msgspec.structs.replace(quoted, **told)
+    fields = {"slowdown": offer.slowdown, "beside": offer.beside, "shared_ms": offer.start_ms}
+    return msgspec.structs.replace(quoted, **fields)
 
 
 def new_rate(site: SiteCore, now_ms: int, job_id: int, part: GridJob) -> list[ToGrid]:

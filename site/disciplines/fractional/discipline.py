@@ -215,7 +215,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def sharing_offered(self, now_ms: int, job: Job) -> SharedOffer | None:
-        """Return the slowdown of a job submitted now; None if the pass that places new jobs has no room for it."""
+        """Return the slowdown of a job submitted now; None if the pass that places new jobs cannot place it."""
         if self.why_never(job) is not None:
             return None
         trial = self.copy()

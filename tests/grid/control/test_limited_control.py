@@ -233,6 +233,15 @@ def test_questions_for_a_job_that_has_left_are_forgotten(before: int) -> None:
     assert do(core, 3, *answers[before:]) == []
 
 
+def test_a_quote_of_a_site_that_was_not_asked_has_no_effect() -> None:
+    core = limited_meta(4, 4)
+    first, second = offered(do(core, 0, submitted(1, 2)), (0, 90), (0, 95))
+    assert do(core, 0, FromSite(1, first.answer)) == []
+    core.check_invariants()
+    do(core, 0, first)
+    assert do(core, 0, second) == [ToSite(0, enqueue(1, 2, 2, 0))]
+
+
 def test_a_job_that_can_never_run_is_refused() -> None:
     """A job that the idle grid could not place is refused at once, with the reason, and no site is asked."""
     (refusal,) = do(limited_meta(4, 4), 0, submitted(1, 5))

@@ -206,9 +206,9 @@ def test_a_site_says_what_it_could_offer() -> None:
     job = Job(job_id=9, width=2, estimate_ms=HOUR_MS, resources=ON_DISK)
     assert core.startable(0, HOUR_MS) == 0
     assert core.earliest_start_ms(0, 2, HOUR_MS) == HOUR_MS
-    assert core.sharing_offered(0, job) == (pytest.approx(1.04), (1,))
+    assert core.sharing_offered(0, job) == (pytest.approx(1.04), (1,), None)
     alike = Job(job_id=9, width=2, estimate_ms=HOUR_MS, resources=ON_CPU)
-    assert core.sharing_offered(0, alike) == (pytest.approx(1 + 0.4 * 0.9 + 0.1), (1,))
+    assert core.sharing_offered(0, alike) == (pytest.approx(1 + 0.4 * 0.9 + 0.1), (1,), None)
     assert core.sharing_offered(0, Job(job_id=9, width=2, estimate_ms=HOUR_MS)) is None
     assert core.sharing_offered(0, Job(job_id=9, width=2, estimate_ms=1000, resources=ON_DISK)) is None
     core.check_invariants()
