@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gridweave.scenarios.live.demo import shipped_scenario
-from gridweave.scenarios.live.play import run_on_ray
+from gridweave.scenarios.live.runner import run_on_ray
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.tables import Scenario, WorkloadTable
 from gridweave.scenarios.workload.columns import PATTERN_NAMES

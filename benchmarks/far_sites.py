@@ -173,8 +173,8 @@ def rings(far: FarGrid) -> list[dict[str, Any]]:
     rows = []
     for latency_ms in LATENCIES_MS:
         far.set_links({("alpha", "beta"): latency_ms})
-        for elements in ELEMENTS:
-            options = [f"--elements={elements}", f"--iterations={ITERATIONS}", "--rounds=20000"]
+        for array_tasks in ELEMENTS:
+            options = [f"--elements={array_tasks}", f"--iterations={ITERATIONS}", "--rounds=20000"]
             with far.client() as client:
                 found = compare(client, ranks=RANKS, sites=["alpha", "beta"], options=options)
             over = found["overhead"]

@@ -6,7 +6,7 @@ import asyncio
 
 from gridweave.errors import UnavailableError
 from gridweave.site.messages import ORDERS, Machine, MachineJoined, RunEnded, RunStarted, StartRun
-from gridweave.site.service.calls import Calls, LiveActor, agent_actor, encode, endure, site_actor
+from gridweave.site.service.calls import Calls, LiveActor, agent_actor, encode, run_forever, site_actor
 
 
 class InstantMachine(LiveActor):
@@ -21,7 +21,7 @@ class InstantMachine(LiveActor):
         self._news = asyncio.Event()
         self._news.set()
         self._seen: set[tuple[int, int]] = set()
-        self._tasks = endure(self._name, self._tell())
+        self._tasks = run_forever(self._name, self._tell())
 
     async def ready(self) -> str:
         """Return the name of the machine."""

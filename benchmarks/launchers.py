@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 from measuring import write_results
 
-from gridweave.site.launch import Launch, PieceEnded, Rank
+from gridweave.site.launch import Launch, NodeTaskEnded, Rank
 from gridweave.site.machine.processes import become_subreaper
 from gridweave.site.machine.runner import Runner
 
@@ -67,7 +67,7 @@ async def pieces(runner: Runner, numbers: Callable[[], int], launcher: str, *, f
             await runner.start(launch)
         ended = 0
         async for event in runner.events():
-            if isinstance(event, PieceEnded):
+            if isinstance(event, NodeTaskEnded):
                 assert event.outcome == "finished", event
                 ended += 1
                 if forget and event.job_id >= AT_ONCE:

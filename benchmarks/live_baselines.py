@@ -233,9 +233,9 @@ def _measure_packed(jobs: int) -> float:
     assert sum(SITES.values()) == SLOTS
     command = [sys.executable, "-m", "gridweave.cli", "submit", "--pack", "--wait", "--array"]
     with a_grid("one"):
-        for elements in (2 * SLOTS, jobs):
+        for array_tasks in (2 * SLOTS, jobs):
             began = time.perf_counter()
-            subprocess.run([*command, f"1-{elements}", "--", "true"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, f"1-{array_tasks}", "--", "true"], check=True, stdout=subprocess.DEVNULL)
     return jobs / (time.perf_counter() - began)
 
 

@@ -25,7 +25,7 @@ from measuring import RESULTS, write_results
 from gridweave.errors import GridweaveError
 from gridweave.scenarios.live.compare import LiveRun
 from gridweave.scenarios.live.plan import first_jobs
-from gridweave.scenarios.live.play import run_on_ray
+from gridweave.scenarios.live.runner import run_on_ray
 from gridweave.scenarios.results.schedule import NEVER
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.read import scenario_names

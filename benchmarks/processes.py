@@ -21,8 +21,8 @@ import msgspec
 import psutil
 from measuring import write_results
 
-from gridweave.site.launch import Launch, PieceEnded, PieceStarted, Rank
-from gridweave.site.machine.folders import LAUNCH, piece_folder
+from gridweave.site.launch import Launch, NodeTaskEnded, NodeTaskStarted, Rank
+from gridweave.site.machine.folders import LAUNCH, task_folder
 from gridweave.site.machine.runner import Runner
 
 PIECES = 500
@@ -37,7 +37,7 @@ def launch(job_id: int, *argv: str) -> Launch:
 async def ends(runner: Runner, count: int) -> None:
     """Wait for `count` ends, which must all be good."""
     async for event in runner.events():
-        if isinstance(event, PieceEnded):
+        if isinstance(event, NodeTaskEnded):
             assert event.outcome == "finished", event
             count -= 1
         if not count:
@@ -74,9 +74,9 @@ async def start_delay_ms() -> float:
                 began = time.perf_counter()
                 await runner.start(launch(job_id, "sleep", "0.05"))
                 async for event in runner.events():
-                    if isinstance(event, PieceStarted):
+                    if isinstance(event, NodeTaskStarted):
                         delays.append(time.perf_counter() - began)
-                    if isinstance(event, PieceEnded):
+                    if isinstance(event, NodeTaskEnded):
                         break
     return sorted(delays)[len(delays) // 2] * 1000
 
@@ -89,7 +89,7 @@ async def running(count: int) -> tuple[float, float, float]:
                 await runner.start(launch(job_id, "sleep", "1000"))
             started = 0
             async for event in runner.events():
-                started += isinstance(event, PieceStarted)
+                started += isinstance(event, NodeTaskStarted)
                 if started == count:
                     break
             states = [runner.state(job_id, 0) for job_id in range(count)]
@@ -103,7 +103,7 @@ async def running(count: int) -> tuple[float, float, float]:
                 await runner.cancel(job_id, 0, "measured")
             left = count
             async for event in runner.events():
-                left -= isinstance(event, PieceEnded)
+                left -= isinstance(event, NodeTaskEnded)
                 if not left:
                     break
     return sum(m.pss for m in memory) / count / 1e6, sum(m.uss for m in memory) / count / 1e6, cpu * 100
@@ -132,7 +132,7 @@ async def asyncio_per_s() -> float:
 def fresh_shims_per_s(count: int = 40) -> tuple[float, float]:
     """Return the rate of node tasks [1/s] and the CPU time of each [ms], with a new Python per shim, two at once."""
     with tempfile.TemporaryDirectory() as root:
-        folders = [piece_folder(Path(root), (job_id, 0)) for job_id in range(count)]
+        folders = [task_folder(Path(root), (job_id, 0)) for job_id in range(count)]
         for job_id, folder in enumerate(folders):
             folder.mkdir(parents=True)
             (folder / LAUNCH).write_bytes(msgspec.msgpack.encode(launch(job_id, "true")))

@@ -144,8 +144,8 @@ def grid_file() -> str:
 class Work:
     """The jobs that users have submitted, and the outcome of each as the gateway reports it."""
 
-    def __init__(self, story: Path, until_s: float) -> None:
-        self.story, self.until_s = story, until_s
+    def __init__(self, history: Path, until_s: float) -> None:
+        self.history, self.until_s = history, until_s
         self.accepted: set[int] = set()
         self.outcomes: dict[int, str] = {}
 
@@ -166,7 +166,7 @@ class Work:
         return [
             JobRequest(
                 program=Program(
-                    argv=(*WRITES_ITS_OWN_STORY, str(self.story), f"{rng.uniform(*SLEEP_S):.2f}"), grace_ms=500
+                    argv=(*WRITES_ITS_OWN_STORY, str(self.history), f"{rng.uniform(*SLEEP_S):.2f}"), grace_ms=500
                 ),
                 nodes=int(nodes),
                 limit_ms=300_000,
@@ -276,7 +276,7 @@ def files_left(folder: Path) -> dict[str, FilesLeft]:
 
 def print_work(work: Work, killed: Counter[str]) -> bool:
     """Print the results of the jobs; return whether none was lost and none was run twice to its end."""
-    stories = read_stories(work.story)
+    stories = read_stories(work.history)
     whole = {job: stories.whole_attempts(job) for job in work.accepted | set(stories.ranks)}
     lost = [job for job in work.accepted if job not in work.outcomes or not whole[job]]
     doubled = [job for job, attempts in whole.items() if len(attempts) > 1]
@@ -297,7 +297,7 @@ def print_work(work: Work, killed: Counter[str]) -> bool:
     table.add_row(f"kills: {killed.total()}", ", ".join(f"{name} {count}" for name, count in sorted(killed.items())))
     Console(width=120).print(table)
     try:
-        check_stories(work.story, work.outcomes, SITES)
+        check_stories(work.history, work.outcomes, SITES)
     except ViolationError as error:
         print(f"the jobs' own history: {error}")
         return False

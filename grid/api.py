@@ -11,30 +11,31 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-# Types that the gateway shares with the queries of a site.
-from gridweave.site.desk_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
-from gridweave.site.desk_messages import BusyNodes as BusyNodes  # noqa: PLC0414
-from gridweave.site.desk_messages import EventKind as EventKind  # noqa: PLC0414
-from gridweave.site.desk_messages import GivenUp as GivenUp  # noqa: PLC0414
-from gridweave.site.desk_messages import Instant as Instant  # noqa: PLC0414
-from gridweave.site.desk_messages import JobEvent as JobEvent  # noqa: PLC0414
-from gridweave.site.desk_messages import JobEvents as JobEvents  # noqa: PLC0414
-from gridweave.site.desk_messages import JobId as JobId  # noqa: PLC0414
-from gridweave.site.desk_messages import JobPage as JobPage  # noqa: PLC0414
-from gridweave.site.desk_messages import JobProgress as JobProgress  # noqa: PLC0414
-from gridweave.site.desk_messages import JobQuery as JobQuery  # noqa: PLC0414
-from gridweave.site.desk_messages import KeptNodes as KeptNodes  # noqa: PLC0414
-from gridweave.site.desk_messages import LoggedFault as LoggedFault  # noqa: PLC0414
-from gridweave.site.desk_messages import MachineInfo as MachineInfo  # noqa: PLC0414
-from gridweave.site.desk_messages import Queue as Queue  # noqa: PLC0414
-from gridweave.site.desk_messages import QueuedJob as QueuedJob  # noqa: PLC0414
-from gridweave.site.desk_messages import SiteInfo as SiteInfo  # noqa: PLC0414
 from gridweave.site.explain import Forecast as Forecast  # noqa: PLC0414
 from gridweave.site.explain import SiteReason as SiteReason  # noqa: PLC0414
 from gridweave.site.explain import SplitReason as SplitReason  # noqa: PLC0414
 from gridweave.site.job import JobRequest, SignalName
 from gridweave.site.launch import UsageCurve
-from gridweave.site.needs.known import NeedsExperience as NeedsExperience  # noqa: PLC0414
+from gridweave.site.needs.estimates import NeedsExperience as NeedsExperience  # noqa: PLC0414
+
+# Types that the gateway shares with the queries of a site.
+from gridweave.site.query_messages import MOST_LISTED as MOST_LISTED  # noqa: PLC0414
+from gridweave.site.query_messages import BusyNodes as BusyNodes  # noqa: PLC0414
+from gridweave.site.query_messages import EventKind as EventKind  # noqa: PLC0414
+from gridweave.site.query_messages import GivenUp as GivenUp  # noqa: PLC0414
+from gridweave.site.query_messages import Instant as Instant  # noqa: PLC0414
+from gridweave.site.query_messages import JobEvent as JobEvent  # noqa: PLC0414
+from gridweave.site.query_messages import JobEvents as JobEvents  # noqa: PLC0414
+from gridweave.site.query_messages import JobId as JobId  # noqa: PLC0414
+from gridweave.site.query_messages import JobPage as JobPage  # noqa: PLC0414
+from gridweave.site.query_messages import JobProgress as JobProgress  # noqa: PLC0414
+from gridweave.site.query_messages import JobQuery as JobQuery  # noqa: PLC0414
+from gridweave.site.query_messages import KeptNodes as KeptNodes  # noqa: PLC0414
+from gridweave.site.query_messages import LoggedFault as LoggedFault  # noqa: PLC0414
+from gridweave.site.query_messages import MachineInfo as MachineInfo  # noqa: PLC0414
+from gridweave.site.query_messages import Queue as Queue  # noqa: PLC0414
+from gridweave.site.query_messages import QueuedJob as QueuedJob  # noqa: PLC0414
+from gridweave.site.query_messages import SiteInfo as SiteInfo  # noqa: PLC0414
 
 Scope = Literal["read", "submit", "cancel", "operate"]
 """The permissions of a token: see the sites, the queue and its user's jobs; submit jobs; cancel, hold and release its
@@ -123,7 +124,7 @@ class SignalJobs(msgspec.Struct, frozen=True, kw_only=True):
     signal: SignalName
 
 
-class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An event in the history of a job.
 
     Attributes
@@ -139,11 +140,11 @@ class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The history of a job, oldest event first."""
 
     job_id: int
-    entries: list[StoryEntry]
+    entries: list[HistoryEntry]
 
 
 class UsageOverTime(msgspec.Struct, frozen=True, kw_only=True):

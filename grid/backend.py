@@ -10,6 +10,7 @@ from gridweave.grid.api import (
     GivenUp,
     GridExperience,
     Health,
+    HistoryEntry,
     JobEvents,
     JobPage,
     JobQuery,
@@ -19,11 +20,10 @@ from gridweave.grid.api import (
     Queue,
     Scheduling,
     SiteInfo,
-    StoryEntry,
     WhatIf,
     WhatIfAnswer,
 )
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
+from gridweave.site.job import Accepted, ActionKind, Declined, JobRecord, JobRequest, SignalName
 
 
 class Backend(Protocol):
@@ -47,8 +47,8 @@ class Backend(Protocol):
             User and request id, which are kept in the history of each job.
         """
 
-    async def wish(
-        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    async def apply_action(
+        self, kind: ActionKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
         """Apply an action to jobs; return the jobs to which it applied. Unknown jobs are ignored.
 
@@ -62,7 +62,7 @@ class Backend(Protocol):
     async def jobs(self, query: JobQuery) -> JobPage:
         """Return the jobs that match a query, newest first."""
 
-    async def story(self, job_id: int) -> list[StoryEntry]:
+    async def history(self, job_id: int) -> list[HistoryEntry]:
         """Return the history of a job at the grid and its sites, by time; empty if the job is unknown."""
 
     async def events(self, after: int, timeout_s: float) -> JobEvents:

@@ -8,8 +8,8 @@ from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import PairMeasured
 from gridweave.settings import SettingsChanged
 from gridweave.site.job import Accepted, Declined, Job, Noted, RecordEnded, RecordUsage
-from gridweave.site.maxima import MaximaSet
-from gridweave.site.messages import Answer, GridMessage, Probed, Request, SiteMessage, UserSubmitted, Wish
+from gridweave.site.messages import Answer, GridMessage, JobAction, Probed, Request, SiteMessage, UserSubmitted
+from gridweave.site.quotas import QuotasChanged
 
 
 class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=False):
@@ -21,10 +21,10 @@ class GridJobSubmitted(msgspec.Struct, frozen=True, tag="GridJobSubmitted", gc=F
     # The number of the last attempt, if the job was taken out of the queue (`GridJobHeld`) and returns. Sites identify
     # attempts by number, so no number may be used twice.
     attempt: int = 0
-    barred: tuple[int, ...] = ()  # the sites that do not accept its user
+    excluded: tuple[int, ...] = ()  # the sites that do not accept its user
 
 
-class GridJobBarred(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
+class GridJobExclusions(msgspec.Struct, frozen=True, tag="GridJobBarred", gc=False):
     """The sites that accept the user of a job have changed; if it is not running, it is placed accordingly."""
 
     submitted: GridJobSubmitted  # the submission with the sites that are excluded now
@@ -59,7 +59,7 @@ class SiteCutOff(msgspec.Struct, frozen=True, tag="SiteCutOff", gc=False):
     reason: str  # the problem; empty if messages are exchanged again
 
 
-class GridJobHopeless(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
+class GridJobUnplaceable(msgspec.Struct, frozen=True, tag="GridJobHopeless", gc=False):
     """A job can never be placed, given the planned changes of links or settings; refuse it.
 
     A running job goes on. If it needs another attempt, it is refused then.
@@ -96,11 +96,11 @@ class FromSite(msgspec.Struct, frozen=True, tag="FromSite", gc=False):
 
 GridEvent = (
     GridJobSubmitted
-    | GridJobBarred
+    | GridJobExclusions
     | GridJobCancelled
     | GridJobHeld
     | GridJobReleased
-    | GridJobHopeless
+    | GridJobUnplaceable
     | SiteCutOff
     | LinksChanged
     | PathsMeasured
@@ -155,15 +155,15 @@ class FromLiveSite(msgspec.Struct, frozen=True, tag="FromLiveSite"):
     message: SiteMessage
 
 
-LiveGridEvent = UserSubmitted | Wish | FromLiveSite | Probed | MaximaSet | SettingsChanged | SiteCutOff
+LiveGridEvent = UserSubmitted | JobAction | FromLiveSite | Probed | QuotasChanged | SettingsChanged | SiteCutOff
 """The events of the live grid."""
 
 
-class TellSite(msgspec.Struct, frozen=True, tag="TellSite"):
+class SendToSite(msgspec.Struct, frozen=True, tag="TellSite"):
     """Send a message to a site."""
 
     site: int
     message: GridMessage
 
 
-LiveGridCommand = TellSite | Accepted | Declined | Noted | RecordUsage | RecordEnded
+LiveGridCommand = SendToSite | Accepted | Declined | Noted | RecordUsage | RecordEnded

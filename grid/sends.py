@@ -74,7 +74,7 @@ class UsualCommunication(msgspec.Struct, frozen=True, kw_only=True):
         return self.default, "the default of the grid"
 
 
-def said_communication(traffic: Traffic | None) -> Communication | None:
+def declared_communication(traffic: Traffic | None) -> Communication | None:
     """Return the declared communication of a job, or None; raise InputError if it is impossible."""
     if traffic is None:
         return None

@@ -93,7 +93,7 @@ def assemble(
         there.setdefault(row.cable, row)
     whole = nodes and len(sound_links) == len(rows.links)
     if whole:
-        _check_pieces(rows, report)
+        _check_connected(rows, report)
     names, at = _attach(rows, nodes, sites, attach, report)
     if (
         not whole
@@ -233,7 +233,7 @@ def _check_numbers(row: LinkRow, there: LinkRow | None, report: Reporter) -> Non
             report.add(row.path, f"link {row.label}: {what} is {value:g}; {right}")
 
 
-def _check_pieces(rows: WrittenNetwork, report: Reporter) -> None:
+def _check_connected(rows: WrittenNetwork, report: Reporter) -> None:
     """Report a network in which some node cannot reach another."""
     import networkx as nx
 

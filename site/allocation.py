@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.elements import indexes_of
+from gridweave.site.array_tasks import indexes_of
 from gridweave.site.launch import Meeting
 from gridweave.site.messages import LOCAL, Machine
 
@@ -62,12 +62,12 @@ class NodePool:
         start = (free & -free).bit_length() - 1
         taken = ((1 << width) - 1) << start
         if free & taken == taken:
-            pieces: tuple[Interval, ...] = ((start, start + width),)
+            node_tasks: tuple[Interval, ...] = ((start, start + width),)
         else:
-            pieces, taken = _lowest(free, width)
+            node_tasks, taken = _lowest(free, width)
         self._free = free ^ taken
         self.free -= width
-        return pieces, taken
+        return node_tasks, taken
 
     def release(self, intervals: Iterable[Interval]) -> None:
         """Free allocated nodes: those of one or several allocations, or parts of them."""
@@ -130,7 +130,7 @@ def intervals_of(bits: int) -> tuple[Interval, ...]:
 
 def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
     """Return the lowest ``width`` (>= 1) set bits, as maximal intervals and as an integer."""
-    pieces: list[Interval] = []
+    node_tasks: list[Interval] = []
     every = free
     while True:
         # Adding the lowest set bit carries through the run of set bits above it, up to the first 0.
@@ -139,8 +139,8 @@ def _lowest(free: int, width: int) -> tuple[tuple[Interval, ...], int]:
         start, stop = lowest.bit_length() - 1, (free ^ carried).bit_length() - 1
         if stop - start >= width:
             stop = start + width
-            return (*pieces, (start, stop)), every & ((1 << stop) - 1)
-        pieces.append((start, stop))
+            return (*node_tasks, (start, stop)), every & ((1 << stop) - 1)
+        node_tasks.append((start, stop))
         width -= stop - start
         free &= carried
 

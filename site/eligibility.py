@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gridweave.ranges import ranges_text
+from gridweave.site.admission import AdmissionQueue, AdmissionState, Ask, Bound, GroupSet, group_set_of
 from gridweave.site.job import After, JobRecord, JobRequest
-from gridweave.site.lines import Ask, Bound, Lane, Lines, LinesState, lane_of
-from gridweave.site.maxima import Maxima
+from gridweave.site.quotas import Quotas
 
 _MOST_NAMED = 3
 
@@ -82,16 +82,16 @@ def _left_after_end(waits: list[After], past: Past) -> tuple[list[After], After 
     ends without failing leaves the group to the other jobs.
     """
     left = [after for after in waits if after.job_id != past.job_id]
-    hopeless = None
+    unplaceable = None
     for after in waits:
         if after.job_id != past.job_id:
             continue
         others = [other for other in left if after.group and other.group == after.group]
         if not has_come(after, past):
-            hopeless = hopeless if others else hopeless or after
+            unplaceable = unplaceable if others else unplaceable or after
         elif others and after.has == "failed":
             left = [msgspec.structs.replace(one, has="ended") if one in others else one for one in left]
-    return left, hopeless
+    return left, unplaceable
 
 
 class _Kept(msgspec.Struct):
@@ -99,7 +99,7 @@ class _Kept(msgspec.Struct):
 
     after: list[After]  # dependencies that are not met yet
     # The job's groups, which may be full, and its demand on them.
-    lane: Lane
+    group_set: GroupSet
     ask: Ask
     attempt: int = 0  # number of its last attempt, if it was queued before
 
@@ -109,7 +109,7 @@ class Settled(msgspec.Struct, frozen=True):
 
     let_in: list[tuple[int, int]]  # jobs that enter the queue, with their last attempts
     # Jobs with a dependency that can never be met, and the reason; the caller must end them.
-    hopeless: list[tuple[int, str]]
+    unplaceable: list[tuple[int, str]]
     kept: list[tuple[int, str]]  # jobs that still may not enter the queue, and why
 
 
@@ -119,14 +119,14 @@ class EligibilityState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: dict[int, _Kept]
     wishes: list[int]
     followers: dict[int, list[int]]
-    lines: LinesState
+    admission: AdmissionState
 
 
 class Eligibility:
     """The jobs that are kept out of the queue.
 
     The caller reports every job that is submitted (`add`), starts, leaves the queue, or ends. After each instant it
-    calls `settle`, applies the result, and reports the consequences too. ``lines`` is the admission queue for jobs that
+    calls `settle`, applies the result, and reports the consequences too. ``admission`` is the admission queue for jobs that
     only wait for capacity in their groups.
 
     Examples
@@ -149,13 +149,13 @@ class Eligibility:
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
         # Jobs with a hold by their users: kept out of the queue, or still to be removed from it.
-        self._wishes: set[int] = set()
+        self._to_hold: set[int] = set()
         # The dependents of each job that has not ended.
         self._followers: dict[int, list[int]] = {}
-        self.lines = Lines()
+        self.admission = AdmissionQueue()
         # Jobs affected by a change since the last `settle`.
         self._doubtful: set[int] = set()
-        self._hopeless: dict[int, str] = {}
+        self._unplaceable: dict[int, str] = {}
         self._now_ms = 0
 
     def __contains__(self, job_id: int) -> bool:
@@ -171,26 +171,26 @@ class Eligibility:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when a job may be admitted without another event, or None."""
-        return self.lines.next_wakeup_ms()
+        return self.admission.next_wakeup_ms()
 
-    def set_maxima(self, maxima: Maxima) -> None:
+    def set_quotas(self, quotas: Quotas) -> None:
         """Replace the quotas; jobs in the queue stay there."""
-        self.lines.change(maxima)
-        self._doubtful.update(job_id for job_id in self._kept if job_id in self.lines)
+        self.admission.change(quotas)
+        self._doubtful.update(job_id for job_id in self._kept if job_id in self.admission)
 
     def is_wished(self, job_id: int) -> bool:
         """Whether a job has a hold by its user; the hold takes effect unless the job starts first."""
-        return job_id in self._wishes
+        return job_id in self._to_hold
 
     def add(self, job_id: int, request: JobRequest, past: dict[int, Past]) -> bool:
         """Add a submitted job; return whether it enters the queue at once.
 
         If not, `settle` reports its state. ``past`` has the jobs that it depends on.
         """
-        lane, ask = lane_of(request)
-        self.lines.came(lane)
-        if not (request.hold or request.after or self.lines.has_to_stand(lane, ask)):
-            self.lines.enter(lane, ask)
+        group_set, ask = group_set_of(request)
+        self.admission.came(group_set)
+        if not (request.hold or request.after or self.admission.has_to_stand(group_set, ask)):
+            self.admission.enter(group_set, ask)
             return True
         waits = [after for after in request.after if not (after.has == "started" and past[after.job_id].has_started)]
         for one in dict.fromkeys(after.job_id for after in waits):
@@ -198,65 +198,65 @@ class Eligibility:
                 waits = self._after_end(job_id, waits, past[one])
         for after in waits:
             self._followers.setdefault(after.job_id, []).append(job_id)
-        self._kept[job_id] = _Kept(waits, lane, ask)
+        self._kept[job_id] = _Kept(waits, group_set, ask)
         self._doubtful.add(job_id)
         if request.hold:
-            self._wishes.add(job_id)
+            self._to_hold.add(job_id)
         return False
 
     def _after_end(self, job_id: int, waits: list[After], past: Past) -> list[After]:
         """Return the open dependencies of a job after another has ended; record if one can never be met."""
-        left, hopeless = _left_after_end(waits, past)
-        if hopeless is not None:
-            self._hopeless.setdefault(job_id, _why_hopeless(hopeless, past))
+        left, unplaceable = _left_after_end(waits, past)
+        if unplaceable is not None:
+            self._unplaceable.setdefault(job_id, _why_unplaceable(unplaceable, past))
         return left
 
     def hold(self, job_id: int) -> None:
-        """Set a hold; a queued job must then be removed from the queue (`taken_out`), unless it starts first."""
-        self._wishes.add(job_id)
+        """Set a hold; a queued job must then be removed from the queue (`left_queue`), unless it starts first."""
+        self._to_hold.add(job_id)
         if job_id in self._kept:
-            self.lines.step_out(job_id)
+            self.admission.step_out(job_id)
             self._doubtful.add(job_id)
 
     def release(self, job_id: int) -> None:
         """Lift the user's hold; the job may still wait for other reasons."""
-        self._wishes.discard(job_id)
+        self._to_hold.discard(job_id)
         if job_id in self._kept:
             self._doubtful.add(job_id)
 
-    def taken_out(self, job_id: int, request: JobRequest, attempt: int) -> None:
+    def left_queue(self, job_id: int, request: JobRequest, attempt: int) -> None:
         """Record that a job has left the queue after this attempt because of a hold."""
-        lane, ask = lane_of(request)
-        self.lines.leave(lane, ask, self._now_ms)
-        self._kept[job_id] = _Kept([], lane, ask, attempt)
+        group_set, ask = group_set_of(request)
+        self.admission.leave(group_set, ask, self._now_ms)
+        self._kept[job_id] = _Kept([], group_set, ask, attempt)
         self._doubtful.add(job_id)
 
     def started(self, job_id: int, request: JobRequest) -> bool:
         """Record that a job runs; return whether it had a hold, which the start removes."""
-        self.lines.started(job_id, lane_of(request)[0])
+        self.admission.started(job_id, group_set_of(request)[0])
         for follower in self._followers.get(job_id, ()):
             kept = self._kept.get(follower)
             if kept is not None:
                 kept.after = [after for after in kept.after if (after.job_id, after.has) != (job_id, "started")]
                 self._doubtful.add(follower)
-        wished = job_id in self._wishes
-        self._wishes.discard(job_id)
+        wished = job_id in self._to_hold
+        self._to_hold.discard(job_id)
         return wished
 
     def used(self, request: JobRequest, used_s: int) -> None:
         """Record the node-seconds of an attempt of a job that has not ended."""
-        self.lines.used(lane_of(request)[0], self._now_ms, used_s)
+        self.admission.used(group_set_of(request)[0], self._now_ms, used_s)
 
     def over(self, past: Past, request: JobRequest, used_s: int = 0) -> None:
         """Record that a job has ended, was refused, or was cancelled while kept; ``used_s`` is for its last attempt."""
         job_id = past.job_id
-        self._wishes.discard(job_id)
-        self._hopeless.pop(job_id, None)
-        lane, ask = lane_of(request)
+        self._to_hold.discard(job_id)
+        self._unplaceable.pop(job_id, None)
+        group_set, ask = group_set_of(request)
         if self._kept.pop(job_id, None) is None:
-            self.lines.leave(lane, ask, self._now_ms, used_s)
-        self.lines.step_out(job_id)
-        self.lines.over(job_id, lane)
+            self.admission.leave(group_set, ask, self._now_ms, used_s)
+        self.admission.step_out(job_id)
+        self.admission.over(job_id, group_set)
         for follower in self._followers.pop(job_id, ()):
             kept = self._kept.get(follower)
             if kept is None:
@@ -266,66 +266,66 @@ class Eligibility:
 
     def settle(self) -> Settled:
         """Return the consequences of all events since the last call."""
-        hopeless, self._hopeless = sorted(self._hopeless.items()), {}
+        unplaceable, self._unplaceable = sorted(self._unplaceable.items()), {}
         doubtful, self._doubtful = self._doubtful, set()
-        gone = {job_id for job_id, _ in hopeless}
+        gone = {job_id for job_id, _ in unplaceable}
         let_in: list[int] = []
         for job_id in gone:
-            self.lines.step_out(job_id)
+            self.admission.step_out(job_id)
         for job_id in sorted(doubtful - gone):
             kept = self._kept.get(job_id)
-            if kept is None or kept.after or job_id in self._wishes or job_id in self.lines:
+            if kept is None or kept.after or job_id in self._to_hold or job_id in self.admission:
                 continue
-            if self.lines.has_to_stand(kept.lane, kept.ask):
-                self.lines.stand(job_id, kept.lane, kept.ask)
+            if self.admission.has_to_stand(kept.group_set, kept.ask):
+                self.admission.stand(job_id, kept.group_set, kept.ask)
             else:
-                self.lines.enter(kept.lane, kept.ask)
+                self.admission.enter(kept.group_set, kept.ask)
                 let_in.append(job_id)
-        let_in += self.lines.move(self._now_ms)
+        let_in += self.admission.move(self._now_ms)
         numbers = [(job_id, self._kept.pop(job_id).attempt) for job_id in sorted(let_in)]
         still = sorted(job_id for job_id in doubtful - gone if job_id in self._kept)
-        return Settled(numbers, hopeless, [(job_id, self.reason(job_id)) for job_id in still])
+        return Settled(numbers, unplaceable, [(job_id, self.reason(job_id)) for job_id in still])
 
     def reason(self, job_id: int) -> str:
         """Return why a job is kept out of the queue, in one line; empty if it is not."""
         kept = self._kept.get(job_id)
         if kept is None:
             return ""
-        reasons = ["is held by its user"] if job_id in self._wishes else []
+        reasons = ["is held by its user"] if job_id in self._to_hold else []
         if kept.after:
             named = after_texts(kept.after)
             more = len(named) - _MOST_NAMED
             reasons.append(f"waits until {', '.join(named[:_MOST_NAMED])}" + (f" and {more} more" if more > 0 else ""))
         if not reasons and (bounds := self.bounds(job_id)):
             reasons = [bound.words for bound in bounds]
-        elif not reasons and (ahead := self.lines.ahead(job_id)):
+        elif not reasons and (ahead := self.admission.ahead(job_id)):
             reasons = [f"job {ahead[0]} stands in line before it, for the same maximum"]
         return "; ".join(reasons)
 
     def bounds(self, job_id: int) -> list[Bound]:
         """Return the full groups that keep a job in the admission queue; none if it only waits behind others."""
-        if job_id not in self.lines:
+        if job_id not in self.admission:
             return []
         kept = self._kept[job_id]
-        return self.lines.bound(self._now_ms, kept.lane, kept.ask)
+        return self.admission.bound(self._now_ms, kept.group_set, kept.ask)
 
     def state(self) -> EligibilityState:
         """Return the state; only valid right after `settle`."""
-        return EligibilityState(self._kept, sorted(self._wishes), self._followers, self.lines.state())
+        return EligibilityState(self._kept, sorted(self._to_hold), self._followers, self.admission.state())
 
     def restore(self, state: EligibilityState) -> None:
         """Restore the state of another instance."""
-        self._kept, self._wishes, self._followers = state.kept, set(state.wishes), state.followers
-        self.lines.restore(state.lines)
+        self._kept, self._to_hold, self._followers = state.kept, set(state.wishes), state.followers
+        self.admission.restore(state.admission)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent, e.g. a job is kept for no reason."""
         assert not self._doubtful, "something has changed and is not settled"
-        assert not self._hopeless, "something is hopeless and not ended"
+        assert not self._unplaceable, "something is hopeless and not ended"
         for job_id, kept in self._kept.items():
-            waits = job_id in self.lines
-            assert kept.after or job_id in self._wishes or waits, f"job {job_id} is kept for nothing"
-        self.lines.check_invariants(self._now_ms)
+            waits = job_id in self.admission
+            assert kept.after or job_id in self._to_hold or waits, f"job {job_id} is kept for nothing"
+        self.admission.check_invariants(self._now_ms)
 
 
 def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
@@ -339,7 +339,7 @@ def after_problem(request: JobRequest, past: dict[int, Past]) -> str | None:
     return None
 
 
-def _why_hopeless(after: After, past: Past) -> str:
+def _why_unplaceable(after: After, past: Past) -> str:
     if after.group:
         return "it waited until one of several jobs has failed, and all of them have finished"
     how = "was refused" if past.outcome == "refused" else f"has ended: {past.outcome}"

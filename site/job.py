@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.elements import Element, Ranges, elements_problem, ranges_problem, without
+from gridweave.site.array_tasks import Element, Ranges, ranges_problem, tasks_problem, without
 from gridweave.site.launch import (
     DEFAULT_GRACE_MS,
     DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -327,7 +327,7 @@ JobOutcome = Literal["finished", "failed", "limit", "cancelled"]
 
 OUTCOMES: tuple[JobOutcome, ...] = get_args(JobOutcome)
 
-WishKind = Literal["cancel", "kill", "signal", "requeue", "hold", "release"]
+ActionKind = Literal["cancel", "kill", "signal", "requeue", "hold", "release"]
 """A user's action on a job.
 
 ``cancel``: end the job, or remove it from the queue; ``kill``: end it without a grace period; ``signal``: send its
@@ -448,7 +448,7 @@ class ArrayPlace(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     index: int
     at_once: int = 0
-    elements: Ranges = ()
+    array_tasks: Ranges = ()
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -508,7 +508,7 @@ class DescribeJob(msgspec.Struct, frozen=True, tag="DescribeJob"):
     first_rank: int
     size: int
     sites: tuple[str, ...]  # all sites of the job; rank 0 is on the first
-    elements: Ranges | None = None  # of a packed array: the tasks of the whole job that have not ended
+    array_tasks: Ranges | None = None  # of a packed array: the tasks of the whole job that have not ended
     starts: int = 0  # number of earlier starts
 
 
@@ -522,7 +522,7 @@ class FragmentReport(msgspec.Struct, frozen=True, tag="FragmentReport"):
     exit_codes: tuple[tuple[int, int | None, int | None], ...]
     used: Used
     machines: tuple[str, ...]  # the machines that have its output
-    elements: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
+    array_tasks: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
     interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
     ran_ms: Ran = None  # when the last of its processes started, and when the last ended
 
@@ -573,7 +573,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     exit_codes: tuple[tuple[int, int | None, int | None], ...] = ()
     used: Used = Used()
     machines: tuple[str, ...] = ()
-    elements: tuple[Element, ...] = ()
+    array_tasks: tuple[Element, ...] = ()
     interrupted: tuple[int, ...] = ()
     placed_ms: int | None = None
     ran_ms: Ran = None
@@ -582,7 +582,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
 
     def judged(self, outcome: str, reason: str) -> tuple[str, str]:
         """Return the outcome and reason of the whole job; a failed task of an earlier attempt makes it ``failed``."""
-        problem = elements_problem(self.elements)
+        problem = tasks_problem(self.array_tasks)
         return ("failed", problem) if problem and outcome in ("finished", "failed") else (outcome, reason)
 
     @property
@@ -593,9 +593,9 @@ class JobRecord(msgspec.Struct, kw_only=True):
     def left(self) -> Ranges | None:
         """Return the tasks of a packed array that have not ended; None for any other job."""
         array = self.request.array
-        if array is None or not array.elements:
+        if array is None or not array.array_tasks:
             return None
-        return without(array.elements, {element.index for element in self.elements})
+        return without(array.array_tasks, {element.index for element in self.array_tasks})
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="Accepted"):
@@ -760,7 +760,7 @@ def _needs_problem(request: JobRequest) -> str | None:
     tasks = sum(group.tasks for group in groups)
     if groups and tasks != request.nodes:
         return f"nodes is {request.nodes}, and the groups have {tasks} tasks; say the same, or leave nodes out"
-    if groups and request.array is not None and request.array.elements:
+    if groups and request.array is not None and request.array.array_tasks:
         return "groups of tasks are not for a packed array: each of its ranks draws elements, whichever they are"
     return None
 
@@ -791,7 +791,7 @@ def _order_problem(request: JobRequest) -> str | None:
         return f"array: the name {array.name!r:.100} cannot be used; give 1 to {MOST_NAME} characters in one line"
     if not 0 <= array.index < 2**31:
         return f"array: index is {array.index}; a whole number from 0 to {2**31 - 1}"
-    if problem := ranges_problem(array.elements):
+    if problem := ranges_problem(array.array_tasks):
         return f"array: {problem}"
     if not 0 <= array.at_once <= MAX_WIDTH:
         return f"array: at_once is {array.at_once}; a whole number from 0 (all of them) to {MAX_WIDTH}"

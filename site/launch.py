@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from gridweave.site.elements import Element, Ranges, ranges_problem
+from gridweave.site.array_tasks import Element, Ranges, ranges_problem
 
 DEFAULT_GRACE_MS = 5_000
 DEFAULT_OUTPUT_LIMIT_BYTES = 16 << 20
@@ -192,7 +192,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # Whether the other ranks of this node task are ended when one has failed, as with ``mpirun``.
     end_on_failure: bool = True
     # Of a packed array: the tasks that the ranks run; ``None``: each rank runs the command once.
-    elements: Ranges | None = None
+    array_tasks: Ranges | None = None
     starts: int = 0  # number of earlier starts of the job
     part: NodePart | None = None  # ``None``: the whole nodes of its ranks
     user: str = ""  # the job's user
@@ -240,7 +240,7 @@ class Removal(msgspec.Struct, frozen=True):
 _NAMED = 5
 
 
-class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
+class AcceptedUsers(msgspec.Struct, frozen=True, kw_only=True):
     """The users whose jobs a machine or site accepts; a site accepts the users that all of its machines accept.
 
     Attributes
@@ -271,11 +271,11 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
 
         Examples
         --------
-        >>> TakenUsers(anyone=False, names=("anna",)).refusal("bert")
+        >>> AcceptedUsers(anyone=False, names=("anna",)).refusal("bert")
         "it runs jobs of 'anna' alone, and this is one of 'bert'; see docs/launchers.md for jobs of others"
-        >>> TakenUsers(anyone=False, names=("anna",), is_mapped=True).refusal("bert")
+        >>> AcceptedUsers(anyone=False, names=("anna",), is_mapped=True).refusal("bert")
         "it maps 'bert' to no account; have its operator add one"
-        >>> TakenUsers(options=("constraint", "gres")).refusal("anna", ["nodelist=n1"])
+        >>> AcceptedUsers(options=("constraint", "gres")).refusal("anna", ["nodelist=n1"])
         'it passes on no option nodelist to a batch system; those that it does are constraint, gres'
         """
         if has_forms and not self.forms:
@@ -299,9 +299,9 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
 
         Examples
         --------
-        >>> TakenUsers().words, TakenUsers(anyone=False, names=("anna", "bert")).words
+        >>> AcceptedUsers().words, AcceptedUsers(anyone=False, names=("anna", "bert")).words
         ('takes jobs of anyone', 'takes jobs of anna, bert')
-        >>> TakenUsers(anyone=False, names=tuple("abcdefg")).words
+        >>> AcceptedUsers(anyone=False, names=tuple("abcdefg")).words
         'takes jobs of a, b, c, d, e and 2 others'
         """
         if self.anyone:
@@ -309,16 +309,16 @@ class TakenUsers(msgspec.Struct, frozen=True, kw_only=True):
         first, more = ", ".join(self.names[:_NAMED]) or "nobody", len(self.names) - _NAMED
         return f"takes jobs of {first}" + (f" and {more} other{'s' * (more > 1)}" if more > 0 else "")
 
-    def both(self, other: TakenUsers) -> TakenUsers:
+    def both(self, other: AcceptedUsers) -> AcceptedUsers:
         """Return the users and options that both accept."""
         options = tuple(name for name in self.options if name in other.options)
         if self.anyone or other.anyone:
             return msgspec.structs.replace(other if self.anyone else self, options=options)
         names = tuple(name for name in self.names if name in other.names)
-        return TakenUsers(anyone=False, names=names, is_mapped=self.is_mapped or other.is_mapped, options=options)
+        return AcceptedUsers(anyone=False, names=names, is_mapped=self.is_mapped or other.is_mapped, options=options)
 
 
-ANYONE = TakenUsers()
+ANYONE = AcceptedUsers()
 
 
 class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,7 +338,7 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
     counts_parts : bool
         Whether fractions of its nodes are only counted, as its nodes are, and not enforced.
     options : tuple of str
-        See `TakenUsers.options`.
+        See `AcceptedUsers.options`.
     mapped : tuple of str, optional
         The only users whose jobs it starts, from the map of users to accounts of a batch system; None: no map.
     output : OutputLimits
@@ -366,11 +366,11 @@ class MachineRules(msgspec.Struct, frozen=True, kw_only=True):
         return self.users.refusal(user)
 
     @property
-    def users(self) -> TakenUsers:
+    def users(self) -> AcceptedUsers:
         """The accepted users by these rules; a launcher has a map of its own."""
         if self.mapped is not None:
-            return TakenUsers(anyone=False, names=self.mapped, is_mapped=True, options=self.options)
-        return TakenUsers(anyone=not self.owner, names=(self.owner,) if self.owner else (), options=self.options)
+            return AcceptedUsers(anyone=False, names=self.mapped, is_mapped=True, options=self.options)
+        return AcceptedUsers(anyone=not self.owner, names=(self.owner,) if self.owner else (), options=self.options)
 
 
 ANY_JOBS = MachineRules()
@@ -415,7 +415,7 @@ class RankReport(msgspec.Struct, frozen=True):
     usage: Used = Used()
 
 
-class PieceState(msgspec.Struct, frozen=True, kw_only=True):
+class NodeTaskState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a node task as stored in its folder (``state.msgpack``)."""
 
     job_id: int
@@ -440,14 +440,14 @@ class PieceState(msgspec.Struct, frozen=True, kw_only=True):
     kill_due_ms: int | None = None  # latest time of the kill, at its current pace
 
 
-class PieceReady(msgspec.Struct, frozen=True, tag="PieceReady"):
+class NodeTaskReady(msgspec.Struct, frozen=True, tag="PieceReady"):
     """All ranks of a node task wait at their gate."""
 
     job_id: int
     attempt: int
 
 
-class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
+class NodeTaskStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
     """All ranks of a node task run."""
 
     job_id: int
@@ -456,7 +456,7 @@ class PieceStarted(msgspec.Struct, frozen=True, tag="PieceStarted"):
     alone_ms: int | None = None  # see `Launch`
 
 
-class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
+class NodeTaskEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     """No process of a node task is left; `started_ms` is ``None`` if no rank ever ran."""
 
     job_id: int
@@ -468,11 +468,11 @@ class PieceEnded(msgspec.Struct, frozen=True, tag="PieceEnded"):
     started_ms: int | None
     ended_ms: int
     # Of a packed array: the ended tasks, and the tasks that started and did not end.
-    elements: tuple[Element, ...] = ()
+    array_tasks: tuple[Element, ...] = ()
     interrupted: tuple[int, ...] = ()
 
 
-PieceEvent = PieceReady | PieceStarted | PieceEnded
+NodeTaskEvent = NodeTaskReady | NodeTaskStarted | NodeTaskEnded
 
 
 Ran = tuple[int, int] | None
@@ -613,7 +613,7 @@ def launch_problem(launch: Launch) -> str | None:
         _command_problem(launch)
         or _environment_problem(launch)
         or _number_problem(launch)
-        or ranges_problem(launch.elements or ())
+        or ranges_problem(launch.array_tasks or ())
     )
 
 

@@ -16,13 +16,14 @@ import msgspec
 
 from gridweave.errors import InputError, OptionError
 from gridweave.settings import SettingsChanged
-from gridweave.site.elements import Element
+from gridweave.site.array_tasks import Element
 from gridweave.site.eligibility import Past
 from gridweave.site.job import (
     MAX_ID,
     MAX_TIME_MS,
     MAX_WIDTH,
     Accepted,
+    ActionKind,
     Declined,
     DescribeJob,
     FragmentReport,
@@ -34,10 +35,9 @@ from gridweave.site.job import (
     RecordUsage,
     Resources,
     SignalName,
-    WishKind,
 )
-from gridweave.site.launch import ANYONE, Launch, NodeSharing, Outcome, Ran, RankReport, TakenUsers, Used
-from gridweave.site.maxima import MaximaSet
+from gridweave.site.launch import ANYONE, AcceptedUsers, Launch, NodeSharing, Outcome, Ran, RankReport, Used
+from gridweave.site.quotas import QuotasChanged
 
 # No message contains a reference cycle, so the garbage collector can skip them (``gc=False``).
 
@@ -96,7 +96,7 @@ class ReservationCancelled(msgspec.Struct, frozen=True, tag="ReservationCancelle
 AskState = Literal["waiting", "ready", "over", "refused", "cancelled"]
 
 
-class AskSeen(msgspec.Struct, frozen=True, gc=False):
+class RequestStatus(msgspec.Struct, frozen=True, gc=False):
     """The state of the request that a site made to its batch system for the nodes of a job."""
 
     job_id: int
@@ -111,13 +111,13 @@ class AskSeen(msgspec.Struct, frozen=True, gc=False):
     is_put_off: bool = False
 
 
-class BatchSeen(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
+class BatchSnapshot(msgspec.Struct, frozen=True, tag="BatchSeen", gc=False):
     """The state of the batch system has been read."""
 
     nodes: int  # nodes in service
     longest_ms: int | None  # the batch system's longest wall time limit; None: no limit
     free_from: tuple[tuple[int, int], ...]  # (instant, number of nodes expected to be free from then on), ascending
-    asks: tuple[AskSeen, ...] = ()
+    asks: tuple[RequestStatus, ...] = ()
     problem: str = ""  # why the batch system does not answer; empty if it does
 
 
@@ -128,7 +128,7 @@ class DisciplineEdited(msgspec.Struct, frozen=True, tag="ExperienceEdited"):
     changes: Any = msgspec.field(name="times")
 
 
-DirectEvent = BatchSeen | DisciplineEdited
+DirectEvent = BatchSnapshot | DisciplineEdited
 """Events that concern no contract: they reach the nodes or the discipline of a site unread."""
 
 Event = JobSubmitted | JobFinished | JobCancelled | ReservationRequested | ReservationCancelled | DirectEvent
@@ -427,7 +427,7 @@ class Ended(OfAttempt, frozen=True, tag="Ended", gc=False, repr_omit_defaults=Tr
 class TakesUsers(msgspec.Struct, frozen=True, tag="TakesUsers"):
     """The set of users whose jobs the site accepts has changed."""
 
-    users: TakenUsers
+    users: AcceptedUsers
 
 
 class SiteChanged(msgspec.Struct, frozen=True, tag="SiteChanged", gc=False):
@@ -561,10 +561,10 @@ class UserSubmitted(msgspec.Struct, frozen=True, tag="UserSubmitted"):
     past: tuple[Past, ...] = ()  # state of ended jobs that it depends on, from the journal
 
 
-class Wish(msgspec.Struct, frozen=True, tag="Wish"):
+class JobAction(msgspec.Struct, frozen=True, tag="Wish"):
     """A user's action on jobs of a site or of the grid."""
 
-    kind: WishKind
+    kind: ActionKind
     job_ids: tuple[int, ...]
     origin: str = ""  # the user and the request, for the jobs' histories
     signal: SignalName | None = None  # the signal, for the action ``signal``
@@ -599,7 +599,7 @@ class RunEnded(OfRun, frozen=True, tag="RunEnded"):
     ranks: tuple[RankReport, ...] = ()
     used: Used = Used()
     has_run: bool = True  # False if it certainly never ran
-    elements: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
+    array_tasks: tuple[Element, ...] = ()  # of a packed array: the tasks that ended
     interrupted: tuple[int, ...] = ()  # ... and the tasks that started and did not end
     ran_ms: Ran = None  # first and last instant of its processes; None: none ran, or unknown
 
@@ -621,7 +621,7 @@ class MachineJoined(msgspec.Struct, frozen=True, tag="MachineJoined"):
 
     machine: str
     host: str  # its address for other machines
-    users: TakenUsers = ANYONE  # the users whose jobs it accepts
+    users: AcceptedUsers = ANYONE  # the users whose jobs it accepts
     secret: str = ""  # source of the keys for the rendezvous of ranks on this machine; empty: no keys
 
 
@@ -629,7 +629,7 @@ class MachineTakes(msgspec.Struct, frozen=True, tag="MachineTakes"):
     """The set of users whose jobs a machine accepts has changed."""
 
     machine: str
-    users: TakenUsers
+    users: AcceptedUsers
 
 
 class MachineForgotten(msgspec.Struct, frozen=True, tag="MachineForgotten"):
@@ -659,7 +659,7 @@ LiveSiteEvent = (
     | SignalFragment
     | RequeueFragment
     | UserSubmitted
-    | Wish
+    | JobAction
     | RunReady
     | RunStarted
     | RunEnded
@@ -668,7 +668,7 @@ LiveSiteEvent = (
     | MachineJoined
     | MachineTakes
     | MachineForgotten
-    | MaximaSet
+    | QuotasChanged
     | DirectEvent
     | SettingsChanged
 )
@@ -723,13 +723,13 @@ class SignalRun(OfRun, frozen=True, tag="SignalRun"):
     signal: SignalName
 
 
-class LookForRoom(msgspec.Struct, frozen=True, tag="LookForRoom"):
+class CheckCapacity(msgspec.Struct, frozen=True, tag="LookForRoom"):
     """Have a machine that could start nothing report when it can."""
 
     machine: str
 
 
-class TellGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
+class SendToGrid(msgspec.Struct, frozen=True, tag="TellGrid"):
     """Send a message to the meta-scheduler."""
 
     message: SiteMessage
@@ -741,7 +741,7 @@ LiveSiteCommand = (
     | KeepRun
     | EndRun
     | SignalRun
-    | TellGrid
+    | SendToGrid
     | Accepted
     | Declined
     | Noted
@@ -749,7 +749,7 @@ LiveSiteCommand = (
     | RecordEnded
 )
 
-Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | PaceRun | SignalRun | LookForRoom
+Order = StartRun | OpenRun | KeepRun | ConfirmRun | EndRun | PaceRun | SignalRun | CheckCapacity
 """The messages from a site to a machine."""
 
 Report = RunReady | RunStarted | RunEnded | RunDelayed | MachineReady | MachineJoined | MachineTakes

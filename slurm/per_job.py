@@ -13,7 +13,7 @@ from gridweave.site.disciplines.base import NOTHING, Decisions, Discipline, Expe
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, Running
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
-from gridweave.site.messages import BatchSeen
+from gridweave.site.messages import BatchSnapshot
 from gridweave.site.nodes.source import NodeRequest, NodeSource
 from gridweave.site.state import CoreState
 from gridweave.site.times import growing_pause_ms, span_text, when_text
@@ -43,8 +43,8 @@ class AskedJob(msgspec.Struct):
     not_before_ms: int = 0
     reason: str = ""
     is_put_off: bool = False  # whether the batch system has decided that it has to wait
-    was_told: bool = False  # whether its wait was reported
-    told_ms: int | None = None  # the start that was reported last
+    was_reported: bool = False  # whether its wait was reported
+    reported_ms: int | None = None  # the start that was reported last
     is_counted: bool = False  # whether the snapshot of the batch system counts its nodes as taken
 
     def lose(self, now_ms: int, reason: str) -> None:
@@ -55,10 +55,10 @@ class AskedJob(msgspec.Struct):
 
     def delay(self, start_ms: int | None) -> bool:
         """Record the expected start of a waiting job; return whether to report it: the first one, or a later one."""
-        is_later = start_ms is not None and (self.told_ms is None or start_ms > self.told_ms + LATER_MS)
-        is_news = is_later or not self.was_told
+        is_later = start_ms is not None and (self.reported_ms is None or start_ms > self.reported_ms + LATER_MS)
+        is_news = is_later or not self.was_reported
         if is_news:
-            self.was_told, self.told_ms = True, start_ms
+            self.was_reported, self.reported_ms = True, start_ms
         return is_news
 
     @property
@@ -74,7 +74,7 @@ class BatchDisciplineState(CoreState, frozen=True, kw_only=True, tag="BatchDisci
 
     jobs: list[AskedJob]
     asks: int
-    seen: BatchSeen | None
+    seen: BatchSnapshot | None
 
 
 class AskedJobs(Discipline):
@@ -95,7 +95,7 @@ class AskedJobs(Discipline):
         super().__init__(nodes)
         self._policy = policy
         self._jobs: dict[int, AskedJob] = {}
-        self._seen: BatchSeen | None = None
+        self._snapshot: BatchSnapshot | None = None
         self._asks = 0
 
     @override
@@ -142,26 +142,26 @@ class AskedJobs(Discipline):
     @property
     def longest_job_ms(self) -> int | None:
         """The longest time limit that the batch system accepts; None: any, or unknown."""
-        return None if self._seen is None else self._seen.longest_ms
+        return None if self._snapshot is None else self._snapshot.longest_ms
 
     def requests(self, now_ms: int) -> list[NodeRequest]:
         """Return the requests to make or keep: for all jobs that have started, and for the first waiting ones."""
         found = [NodeRequest(each.job, each.ask, True) for each in self._started()]
         room = self.free
         # If the cluster is larger than the site, the site must not request more nodes than it may have.
-        is_capped = self._seen is not None and self._seen.nodes > self.nodes
+        is_capped = self._snapshot is not None and self._snapshot.nodes > self.nodes
         for each in self._in_order()[: self._policy.most_asked]:
             if is_capped and each.job.width > room:
                 break
             room -= each.job.width
             if each.not_before_ms <= now_ms:
-                found.append(NodeRequest(each.job, each.ask, False, was_seen=bool(each.reason)))
+                found.append(NodeRequest(each.job, each.ask, False, was_reported=bool(each.reason)))
         return found
 
-    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+    def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
         """Apply a snapshot of the batch system; return the waiting jobs that it rejects, and why."""
-        is_other = self._seen is None or self._seen.longest_ms != view.longest_ms
-        self._seen = msgspec.structs.replace(view, asks=())
+        is_other = self._snapshot is None or self._snapshot.longest_ms != view.longest_ms
+        self._snapshot = msgspec.structs.replace(view, asks=())
         refused = {}
         if is_other:
             # Jobs may have been accepted before the time limit was known or while it was longer.
@@ -186,13 +186,13 @@ class AskedJobs(Discipline):
     @property
     def idle(self) -> int:
         """Free nodes of the batch system that the site may use; 0 if it was never queried, or does not answer."""
-        if self._seen is None or self._seen.problem or not self._seen.free_from:
+        if self._snapshot is None or self._snapshot.problem or not self._snapshot.free_from:
             return 0
-        return min(self.free, self._seen.free_from[0][1])
+        return min(self.free, self._snapshot.free_from[0][1])
 
     def delays(self, now_ms: int) -> list[tuple[int, int | None]]:
         """Return the jobs that the batch system delays, or that are not requested now, and their expected starts."""
-        is_away = self._seen is None or bool(self._seen.problem)
+        is_away = self._snapshot is None or bool(self._snapshot.problem)
         asked = {found.job.job_id for found in self.requests(now_ms)}
         waits = [each for each in self._in_order() if is_away or each.is_put_off or each.job.job_id not in asked]
         starts = [(each, each.start_ms if each.is_put_off and not is_away else None) for each in waits]
@@ -214,14 +214,14 @@ class AskedJobs(Discipline):
     @override
     def startable(self, now_ms: int, length_ms: int) -> int:
         """Return how many nodes a job of this length could have at once, by forecast; 0 if any job waits."""
-        if self._seen is None or self._seen.problem or self._in_order():
+        if self._snapshot is None or self._snapshot.problem or self._in_order():
             return 0
         return min(self.nodes, max(0, free_throughout(self._free_steps(now_ms), now_ms, now_ms + length_ms)))
 
     @override
     def earliest_start_ms(self, now_ms: int, width: int, length_ms: int) -> int | None:
         """Return when a job submitted now would start, by forecast; None: never, or unknown."""
-        if width > self.nodes or self._seen is None:
+        if width > self.nodes or self._snapshot is None:
             return None
         start_ms = earliest_start(self._free_steps(now_ms), now_ms, width, length_ms)
         expected = [each.start_ms for each in self._in_order() if each.start_ms is not None]
@@ -234,8 +234,8 @@ class AskedJobs(Discipline):
         These are the jobs that have started since then, and the waiting jobs without an expected start. Each of the
         latter is assumed to start as soon as it fits behind the jobs before it.
         """
-        assert self._seen is not None, "asked before anything was seen"
-        steps = self._seen.free_from
+        assert self._snapshot is not None, "asked before anything was seen"
+        steps = self._snapshot.free_from
         if not steps:
             return steps
         looked_ms = steps[0][0]
@@ -278,9 +278,9 @@ class AskedJobs(Discipline):
         """Return the start that the batch system expects for a waiting job, and why it is not earlier."""
         each = self._jobs[job_id]
         ahead = [other.job.job_id for other in self._in_order()].index(job_id)
-        problem = "" if self._seen is None else self._seen.problem
+        problem = "" if self._snapshot is None else self._snapshot.problem
         asked = any(found.job.job_id == job_id for found in self.requests(now_ms))
-        if self._seen is None or problem:
+        if self._snapshot is None or problem:
             reason = problem or "the batch system has not been looked at yet"
         elif each.not_before_ms > now_ms:
             reason = f"{each.loss}; they are asked for again {when_text(each.not_before_ms, now_ms)}"
@@ -310,12 +310,12 @@ class AskedJobs(Discipline):
 
     @override
     def state(self) -> BatchDisciplineState:
-        return BatchDisciplineState(jobs=list(self._jobs.values()), asks=self._asks, seen=self._seen)
+        return BatchDisciplineState(jobs=list(self._jobs.values()), asks=self._asks, seen=self._snapshot)
 
     @override
     def restore(self, state: BatchDisciplineState) -> None:
         self._jobs = {each.job.job_id: each for each in state.jobs}
-        self._asks, self._seen = state.asks, state.seen
+        self._asks, self._snapshot = state.asks, state.seen
 
     @override
     def check_invariants(self) -> None:
@@ -348,7 +348,7 @@ class OneAllocationPerJob(NodeSource):
         return self.discipline.requests(now_ms)
 
     @override
-    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+    def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
         return self.discipline.seen(now_ms, view)
 
     @override

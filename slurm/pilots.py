@@ -19,7 +19,7 @@ from gridweave.site.disciplines.dictionary import entry_of
 from gridweave.site.explain import SiteReason, nodes_text
 from gridweave.site.job import Job, NodeIntervals
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
-from gridweave.site.messages import BatchSeen
+from gridweave.site.messages import BatchSnapshot
 from gridweave.site.nodes.source import PILOT, NodeRequest, NodeSource
 from gridweave.site.state import CoreState, with_parts
 from gridweave.site.times import LONGEST_PAUSE_MS, growing_pause_ms, span_text, when_text
@@ -73,7 +73,7 @@ class PilotDisciplineState(CoreState, Generic[D], frozen=True, kw_only=True, tag
     why_lost: str
     wished: tuple[int, int]
     now_ms: int
-    seen: BatchSeen | None
+    seen: BatchSnapshot | None
 
 
 class Pilots(NodeSource):
@@ -113,7 +113,7 @@ class Pilots(NodeSource):
         self._why_lost = ""
         self._wished = 0, -1  # number of nodes that the grid has looked for, and until when to request them
         self._now_ms = 0
-        self._seen: BatchSeen | None = None
+        self._snapshot: BatchSnapshot | None = None
 
     @override
     def copy(self) -> Self:
@@ -189,7 +189,7 @@ class Pilots(NodeSource):
     @property
     def _longest_ms(self) -> int:
         """The longest time limit with which a pilot is requested [ms]."""
-        longest_ms = None if self._seen is None else self._seen.longest_ms
+        longest_ms = None if self._snapshot is None else self._snapshot.longest_ms
         if longest_ms is None:
             return self._rules.length_ms
         return max(1, min(self._rules.length_ms, longest_ms - self._margin_ms))
@@ -227,14 +227,14 @@ class Pilots(NodeSource):
     @override
     def coming(self, now_ms: int, length_ms: int) -> tuple[int, int | None]:
         awaited = self._awaited()
-        if not awaited or self._seen is None or self._seen.problem or length_ms > self._job_ms:
+        if not awaited or self._snapshot is None or self._snapshot.problem or length_ms > self._job_ms:
             return 0, None
         spare = _nodes_of(awaited) + len(self._free_since_ms) - self._waiting_width()
         expected = [pilot.start_ms for pilot in awaited if pilot.start_ms is not None]
         unknown = _nodes_of(pilot for pilot in awaited if pilot.start_ms is None)
         start_ms: int | None = now_ms
         if unknown:
-            start_ms = earliest_start(self._seen.free_from, now_ms, unknown, awaited[-1].length_ms)
+            start_ms = earliest_start(self._snapshot.free_from, now_ms, unknown, awaited[-1].length_ms)
         return (0, None) if start_ms is None or spare <= 0 else (spare, max([start_ms, *expected]))
 
     @override
@@ -272,10 +272,10 @@ class Pilots(NodeSource):
         ]
 
     @override
-    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+    def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
         """Apply the reports about pilots; return the waiting jobs that are too long from now on, and why."""
-        is_other = self._seen is None or self._seen.longest_ms != view.longest_ms
-        self._seen = msgspec.structs.replace(view, asks=())
+        is_other = self._snapshot is None or self._snapshot.longest_ms != view.longest_ms
+        self._snapshot = msgspec.structs.replace(view, asks=())
         nothing: list[Pilot] = []
         for ask in view.asks:
             pilot = self._pilots.get(ask.ask)
@@ -398,10 +398,10 @@ class Pilots(NodeSource):
         there = self._in_service.bit_count()
         if width <= there and all(job.width <= there for job, _ in self.discipline.waiting()):
             return self.discipline.earliest_start_ms(now_ms, width, length_ms)
-        if self._seen is None:
+        if self._snapshot is None:
             return None
         coming = [pilot.start_ms for pilot in self._awaited() if pilot.start_ms]
-        start_ms = earliest_start(self._seen.free_from, now_ms, max(1, width - there), self._length_ms())
+        start_ms = earliest_start(self._snapshot.free_from, now_ms, max(1, width - there), self._length_ms())
         return None if start_ms is None else max([start_ms, *coming])
 
     @override
@@ -433,8 +433,8 @@ class Pilots(NodeSource):
         reasons = [said.reason]
         if lacks or coming:
             reasons.append(self.note(now_ms))
-        if self._seen is not None and self._seen.problem:
-            reasons.append(self._seen.problem)
+        if self._snapshot is not None and self._snapshot.problem:
+            reasons.append(self._snapshot.problem)
         elif coming:
             reasons.append(f"the last: {coming[-1].reason or 'the batch system is being asked for it'}")
         if now_ms < self._not_before_ms:
@@ -467,14 +467,14 @@ class Pilots(NodeSource):
             why_lost=self._why_lost,
             wished=self._wished,
             now_ms=self._now_ms,
-            seen=self._seen,
+            seen=self._snapshot,
         )
 
     @override
     def restore(self, state: PilotDisciplineState[Any]) -> None:
         self.discipline.restore(state.queue)
         self._pilots = {pilot.number: pilot for pilot in state.pilots}
-        self._free_since_ms, self._seen = state.free_since_ms, state.seen
+        self._free_since_ms, self._snapshot = state.free_since_ms, state.seen
         self._asks, self._lost, self._not_before_ms = state.asks, state.lost, state.not_before_ms
         self._why_lost, self._wished, self._now_ms = state.why_lost, state.wished, state.now_ms
         self._open = self._accepting(self._now_ms)

@@ -27,7 +27,7 @@ its time limit. ``memory``: it used more memory than it was allowed. ``failed``:
 """
 
 
-class NotTakenError(UnavailableError):
+class RequestRejectedError(UnavailableError):
     """The batch system rejected a request as too large, or because the account has too many; it does not say which."""
 
 
@@ -160,7 +160,7 @@ class BatchSystem(Protocol):
         """Request nodes; return the number of the allocation.
 
         InputError: the batch system will never accept the request. `LimitError`: it accepts neither this one now nor
-        others of the same account with the same options. `NotTakenError`: either of the two.
+        others of the same account with the same options. `RequestRejectedError`: either of the two.
         """
 
     def script(self, command: tuple[str, ...], given: str = "") -> str:
@@ -176,7 +176,7 @@ class BatchSystem(Protocol):
         UnavailableError: it keeps no such records, or does not answer.
         """
 
-    def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
+    def end_from_output(self, printed: str) -> tuple[AllocationEnd, str] | None:
         """Return how an allocation with a failed script ended, by the script's output; None if that is unclear."""
 
     async def cancel(self, allocations: Sequence[Allocation]) -> None:

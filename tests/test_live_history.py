@@ -14,8 +14,8 @@ def written(folder: Path, *lines: str) -> Path:
     """Return a file with the lines of ranks at the site `north`: what, job, attempt, rank, size and time."""
     file = folder / "story"
     for what, job, attempt, *rest in map(str.split, lines):
-        with file.open("a") as story:
-            story.write(" ".join([what, job, attempt, "north", *rest]) + "\n")
+        with file.open("a") as history:
+            history.write(" ".join([what, job, attempt, "north", *rest]) + "\n")
     return file
 
 

@@ -45,7 +45,7 @@ async def test_a_journal_of_a_release_is_read(written: Path, tmp_path: Path) -> 
     assert await submit(driver, "held", 2) == driver.journal.submissions(["held"])["held"].answer
     new = await submit(driver, "new", 1)
     assert isinstance(new, Accepted)
-    assert len(driver.journal.story(new.job_id)) > 0
+    assert len(driver.journal.history(new.job_id)) > 0
     await driver.close()
 
 

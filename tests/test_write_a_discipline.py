@@ -20,7 +20,7 @@ from gridweave.scenarios.workload.table import Workload
 from gridweave.site.disciplines.base import Decisions, Start, Traits
 from gridweave.site.disciplines.compiled import Compiled
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
-from gridweave.site.disciplines.entry import Entry, Played
+from gridweave.site.disciplines.entry import Entry, SiteOutcome
 from gridweave.site.job import Running
 from gridweave.site.messages import JobFinished, JobSubmitted
 from gridweave.site.policy import SitePolicy
@@ -142,7 +142,7 @@ def test_a_discipline_tells_more_of_its_jobs(
         def totals(self) -> dict[str, float]:
             return {"passes": self.passes}
 
-    def metrics(played: Played) -> dict[str, float]:
+    def metrics(played: SiteOutcome) -> dict[str, float]:
         assert played.run_ms.tolist() == [10, 20]
         return {
             "passes": played.totals["passes"],

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from typer.testing import CliRunner
 
 from gridweave.cli.main import app
-from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.messages import FromLiveSite, SendToSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
@@ -47,11 +47,12 @@ from gridweave.scenarios.world.simulate import simulate_world
 from gridweave.site.disciplines.sharing.entry import SharedUse
 from gridweave.site.disciplines.sharing.policy import VARIANTS, NodeKind, SharedNodes
 from gridweave.site.disciplines.sharing.slowdown_tables import SlowdownModel
-from gridweave.site.job import Accepted, JobRequest, Program, WishKind
+from gridweave.site.job import Accepted, ActionKind, JobRequest, Program
 from gridweave.site.messages import (
     AcceptReservation,
     ChangeRate,
     EndRun,
+    JobAction,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -61,11 +62,10 @@ from gridweave.site.messages import (
     ReservationRequested,
     RunEnded,
     RunStarted,
+    SendToGrid,
     StartJob,
     StartRun,
-    TellGrid,
     UserSubmitted,
-    Wish,
 )
 from gridweave.site.policy import Limit, SitePolicy, Window
 from gridweave.site.run.runs import SiteSettings
@@ -423,7 +423,7 @@ class LiveCores:
                 place, event = self._told.popleft()
                 for command in self._cores[place].handle(now_ms, *([] if event is None else [event])):
                     self._carry_out(now_ms, place, command)
-        records = [record for core in self._cores for record in core.book.records.values()]
+        records = [record for core in self._cores for record in core.registry.records.values()]
         ends = sorted((each.job_id, each.state, each.outcome, each.attempt, each.places) for each in records)
         return _lines(sorted(self._log)) + _lines(ends)
 
@@ -445,8 +445,8 @@ class LiveCores:
         key = f"key {number}"
         self._at(when_ms, lambda _: self._told.append((place, UserSubmitted(key, request))))
 
-        def want(after_ms: int, kind: WishKind) -> None:
-            self._at(when_ms + after_ms, lambda _: self._wish(place, key, kind))
+        def want(after_ms: int, kind: ActionKind) -> None:
+            self._at(when_ms + after_ms, lambda _: self._apply_action(place, key, kind))
 
         if is_held or rng.random() < 0.2:
             want(int(rng.integers(1, 3000)), "hold")
@@ -454,14 +454,14 @@ class LiveCores:
         if rng.random() < 0.15:
             want(int(rng.integers(1, 40_000)), "cancel")
 
-    def _wish(self, place: int, key: str, kind: WishKind) -> None:
+    def _apply_action(self, place: int, key: str, kind: ActionKind) -> None:
         if key in self._job_ids:
-            self._told.append((place, Wish(kind, (self._job_ids[key],))))
+            self._told.append((place, JobAction(kind, (self._job_ids[key],))))
 
     def _carry_out(self, now_ms: int, place: int, command: Any) -> None:
-        if isinstance(command, TellSite):
+        if isinstance(command, SendToSite):
             self._told.append((command.site, command.message))
-        elif isinstance(command, TellGrid):
+        elif isinstance(command, SendToGrid):
             self._told.append((len(self._sites), FromLiveSite(place, command.message)))
         elif isinstance(command, Accepted):
             self._job_ids[command.key] = command.job_id
@@ -501,7 +501,7 @@ def _live_world(seed: int) -> str:
     assert rng.choice([300, 1 << 20]) > 300, f"seed {seed} is of small packets"
     world = live_world.play(seed)
     drivers = [world.grid.driver.grid, *(site.driver.site for site in world.sites)]
-    records = [record for core in drivers for record in core.book.records.values()]
+    records = [record for core in drivers for record in core.registry.records.values()]
     return _lines(
         sorted((each.job_id, each.state, each.outcome, each.attempt, each.start_ms, each.end_ms) for each in records)
     )

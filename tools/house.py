@@ -56,7 +56,7 @@ IMPURE = {
 # Capabilities of some disciplines, with the names that show that a file depends on them. Disciplines may do so; the
 # fewer other files do, the easier it is to add or remove a discipline.
 CAPABILITIES = {
-    "batch system": re.compile(r"slurm|AsksBatch|BatchSeen|AskSeen|batch_system|pilot", re.IGNORECASE),
+    "batch system": re.compile(r"slurm|AsksBatch|BatchSnapshot|RequestStatus|batch_system|pilot", re.IGNORECASE),
     "evictions": re.compile(r"evict", re.IGNORECASE),
     "forms": re.compile(r"JobForm|ChoosesForms|has_forms|form_of|in_form$|^forms(_problem)?$"),
     # GridExperience, NeedsExperience and SplitExperience are not learned by a discipline, so they do not count.

@@ -125,7 +125,7 @@ async def live_at_grid(place: Path) -> dict[str, Any]:
     driver = open_grid(place, StoppedClock())
     await submit(driver, "ends", 4)
     await submit(driver, "runs", 3)
-    site = driver.grid.book.records[1].places[0][0]
+    site = driver.grid.registry.records[1].places[0][0]
     await turn(driver, Started(1, 1, 3000), peer=site, received=2)
     await submit(driver, "split", 5, after=(After(job_id=1, has="finished"),))
     await submit(driver, "held", 1, hold=True)
@@ -141,11 +141,11 @@ def known(driver: Any, peers: list[str]) -> dict[str, Any]:
     """Return the observable state of a driver's core and of its journal, as builtins."""
     core = driver.site if isinstance(driver, SiteDriver) else driver.grid
     core.check_invariants()
-    job_ids = sorted(core.book.records)
+    job_ids = sorted(core.registry.records)
     found = {
-        "records": core.book.records,
+        "records": core.registry.records,
         "next_wakeup_ms": core.next_wakeup_ms(),
-        "stories": {job_id: driver.journal.story(job_id) for job_id in job_ids},
+        "stories": {job_id: driver.journal.history(job_id) for job_id in job_ids},
         "ended": driver.journal.ended(job_ids),
         "answers": driver.journal.submissions(["ends", "runs", "waits", "split", "held"]),
         "usage": [used for group in driver.journal.groups() for used in driver.journal.usage(group)],

@@ -32,7 +32,7 @@ from gridweave.grid.client.requests import (
 )
 from gridweave.grid.client.streams import Connected, EndWatch, Stream, text_lines
 from gridweave.grid.client.transport import Patience, Pauses, Sleep, Transport
-from gridweave.site.job import JobRecord, JobRequest, SignalName, WishKind
+from gridweave.site.job import ActionKind, JobRecord, JobRequest, SignalName
 from gridweave.site.launch import Call
 from gridweave.site.lifecycle import OVER, JobState
 
@@ -181,9 +181,9 @@ class JobHandle:
         """Return when and where the job will start, and why not sooner."""
         return await self._client.explain(self.id)
 
-    async def story(self) -> api.Story:
+    async def history(self) -> api.JobHistory:
         """Return the job's history."""
-        return await self._client.story(self.id)
+        return await self._client.history(self.id)
 
     async def output(self, *, rank: int = 0, stream: Stream = "out", attempt: int | None = None) -> bytes:
         """Return what a rank has written so far.
@@ -526,7 +526,7 @@ class Client:
         """Wait until a job has ended and return its record; all callers share one stream of events."""
         return await self._ends.ended(arguments.job_number("job_id", job_id))
 
-    async def wish(self, kind: WishKind, job_ids: AnyJobs) -> list[int]:
+    async def apply_action(self, kind: ActionKind, job_ids: AnyJobs) -> list[int]:
         """Carry out an action on jobs; return the jobs that were changed.
 
         Parameters
@@ -535,20 +535,22 @@ class Client:
             ``cancel``, ``requeue``, ``hold`` or ``release``, like the methods of these names; or ``kill``, like
             `cancel` with `at_once`.
         """
-        return await self._wish(kind, job_ids, api.JobIds)
+        return await self._apply_action(kind, job_ids, api.JobIds)
 
     async def cancel(self, job_ids: AnyJobs, *, at_once: bool = False) -> list[int]:
         """Cancel jobs and return those that had not ended; `at_once` gives them no time to exit by themselves."""
-        return await self.wish("kill" if at_once else "cancel", job_ids)
+        return await self.apply_action("kill" if at_once else "cancel", job_ids)
 
     async def signal(self, job_ids: AnyJobs, name: SignalName | Signals) -> list[int]:
         """Send the processes of jobs a signal, such as ``USR1`` or `signal.SIGUSR1`; return the jobs that were running.
 
         Processes on a machine that does not answer at that moment do not get the signal.
         """
-        return await self._wish("signal", job_ids, api.SignalJobs, signal=arguments.signal_name("name", name))
+        return await self._apply_action("signal", job_ids, api.SignalJobs, signal=arguments.signal_name("name", name))
 
-    async def _wish(self, kind: WishKind, job_ids: AnyJobs, body: type[msgspec.Struct], **more: Any) -> list[int]:
+    async def _apply_action(
+        self, kind: ActionKind, job_ids: AnyJobs, body: type[msgspec.Struct], **more: Any
+    ) -> list[int]:
         wanted = arguments.job_numbers("job_ids", job_ids)
         done: list[int] = []
         for start in range(0, len(wanted), api.MOST_LISTED):
@@ -558,23 +560,23 @@ class Client:
 
     async def requeue(self, job_ids: AnyJobs) -> list[int]:
         """Have running jobs save their work, stop and run again, here or elsewhere; return the jobs that will."""
-        return await self.wish("requeue", job_ids)
+        return await self.apply_action("requeue", job_ids)
 
     async def hold(self, job_ids: AnyJobs) -> list[int]:
         """Keep jobs from starting; return those that were waiting."""
-        return await self.wish("hold", job_ids)
+        return await self.apply_action("hold", job_ids)
 
     async def release(self, job_ids: AnyJobs) -> list[int]:
         """Put held jobs back into the queue; return those that were held."""
-        return await self.wish("release", job_ids)
+        return await self.apply_action("release", job_ids)
 
     async def explain(self, job_id: AnyJob) -> api.Forecast:
         """Return when and where a job will start, and why not sooner."""
         return await self.transport.call("GET", arguments.job_path(job_id, "/forecast"), api.Forecast)
 
-    async def story(self, job_id: AnyJob) -> api.Story:
+    async def history(self, job_id: AnyJob) -> api.JobHistory:
         """Return the history of a job."""
-        return await self.transport.call("GET", arguments.job_path(job_id, "/story"), api.Story)
+        return await self.transport.call("GET", arguments.job_path(job_id, "/history"), api.JobHistory)
 
     async def usage(self, job_id: AnyJob) -> api.UsageOverTime:
         """Return a job's resource use over time on each machine, which keeps it as long as the job's output."""

@@ -274,7 +274,7 @@ def _layer_of(grid: LocalGridState | None) -> _Layer:
     if not grid.has_gateway:
         name = "" if grid.name == DEFAULT_NAME else f" --grid {grid.name}"
         right = f"start it again with `gridweave up{name}`"
-        if grid.keeper or grid.process(HEAD) is not None:
+        if grid.watchdog or grid.process(HEAD) is not None:
             right = f"it starts again by itself; try again in a few seconds, or see `gridweave status{name}`"
         raise UnavailableError(f"the gateway of the grid {grid.name!r} does not run at {grid.url}; {right}")
     return _Layer(url=grid.url, token=grid.token, ca=grid.cert or None, plain_http=grid.plain_http or None, here=grid)

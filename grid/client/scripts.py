@@ -142,17 +142,17 @@ def shipped(
     if read is not None:
         before += _OPEN_INPUT.format(option=flag("input"), file=_file(read, name))
     before = preamble + (_REFUSE + before if before else "")
-    brought: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
     if text is not None:
-        before, brought = before + _READ_INPUT, (text,)
+        before, saved = before + _READ_INPUT, (text,)
     if script is None:
         if not before:
             return argv
-        return (_SHELL, "-c", before + f'exec {_env(odd)}"$@"\n', _MARK, *brought, *argv)
+        return (_SHELL, "-c", before + f'exec {_env(odd)}"$@"\n', _MARK, *saved, *argv)
     check_script(script, name)
     # A script without a first line that names its interpreter is one of the shell.
     run = f'exec {_env(odd)}{"" if script.startswith("#!") else _SHELL + " "}"$script" "$@"\n'
-    return (_SHELL, "-c", before + _RUN_SCRIPT + run, f"{_MARK}: {name}", *brought, script, *argv)
+    return (_SHELL, "-c", before + _RUN_SCRIPT + run, f"{_MARK}: {name}", *saved, script, *argv)
 
 
 def shipped_name(argv: tuple[str, ...]) -> str | None:

@@ -224,7 +224,7 @@ class EndWatch:
                 if record.state in OVER:
                     return record
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_WITH_STREAM_S if self._is_told(job_id) else poll_s):
+                    async with asyncio.timeout(_WITH_STREAM_S if self._is_reported(job_id) else poll_s):
                         await news.wait()
                 poll_s = min(1.5 * poll_s, self._longest_poll_s)
         finally:
@@ -243,7 +243,7 @@ class EndWatch:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def _is_told(self, job_id: int) -> bool:
+    def _is_reported(self, job_id: int) -> bool:
         # The stream has no events of the jobs of sites' own users.
         return self._is_open and job_id < OWN_IDS
 

@@ -18,7 +18,7 @@ from gridweave.netmodel.tables import KeyPath, NetTable
 from gridweave.site.disciplines.dictionary import DISCIPLINES, read_policy
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import MAX_WIDTH, Resources
-from gridweave.site.needs.known import DISK_BPS, UsualNeeds
+from gridweave.site.needs.estimates import DISK_BPS, UsualNeeds
 from gridweave.site.needs.text import parse_resources
 from gridweave.site.service.zones import load_zone
 from gridweave.site.users.owner import OwnerPolicy

@@ -174,7 +174,7 @@ class Certificate:
     def __init__(self, cert: str, key: str, client_ca: str | None = None) -> None:
         self._cert, self._key, self._client_ca = cert, key, client_ca
         self.context = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-        self._seen = self._state()
+        self._last_state = self._state()
 
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -220,10 +220,10 @@ class Certificate:
 
     def has_changed(self) -> bool:
         """Whether the files have changed since they were last read."""
-        return self._state() != self._seen
+        return self._state() != self._last_state
 
     def reload(self) -> None:
         """Read the files again for new connections; if that fails, keep the old certificate."""
-        self._seen = self._state()  # a faulty file is reported once
+        self._last_state = self._state()  # a faulty file is reported once
         self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         self._loaded(self.context)

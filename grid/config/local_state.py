@@ -22,7 +22,7 @@ import msgspec
 import platformdirs
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.site.machine.folders import JOBS, piece_key, read_state, write_whole
+from gridweave.site.machine.folders import JOBS, read_state, task_key, write_whole
 from gridweave.site.machine.processes import ProcessStat, boot_id, open_process, process_stat, send_signal, strays
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ STATE, LOCK, TOKEN, RAY_TOKEN, TOKENS, LIVE, LOGS, KEPT, GATEWAY_MARK = (
 Ray's token; all tokens of the gateway; journals and jobs, unless another folder is named; logs; the keeper's record;
 the gateway's process."""
 
-HEAD, GATEWAY, KEEPER = "head of Ray", "gateway", "keeper"
+HEAD, GATEWAY, WATCHDOG = "head of Ray", "gateway", "watchdog"
 """Names of processes; `node_of` names a site's Ray node."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
@@ -153,9 +153,9 @@ class LocalGridState(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.alive) or (self.boot == boot_id() and self.process(GATEWAY) is not None)
 
     @property
-    def keeper(self) -> tuple[LocalProcess, ...]:
+    def watchdog(self) -> tuple[LocalProcess, ...]:
         """Its keeper, if alive."""
-        return tuple(process for process in self.alive if process.name == KEEPER)
+        return tuple(process for process in self.alive if process.name == WATCHDOG)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -263,7 +263,7 @@ def forget_processes(state: LocalGridState) -> None:
 
     The GRID.toml and the paths are kept for the next start.
     """
-    write_state(msgspec.structs.replace(state, processes=state.keeper, temp=""))
+    write_state(msgspec.structs.replace(state, processes=state.watchdog, temp=""))
     (state_folder(state.name) / GATEWAY_MARK).unlink(missing_ok=True)
 
 
@@ -415,7 +415,7 @@ async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
     from gridweave.site.machine.runner import Runner
 
     for jobs in sorted(folder.glob(f"*/*/{JOBS}")):
-        states = [read_state(piece) for piece in jobs.iterdir() if piece_key(piece) is not None]
+        states = [read_state(node_task) for node_task in jobs.iterdir() if task_key(node_task) is not None]
         if all(state is not None and state.phase == "ended" for state in states):
             continue
         with contextlib.suppress(GridweaveError, TimeoutError):
@@ -424,7 +424,7 @@ async def _end_left(folder: Path, reason: str, patience_s: float) -> None:
 
 
 async def _end_all(runner: Runner, reason: str) -> None:
-    from gridweave.site.launch import PieceEnded
+    from gridweave.site.launch import NodeTaskEnded
 
     left = set(await runner.adopt())
     for key in left:
@@ -432,16 +432,16 @@ async def _end_all(runner: Runner, reason: str) -> None:
     events = runner.events()
     while left:
         event = await anext(events)
-        if isinstance(event, PieceEnded):
+        if isinstance(event, NodeTaskEnded):
             left.discard((event.job_id, event.attempt))
 
 
 def count_running(folder: Path, depth: str = "*/*") -> int:
     """Count the running node tasks on this machine; `depth` is the glob pattern of machines' folders in `folder`."""
     states = (
-        read_state(piece)
+        read_state(node_task)
         for jobs in folder.glob(f"{depth}/{JOBS}")
-        for piece in jobs.iterdir()
-        if piece_key(piece) is not None
+        for node_task in jobs.iterdir()
+        if task_key(node_task) is not None
     )
     return sum(state is not None and state.phase != "ended" for state in states)

@@ -28,8 +28,8 @@ from gridweave.site.disciplines.dictionary import DISCIPLINES
 from gridweave.site.job import MAX_WIDTH
 from gridweave.site.kernels.order import ORDERS
 from gridweave.site.launch import KEEP_OUTPUT, Limits, OutputLimits
-from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.policy import BACKFILLS as SITE_BACKFILLS
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 
 SITES_OF_SPLITS = ("fewest", "earliest-end")
 FRAGMENT_TABLES = ("limited", "unlimited")
@@ -451,7 +451,7 @@ class GridFile(Table, frozen=True, kw_only=True):
     probes: ProbesTable | None = None
     live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
-    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, at the grid and at each site for its own users
+    quotas: Quotas = NO_QUOTAS  # quotas of users and accounts, at the grid and at each site for its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
@@ -476,7 +476,7 @@ class ServedGrid(Table, frozen=True, kw_only=True):
     probes: ProbesTable | None = None
     live: LiveTimesTable = msgspec.field(default_factory=LiveTimesTable)
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
-    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, for the jobs of the grid
+    quotas: Quotas = NO_QUOTAS  # quotas of users and accounts, for the jobs of the grid
     ray: RayTable = msgspec.field(default_factory=RayTable)
 
 
@@ -494,5 +494,5 @@ class ServedSite(Table, frozen=True, kw_only=True):
     name: SiteName = "default"  # name of the grid
     uplink: EndTable | None = None  # the link to the grid; a site without one serves only its own users
     gateway: GatewayTable = msgspec.field(default_factory=GatewayTable)
-    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, for the jobs of its own users
+    quotas: Quotas = NO_QUOTAS  # quotas of users and accounts, for the jobs of its own users
     ray: RayTable = msgspec.field(default_factory=RayTable)

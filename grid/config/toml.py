@@ -320,7 +320,7 @@ def _convert(raw: Any, kind: Any, path: KeyPath, report: FileReport) -> Any:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        report.add(path, _told(raw, str(error)))
+        report.add(path, _explained(raw, str(error)))
         return BROKEN
 
 
@@ -352,7 +352,7 @@ def _element_of(kind: Any) -> type[msgspec.Struct] | None:
     return None
 
 
-def _told(raw: object, message: str) -> str:
+def _explained(raw: object, message: str) -> str:
     """Translate a validation message of msgspec into plain words."""
     needed, _, place = message.partition(" - at ")
     needed = needed.removeprefix("Expected ").partition(", got ")[0]

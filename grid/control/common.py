@@ -64,7 +64,7 @@ class ControlState(CoreState, frozen=True, kw_only=True):
     cut_off: dict[int, str] = msgspec.field(default_factory=dict)
 
 
-Barred = tuple[int, ...]
+ExcludedSites = tuple[int, ...]
 """The sites that do not accept the user of a job."""
 
 Never = Mapping[int, str]
@@ -123,21 +123,21 @@ class Control(ABC):
         return ()
 
     def why_never(
-        self, job: Job, barred: Barred = (), never: Never = NOWHERE, sends: Sends | None = None
+        self, job: Job, excluded: ExcludedSites = (), never: Never = NOWHERE, sends: Sends | None = None
     ) -> str | None:
         """Return why a job could not be placed on an idle grid without the excluded sites, or None.
 
         `sends` matters if the job is wider than every remaining site: a split may then exceed the allowed cost.
         """
         never = {**self._too_long(job), **never} if self._longest_ms else never
-        if job.width <= self._largest and not (barred or never):
+        if job.width <= self._largest and not (excluded or never):
             return None
-        left = [0 if site in barred or site in never else nodes for site, nodes in enumerate(self._nodes)]
+        left = [0 if site in excluded or site in never else nodes for site, nodes in enumerate(self._nodes)]
         reason = self.policy.why_never(np.array(left, np.int64), job.width) if any(left) else "no site takes it"
         if reason is None and self._network is not None and sends is not None and job.width > max(left):
             asked = job, sends
             reason = why_too_dear(left, self.policy, self._network, self._links_news(), asked, self._names)
-        if reason is None or not (barred or never):
+        if reason is None or not (excluded or never):
             return reason
         reason = f"{reason}; sites that do not take it do not count" if any(left) else reason
         if not never:
@@ -151,7 +151,7 @@ class Control(ABC):
         job_id = asked.job.job_id
         if self.knows(job_id):
             return []
-        reason = self.why_never(asked.job, asked.barred, never, asked.sends)
+        reason = self.why_never(asked.job, asked.excluded, never, asked.sends)
         never = {**self._too_long(asked.job), **never} if self._longest_ms else never
         return [ReportRefused(job_id, reason)] if reason is not None else self._admit(now_ms, asked, draw, never)
 
@@ -239,7 +239,7 @@ class Control(ABC):
         return
 
     @abstractmethod
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+    def unplaceable(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
         """Refuse a job that can never be placed: now if it waits, or else when it needs another attempt."""
 
     @abstractmethod
@@ -344,7 +344,7 @@ class Delegation:
     # Its expected end at the site where it waits.
     end_ms: int = 0
     # Why it can never be placed; empty if it can.
-    hopeless: str = ""
+    unplaceable: str = ""
     asked: set[int] = field(default_factory=set)
     # The sites that have changed since they quoted, recorded while other quotes are missing.
     changed: set[int] = field(default_factory=set)
@@ -354,7 +354,7 @@ class Delegation:
     refused_by: set[int] = field(default_factory=set)
     # The refusals since the job last ran, by sites that had accepted it before.
     refusals: dict[int, SiteRefusals] = field(default_factory=dict)
-    barred: Barred = ()
+    excluded: ExcludedSites = ()
     # The sites that can never run the job, each with the reason.
     never: dict[int, str] = field(default_factory=dict)
     # The split over several sites whose last nodes it waits for.
@@ -369,7 +369,7 @@ class Delegation:
     def avoids(self, site: int, now_ms: int) -> bool:
         """Whether the job must not go to a site now."""
         refusals = self.refusals.get(site)
-        return site in self.barred or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
+        return site in self.excluded or site in self.never or (refusals is not None and refusals.is_left_alone(now_ms))
 
     def may_go_to(self, site: int, now_ms: int) -> bool:
         """Whether the job is still wanted, and does not avoid a site."""
@@ -440,7 +440,7 @@ class DelegatingControl(Control):
     def _delegation_of(now_ms: int, asked: GridJobSubmitted, draw: float, never: Never = NOWHERE) -> Delegation:
         """Return the record of a job that is submitted now."""
         told = asked.job, draw, asked.attempt, asked.sensitivity, asked.sends or NOTHING, now_ms
-        return Delegation(*told, barred=asked.barred, never=dict(never))
+        return Delegation(*told, excluded=asked.excluded, never=dict(never))
 
     def _begin_delegation(self, delegation: Delegation) -> None:
         """Record a job that is new at this level of control."""
@@ -498,11 +498,11 @@ class DelegatingControl(Control):
         delegation = self._jobs.get(event.job.job_id)
         if delegation is None:
             return []
-        delegation.barred, delegation.never, delegation.hopeless = event.barred, {}, ""
+        delegation.excluded, delegation.never, delegation.unplaceable = event.excluded, {}, ""
         self._count_those_left(delegation)
-        if delegation.hopeless and delegation.state in UNPLACED:
+        if delegation.unplaceable and delegation.state in UNPLACED:
             return self._refuse(delegation)
-        if delegation.state != WAITING or delegation.site not in event.barred:
+        if delegation.state != WAITING or delegation.site not in event.excluded:
             return []
         return [ToSite(delegation.site, WithdrawJob(delegation.job.job_id, delegation.number))]
 
@@ -511,21 +511,21 @@ class DelegatingControl(Control):
         if job_id in self._jobs:
             self._jobs[job_id].held = False
 
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+    def unplaceable(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
         """Refuse a job that can never be placed: now if it is at no site, or else when it needs another attempt."""
         delegation = self._jobs.get(job_id)
         if delegation is None:
             return []
-        delegation.hopeless = reason
+        delegation.unplaceable = reason
         return self._refuse(delegation) if delegation.state in UNPLACED else []
 
-    def _wanted(self, delegation: Delegation) -> list[GridCommand] | None:
+    def _remove_withdrawn(self, delegation: Delegation) -> list[GridCommand] | None:
         """Remove a job that is cancelled, held or unplaceable, and return the reports; None for any other job."""
         if delegation.cancelled:
             return self._done(delegation, "cancelled")
         if delegation.held:
             return self._take_out(delegation)
-        if delegation.hopeless:
+        if delegation.unplaceable:
             return self._refuse(delegation)
         return None
 
@@ -551,7 +551,7 @@ class DelegatingControl(Control):
 
     def _count_those_left(self, delegation: Delegation) -> None:
         """Record that a job can never be placed if all sites large enough are excluded or can never run it."""
-        if delegation.hopeless:
+        if delegation.unplaceable:
             return
         out = {
             site: f"it took it {refusals.times} times and refused it then: {refusals.reason}"
@@ -559,11 +559,11 @@ class DelegatingControl(Control):
             if refusals.again_ms is None
         }
         never = delegation.never | out
-        delegation.hopeless = self.why_never(delegation.job, delegation.barred, never, delegation.sends) or ""
+        delegation.unplaceable = self.why_never(delegation.job, delegation.excluded, never, delegation.sends) or ""
 
     def _put_back(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Keep a job that no site accepts now until a site changes or `retry_ms` has passed."""
-        wanted = self._wanted(delegation)
+        wanted = self._remove_withdrawn(delegation)
         if wanted is not None:
             return wanted
         self._change(delegation, "put back")
@@ -583,7 +583,7 @@ class DelegatingControl(Control):
 
     def _refuse(self, delegation: Delegation) -> list[GridCommand]:
         self._forget(delegation)
-        return [ReportRefused(delegation.job.job_id, delegation.hopeless)]
+        return [ReportRefused(delegation.job.job_id, delegation.unplaceable)]
 
     def _forget(self, delegation: Delegation) -> None:
         """Drop a job that leaves this level of control."""

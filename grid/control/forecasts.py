@@ -130,10 +130,10 @@ class QueueForecasts:
     ) -> None:
         self._now_ms, self._names, self._end_ms, self._most_steps = now_ms, names, end_ms, most_steps
         expect_ends(control.queue, now_ms, end_ms)
-        self._control = control  # stays in the present state; `_play` simulates a copy
+        self._control = control  # stays in the present state; `_simulate` simulates a copy
         self._placed: dict[int, tuple[int, Fragments, int]] = {}
         self._has_ended = False  # whether the simulation has run out of events
-        self._steps = self._play()
+        self._steps = self._simulate()
 
     def forecast(self, job_id: int) -> Forecast:
         """Return when a waiting job starts, and why not earlier."""
@@ -169,7 +169,7 @@ class QueueForecasts:
             for job_id, (start_ms, fragments, length_ms) in islice(self._placed.items(), most_jobs)
         ]
 
-    def _play(self) -> Iterator[bool]:
+    def _simulate(self) -> Iterator[bool]:
         """Simulate step by step and record placements; yield whether more events follow."""
         control = self._control.copy()
         _grant_all(control, self._now_ms, self._end_ms)
@@ -198,7 +198,7 @@ def quoted_forecast(
     placed = control.attempts.get(job.job_id)
     if placed is not None:
         return standing.placed_at_once(placed.start_ms, placed.fragments, placed.length_ms)
-    return _play(control, standing, now_ms, end_ms, MOST_STEPS) or standing.unplaced(is_too_far=True)
+    return _simulate(control, standing, now_ms, end_ms, MOST_STEPS) or standing.unplaced(is_too_far=True)
 
 
 def expect_ends(queue: GridQueue, now_ms: int, end_ms: int) -> None:
@@ -225,7 +225,7 @@ def _firmly_reserved(control: Copy, now_ms: int, job_id: int) -> tuple[int, Frag
     return agreed_ms, placement.fragments, placement.length_ms
 
 
-def _play(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_steps: int) -> Forecast | None:
+def _simulate(control: Copy, standing: Standing, now_ms: int, end_ms: int, most_steps: int) -> Forecast | None:
     """Simulate until a job is placed; return None if that takes more steps than allowed."""
     _grant_all(control, now_ms, end_ms)
     for next_ms in _instants(control, now_ms, end_ms, most_steps):

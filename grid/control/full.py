@@ -62,11 +62,11 @@ class FullControlState(ControlState, frozen=True, kw_only=True, tag="FullControl
     attempts: AttemptsState
     number: dict[int, int]
     held: list[int]
-    hopeless: dict[int, str]
+    unplaceable: dict[int, str]
     closed: dict[int, tuple[int, int]]
     # The submissions of jobs that still have an attempt but now have excluded sites. For jobs apart from the queue,
     # `apart` is the state of their level, and `apart_nodes` has (job, site, nodes).
-    barred: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict)
+    excluded: dict[int, GridJobSubmitted] = msgspec.field(default_factory=dict)
     apart: LimitedControlState | None = None
     apart_nodes: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
     never: dict[int, dict[int, str]] = msgspec.field(default_factory=dict)
@@ -94,7 +94,7 @@ class FullControl(Control):
         self._number: dict[int, int] = {}
         # Jobs with an attempt in progress that are held if they return to the queue, or refused, with the reason.
         self._held: set[int] = set()
-        self._hopeless: dict[int, str] = {}
+        self._unplaceable: dict[int, str] = {}
         # Sites that are not asked now: the nodes counted as unavailable for that reason, and the end of the pause.
         self._closed: dict[int, tuple[int, int]] = {}
         self._refusals: dict[int, str] = {}
@@ -103,7 +103,7 @@ class FullControl(Control):
         self._parts_over: list[tuple[int, int]] = []
         self._changed = False
         self._options = options._replace(rng=None)
-        self._barred: dict[int, GridJobSubmitted] = {}
+        self._excluded: dict[int, GridJobSubmitted] = {}
         # The sites that are too small for a job and take no part of it, each with its reason, by job.
         self._never: dict[int, dict[int, str]] = {}
         self._apart: LimitedControl | None = None
@@ -121,9 +121,9 @@ class FullControl(Control):
             attempts=self._attempts.state(),
             number=self._number,
             held=sorted(self._held),
-            hopeless=self._hopeless,
+            unplaceable=self._unplaceable,
             closed=self._closed,
-            barred=self._barred,
+            excluded=self._excluded,
             apart=None if self._apart is None else self._apart.state(),
             apart_nodes=[(*key, nodes) for key, nodes in self._apart_nodes.items()],
             never=self._never,
@@ -138,8 +138,8 @@ class FullControl(Control):
         self._queue.restore(state.queue)
         self._attempts.restore(state.attempts)
         self._number, self._held = state.number, set(state.held)
-        self._hopeless, self._closed = state.hopeless, state.closed
-        self._barred, self._never, self._refusals = state.barred, state.never, state.refusals
+        self._unplaceable, self._closed = state.unplaceable, state.closed
+        self._excluded, self._never, self._refusals = state.excluded, state.never, state.refusals
         self._others = state.others
         if state.apart is not None:
             self._those_apart().restore(state.apart)
@@ -230,12 +230,12 @@ class FullControl(Control):
 
     def questions(self, now_ms: int, asked: GridJobSubmitted) -> dict[int, RequestQuote]:
         """See `Control`; only jobs apart from the queue depend on what sites answer."""
-        return self._those_apart().questions(now_ms, asked) if asked.barred else {}
+        return self._those_apart().questions(now_ms, asked) if asked.excluded else {}
 
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """See `Control`; the forecast simulates a copy of the queue."""
         asked, end_ms, without, _ = question
-        if asked.barred:
+        if asked.excluded:
             return partial(apart_forecast, self._those_apart().quoter(now_ms, question))
         trial = self.copy()
         if without in trial._number and without not in trial._attempts.attempts:
@@ -300,7 +300,7 @@ class FullControl(Control):
         return self._apart
 
     def _admit(self, now_ms: int, asked: GridJobSubmitted, draw: float, never: Never) -> list[GridCommand]:
-        if asked.barred or never:
+        if asked.excluded or never:
             return self._those_apart().submit(now_ms, asked, never)
         self._number[asked.job.job_id] = asked.attempt
         self._queue.submit(now_ms, asked.job, draw=draw, sensitivity=asked.sensitivity, sends=asked.sends)
@@ -314,22 +314,22 @@ class FullControl(Control):
             return self._those_apart().bar(now_ms, event)
         if job_id not in self._number:
             return []
-        self._barred.pop(job_id, None)
+        self._excluded.pop(job_id, None)
         self._never.pop(job_id, None)
-        if not event.barred:
+        if not event.excluded:
             return []
         if job_id in self._attempts.attempts:
-            self._barred[job_id] = event
+            self._excluded[job_id] = event
             return []
         asked = self._as_submitted(job_id, event)
         self._queue.withdraw(job_id)
         self._changed = True
         return self._those_apart().submit(now_ms, asked)
 
-    def _as_submitted(self, job_id: int, barred: GridJobSubmitted | None) -> GridJobSubmitted:
+    def _as_submitted(self, job_id: int, excluded: GridJobSubmitted | None) -> GridJobSubmitted:
         """Return the submission of a job that leaves the queue, with its excluded sites; forget the job here."""
         job, sensitivity, sends = self._queue.told(job_id)
-        return GridJobSubmitted(job, sensitivity, sends, self._forget(job_id), barred.barred if barred else ())
+        return GridJobSubmitted(job, sensitivity, sends, self._forget(job_id), excluded.excluded if excluded else ())
 
     def _forget(self, job_id: int) -> int:
         """Drop the records of a job that leaves the queue; return the number of its last attempt."""
@@ -445,7 +445,7 @@ class FullControl(Control):
         if no_part:
             self._note_no_part(attempt.job, change)
             change = msgspec.structs.replace(change, never=None)
-        barred = self._barred[job_id].barred if job_id in self._barred else ()
+        excluded = self._excluded[job_id].excluded if job_id in self._excluded else ()
         report = self._came_back(now_ms, change)
         # A job that is gone needs no pause at its sites.
         if kind != ENDED and change.never is None and not (no_part and job_id not in self._number):
@@ -453,7 +453,7 @@ class FullControl(Control):
             for site in change.sites:
                 # A site needs no pause if its report already explains the refusal: other users have its nodes, it does
                 # not accept the user, or it can never run the job.
-                if self._queue.free(site) >= width[site] and site not in barred:
+                if self._queue.free(site) >= width[site] and site not in excluded:
                     self._close(now_ms, site, change.refusal)
         return report
 
@@ -464,7 +464,7 @@ class FullControl(Control):
             never = self._never[job.job_id] = self._never.get(job.job_id, {}) | too_small
             why_never = self.why_never(job, never=never, sends=self._queue.told(job.job_id)[2])
             if why_never is not None:
-                self._hopeless.setdefault(job.job_id, why_never)
+                self._unplaceable.setdefault(job.job_id, why_never)
 
     def _came_back(self, now_ms: int, change: AttemptChange) -> list[GridCommand]:
         """Report a job whose attempt is over, or return it to the queue if it still has to run."""
@@ -474,24 +474,24 @@ class FullControl(Control):
             outcome = "cancelled"
         is_held = job_id in self._held
         self._held.discard(job_id)
-        hopeless = self._hopeless.pop(job_id, None)
-        barred = self._barred.pop(job_id, None)
-        if outcome is None and hopeless is None and not is_held:
-            return self._waits_again(now_ms, job_id, barred, change)
+        unplaceable = self._unplaceable.pop(job_id, None)
+        excluded = self._excluded.pop(job_id, None)
+        if outcome is None and unplaceable is None and not is_held:
+            return self._waits_again(now_ms, job_id, excluded, change)
         self._queue.ended(now_ms, job_id)
         number = self._forget(job_id)
         if outcome is not None:
             return [ReportDone(job_id, outcome)]
-        return [ReportHeld(job_id, number) if is_held or hopeless is None else ReportRefused(job_id, hopeless)]
+        return [ReportHeld(job_id, number) if is_held or unplaceable is None else ReportRefused(job_id, unplaceable)]
 
     def _waits_again(
-        self, now_ms: int, job_id: int, barred: GridJobSubmitted | None, change: AttemptChange
+        self, now_ms: int, job_id: int, excluded: GridJobSubmitted | None, change: AttemptChange
     ) -> list[GridCommand]:
         """Return a job to the queue, or place it apart if a site no longer accepts it or can never run it."""
-        if barred is None and change.never is None:
+        if excluded is None and change.never is None:
             self._queue.requeue(now_ms, job_id)
             return []
-        asked, never = self._as_submitted(job_id, barred), NOWHERE
+        asked, never = self._as_submitted(job_id, excluded), NOWHERE
         # If the job may be split, a site that cannot run the whole job may still take a part.
         if change.never is not None and not self._queue.may_split(job_id):
             never = dict.fromkeys(change.sites, change.never)
@@ -512,14 +512,14 @@ class FullControl(Control):
         if self._apart is not None:
             self._apart.reconsider(now_ms)
 
-    def hopeless(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
+    def unplaceable(self, now_ms: int, job_id: int, reason: str) -> list[GridCommand]:
         """Refuse a job that can never be placed: now if it waits, or else when it needs another attempt."""
         if self._is_apart(job_id):
-            return self._those_apart().hopeless(now_ms, job_id, reason)
+            return self._those_apart().unplaceable(now_ms, job_id, reason)
         if job_id not in self._number:
             return []
         if job_id in self._attempts.attempts:
-            self._hopeless[job_id] = reason
+            self._unplaceable[job_id] = reason
             return []
         self._queue.withdraw(job_id)
         self._forget(job_id)
@@ -618,12 +618,12 @@ class FullControl(Control):
         assert all(self._queue.free(site) <= 0 for site in self._shut), "a site that is shut has free nodes"
         if self._apart is not None:
             self._apart.check_invariants()
-        assert set(self._barred) <= set(self._attempts.attempts), "a job is in the queue that not all sites take"
+        assert set(self._excluded) <= set(self._attempts.attempts), "a job is in the queue that not all sites take"
         assert set(self._never) <= set(self._number), "it is known who can never run a job that is gone"
         waiting = {job.job_id for job in self._queue.waiting}
         assert waiting.isdisjoint(self._attempts.attempts), "a job waits and is being started"
         assert waiting | set(self._attempts.attempts) == set(self._number), "a job is lost"
-        assert self._held | set(self._hopeless) <= set(self._attempts.attempts), (
+        assert self._held | set(self._unplaceable) <= set(self._attempts.attempts), (
             "a job is to be taken out, and is nowhere"
         )
 

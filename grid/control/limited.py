@@ -291,7 +291,7 @@ class LimitedControl(DelegatingControl):
 
     def _ask_all(self, now_ms: int, delegation: Delegation) -> list[GridCommand]:
         """Ask all suitable sites for quotes for a job; remove a job that is cancelled, held or unplaceable."""
-        wanted = self._wanted(delegation)
+        wanted = self._remove_withdrawn(delegation)
         if wanted is not None:
             return wanted
         job_id = delegation.job.job_id
@@ -344,7 +344,7 @@ class LimitedControl(DelegatingControl):
         if number and (delegation.state not in UNPLACED or number != delegation.number):
             return []
         self._note_quote(now_ms, site, delegation, quote)
-        if delegation.hopeless and delegation.state in UNPLACED:
+        if delegation.unplaceable and delegation.state in UNPLACED:
             return self._refuse(delegation)
         if delegation.state == BACKLOG:
             # The answer is late for a round that found no site for the job, or it refreshes the mapping.
@@ -730,7 +730,7 @@ class LimitedControl(DelegatingControl):
     def quoter(self, now_ms: int, question: QuoteQuestion) -> Forecaster:
         """See `Control`; the forecast uses the sites' quotes if the question has any."""
         asked, offers = question.asked, question.offers
-        why_never = self.why_never(asked.job, asked.barred, sends=asked.sends)
+        why_never = self.why_never(asked.job, asked.excluded, sends=asked.sends)
         split = None if why_never is not None else self._wide_split(now_ms, asked)
         found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, split=split)
         if why_never is not None or not offers:
@@ -739,8 +739,8 @@ class LimitedControl(DelegatingControl):
         for site, quote in offers.items():
             # As if each site had answered the last question of the grid.
             self._note_quote(now_ms, site, job, msgspec.structs.replace(quote, quote_id=self._quote_id + 1))
-        if job.hopeless:
-            return settled(msgspec.structs.replace(found, state="refused", reason=job.hopeless))
+        if job.unplaceable:
+            return settled(msgspec.structs.replace(found, state="refused", reason=job.unplaceable))
         choice = self._mapped_choice(now_ms, job, question.without) if self.policy.maps else self._choice(now_ms, job)
         cost = None
         if choice.split is not None:
@@ -774,7 +774,7 @@ class LimitedControl(DelegatingControl):
 
     def _wide_split(self, now_ms: int, asked: GridJobSubmitted) -> SplitReason | None:
         """Return the cost of splitting a job wider than every site, if all nodes are free; None for any other job."""
-        sizes = {s: n for s, n in enumerate(self._nodes) if s not in asked.barred and s not in self._shut}
+        sizes = {s: n for s, n in enumerate(self._nodes) if s not in asked.excluded and s not in self._shut}
         if asked.job.width <= max(sizes.values(), default=0):
             return None
         sends = asked.sends or NOTHING

@@ -26,7 +26,7 @@ from gridweave.grid.sends import NOTHING, Sends
 from gridweave.jit import prepared
 from gridweave.netmodel.communication import Communication
 from gridweave.netmodel.correction import PairMeasured, correct
-from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays, with_own_room
+from gridweave.netmodel.kernels.state import COMMUNICATION, NetArrays, with_own_scratch
 from gridweave.netmodel.model import NetworkModel, new_choice
 from gridweave.site.disciplines.slots import copied
 from gridweave.site.kernels.state import NEVER_MS
@@ -143,7 +143,7 @@ class KnownLinks:
         new = copy.copy(self)
         new._sends = self._sends.copy()
         apart = copied(self.arrays._replace(paths=None))  # type: ignore[arg-type]
-        new.arrays = apart._replace(paths=with_own_room(self.arrays.paths))
+        new.arrays = apart._replace(paths=with_own_scratch(self.arrays.paths))
         return new
 
     def change(self, news: LinksChanged | PathsMeasured) -> None:

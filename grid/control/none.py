@@ -84,7 +84,7 @@ class NoControl(DelegatingControl):
         else:
             sent.refused_by.clear()
             sent.refusals.clear()
-        wanted = self._wanted(sent)
+        wanted = self._remove_withdrawn(sent)
         if wanted is not None:
             return [*told, *wanted]
         return [*told, *self._send(now_ms, sent)]
@@ -148,7 +148,7 @@ class NoControl(DelegatingControl):
         """See `Control`; the forecast names the site that would get the job."""
         asked, offers = question.asked, question.offers
         never = self._too_long(asked.job) | {s: quote.reason for s, quote in offers.items() if quote.cause == "never"}
-        why_never, loads = self.why_never(asked.job, asked.barred, never), self._loads(set(asked.barred))
+        why_never, loads = self.why_never(asked.job, asked.excluded, never), self._loads(set(asked.excluded))
         found = unasked_quote(now_ms, asked.job, self._nodes, why_never, self._names, self._shut, loads)
         if why_never is not None:
             return settled(found)

@@ -33,7 +33,7 @@ from gridweave.grid.kernels.grid_queue import (
     placement_of,
 )
 from gridweave.grid.kernels.placement import GridCodes, fragments_allowed, may_split
-from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_room, occupy_reserved
+from gridweave.grid.kernels.reservations import ReservedStarts, empty_grid_plan, enlarged, has_capacity, occupy_reserved
 from gridweave.grid.kernels.running import join_blocks, running_slots
 from gridweave.grid.kernels.sharing import is_first, shares_now
 from gridweave.grid.kernels.state import BLOCK, FRAGMENT, UNKNOWN, empty_grid
@@ -419,7 +419,7 @@ class GridQueue:
         if self._plan is None:
             n_started, first = decide(state, self._codes, now_ms)
         else:
-            while not has_room(state, self._plan, 0):
+            while not has_capacity(state, self._plan, 0):
                 self._plan = enlarged(self._plan)
             grid_plan_pass(state, self._codes, self._plan, np.int64(now_ms))
             n_started, first = self._n_started.item(0), self._placed(state, 0)

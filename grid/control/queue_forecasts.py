@@ -198,7 +198,7 @@ class Standing:
         if self._policy.backfill == "none":
             ahead = f"{ahead_text(self._ahead)} must start before it: this queue lets none be overtaken"
             return "others must start before it", ahead
-        roomy = [site for site in self._sites if self._has_room(site)]
+        roomy = [site for site in self._sites if self._has_capacity(site)]
         if any(self._hindrance(site) is None for site in roomy):
             placed = f"{need}, which are free: the next pass over the queue places it, if no job ahead takes them"
             return "its nodes are free", placed
@@ -252,7 +252,7 @@ class Standing:
         delay_ms = self._queue.delay_ms(self._job.job_id, site, start_ms)
         return _Alone(None if delay_ms is None else start_ms, delay_ms, more, tuple(ends))
 
-    def _has_room(self, site: int) -> bool:
+    def _has_capacity(self, site: int) -> bool:
         """Whether the grid can ask a site for the job now, and the site has the nodes."""
         alone = self._alone[site]
         return site not in self._closed and alone.delay_ms is not None and self._free[site] >= self._job.width

@@ -51,7 +51,7 @@ class SharedOffersState(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     sites: tuple[int, ...]
 
 
-class TakenOffer(NamedTuple):
+class AcceptedOffer(NamedTuple):
     """A job that starts on shared nodes of a site; `work_ms` is its length alone, `end_ms` its end on shared nodes."""
 
     job: Job
@@ -166,9 +166,9 @@ class SharedOffers:
                 found[job.job_id] = best.end_ms
         return found
 
-    def _best(self, now_ms: int, queue: GridQueue, job: Job) -> TakenOffer | None:
+    def _best(self, now_ms: int, queue: GridQueue, job: Job) -> AcceptedOffer | None:
         """Return the offer with the earliest end of a job, or None; ties go to the first site."""
-        best: TakenOffer | None = None
+        best: AcceptedOffer | None = None
         for site, offer in sorted(self._said.get(job.job_id, {}).items()):
             delay_ms = queue.delay_ms(job.job_id, site, now_ms) if offer.slowdown else None
             if delay_ms is None or site in queue.shut:
@@ -176,10 +176,10 @@ class SharedOffers:
             work_ms = job.estimate_ms + delay_ms
             end_ms = int(shared_end_ms(offer.slowdown, np.int64(work_ms), np.int64(now_ms)))
             if best is None or end_ms < best.end_ms:
-                best = TakenOffer(job, site, offer.slowdown, work_ms, end_ms)
+                best = AcceptedOffer(job, site, offer.slowdown, work_ms, end_ms)
         return best
 
-    def take(self, now_ms: int, queue: GridQueue) -> Iterator[TakenOffer]:
+    def take(self, now_ms: int, queue: GridQueue) -> Iterator[AcceptedOffer]:
         """Yield the waiting jobs that start on shared nodes now; the queue counts them as running.
 
         A site starts at most one such job at an instant. It starts none if nodes of the site are reserved for another

@@ -89,7 +89,7 @@ def what_if(grid: GridNow, asked: WhatIf) -> WhatIfAnswer:
     lengths = [1.0] + ([sum(parts) / len(parts)] if len(parts) >= ENOUGH_ENDED else [])
     plays = []
     for length in lengths:
-        seen = [_Play(grid, stage, past, span_ms, length).outlook() for stage in (before, after)]
+        seen = [_Simulation(grid, stage, past, span_ms, length).outlook() for stage in (before, after)]
         plays.append(Outlooks(length=length, now=seen[0], then=seen[1]))
     return WhatIfAnswer(
         now_ms=grid.now_ms, plays=tuple(plays), sure=_how_sure(plays), assumed=_assumed(grid, asked, len(past))
@@ -155,7 +155,7 @@ def _without(network: GridNetwork, queue: GridQueue, cuts: Sequence[tuple[str, s
     return LinksChanged(tuple(factors))
 
 
-class _Play:
+class _Simulation:
     """One simulation of a stage: the starts of jobs and the node time used."""
 
     def __init__(self, grid: GridNow, stage: _Stage, past: Sequence[PastJob], span_ms: int, length: float) -> None:
@@ -182,7 +182,7 @@ class _Play:
         grid = self._grid
         for job in grid.waiting:
             self._submit(grid.now_ms, job._replace(part=None))
-        self._play()
+        self._simulate()
         waits = [self._starts_ms.get(job, self._until_ms) - from_ms for job, from_ms in self._from_ms.items()]
         span_ms, sizes = self._until_ms - grid.now_ms, self._stage.nodes
         used = dict(zip(sizes, self._used_ms.tolist(), strict=True))
@@ -196,7 +196,7 @@ class _Play:
             sites=tuple(UsedSite(name, nodes, used[name] / max(1, nodes * span_ms)) for name, nodes in sizes.items()),
         )
 
-    def _play(self) -> None:
+    def _simulate(self) -> None:
         """Simulate: at each time apply ends by job id, then submissions, then run one pass, as the cores do."""
         queue, now_ms, place, steps = self._queue, self._grid.now_ms, 0, 0
         while now_ms < self._until_ms:

@@ -559,7 +559,7 @@ def limit_problem(limits: TokenLimits, site: str | None, request: JobRequest) ->
     array = request.array
     if limits.max_array is not None and array is not None:
         # A packed array is one job with many tasks.
-        last = max((array.index, *(end - 1 for _, end in array.elements)))
+        last = max((array.index, *(end - 1 for _, end in array.array_tasks)))
         if last >= limits.max_array:
             return "array.index", f"reaches {last}, and the token is for arrays of at most {limits.max_array} jobs"
     return None

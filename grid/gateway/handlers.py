@@ -21,6 +21,7 @@ from gridweave.grid.api import (
     GridExperience,
     Health,
     Instant,
+    JobHistory,
     JobId,
     JobIds,
     JobPage,
@@ -38,7 +39,6 @@ from gridweave.grid.api import (
     SignalJobs,
     SiteInfo,
     Sites,
-    Story,
     TokenInfo,
     Tokens,
     UsageOverTime,
@@ -50,17 +50,17 @@ from gridweave.grid.gateway.call import FEW_IDS, GatewayCall, unknown_job
 from gridweave.grid.gateway.problems import RefusalError, refused_field
 from gridweave.grid.gateway.submission import keeping_problem
 from gridweave.grid.gateway.wire import encode
-from gridweave.site.desk_messages import matches, page_of
-from gridweave.site.job import JobRecord, SignalName, WishKind
+from gridweave.site.job import ActionKind, JobRecord, SignalName
 from gridweave.site.known_times import EXPERIENCE, ExperienceChanges, SiteExperience, read_times
 from gridweave.site.launch import UsageCurve
+from gridweave.site.query_messages import matches, page_of
 from gridweave.version import __version__
 
 METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 
 _LOOK_S = 5.0
 
-MOST_PIECES = 32
+MAX_CURVES = 32
 """Largest number of machines of a job whose use over time is returned."""
 
 _MOST_CURVE_BYTES = 1 << 16
@@ -284,10 +284,10 @@ async def show_job(call: GatewayCall) -> JobRecord:
     return await call.own_job()
 
 
-async def story(call: GatewayCall) -> Story:
+async def history(call: GatewayCall) -> JobHistory:
     """Show the history of a job."""
     record = await call.own_job()
-    return Story(job_id=record.job_id, entries=await call.backend.story(record.job_id))
+    return JobHistory(job_id=record.job_id, entries=await call.backend.history(record.job_id))
 
 
 async def usage(call: GatewayCall) -> UsageOverTime:
@@ -295,7 +295,7 @@ async def usage(call: GatewayCall) -> UsageOverTime:
     record = await call.own_job()
     pieces: list[UsageCurve] = []
     rank, size = 0, 1
-    while rank < size and len(pieces) < MOST_PIECES:
+    while rank < size and len(pieces) < MAX_CURVES:
         try:
             part = await call.backend.output(record.job_id, rank, "usage", 0, _MOST_CURVE_BYTES)
             piece = msgspec.json.decode(b"" if part is None else part.data, type=UsageCurve)
@@ -381,31 +381,33 @@ async def what_if(call: GatewayCall, body: WhatIf) -> WhatIfAnswer:
     return await call.in_turn(partial(call.backend.what_if, body))
 
 
-def wish_one(kind: WishKind) -> Callable[[GatewayCall], Awaitable[Done]]:
+def apply_to_one(kind: ActionKind) -> Callable[[GatewayCall], Awaitable[Done]]:
     """Return the handler that applies an action to the job in the path."""
 
     async def handler(call: GatewayCall) -> Done:
         record = await call.own_job()
-        return Done(job_ids=sorted(await call.backend.wish(kind, [record.job_id], origin=call.origin)))
+        return Done(job_ids=sorted(await call.backend.apply_action(kind, [record.job_id], origin=call.origin)))
 
     return handler
 
 
-def wish_many(kind: WishKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
+def apply_to_many(kind: ActionKind) -> Callable[[GatewayCall, JobIds], Awaitable[Done]]:
     """Return the handler that applies an action to the jobs in the body, without those of others."""
 
     async def handler(call: GatewayCall, body: JobIds) -> Done:
-        return await _wish_own(call, kind, body.job_ids)
+        return await _apply_to_own(call, kind, body.job_ids)
 
     return handler
 
 
-async def _wish_own(call: GatewayCall, kind: WishKind, asked: list[int], signal: SignalName | None = None) -> Done:
+async def _apply_to_own(
+    call: GatewayCall, kind: ActionKind, asked: list[int], signal: SignalName | None = None
+) -> Done:
     """Apply an action to the client's own jobs; each user has one such request about many jobs at a time."""
 
     async def work() -> Done:
         job_ids = await _own(call, asked)
-        done = await call.backend.wish(kind, job_ids, origin=call.origin, signal=signal) if job_ids else []
+        done = await call.backend.apply_action(kind, job_ids, origin=call.origin, signal=signal) if job_ids else []
         return Done(job_ids=sorted(done))
 
     return await (work() if len(asked) <= FEW_IDS else call.parts.bulk.take(call.identity.user, work))
@@ -413,7 +415,7 @@ async def _wish_own(call: GatewayCall, kind: WishKind, asked: list[int], signal:
 
 async def signal_jobs(call: GatewayCall, body: SignalJobs) -> Done:
     """Send a signal to the processes of running jobs; unknown jobs and those of others are skipped."""
-    return await _wish_own(call, "signal", body.job_ids, body.signal)
+    return await _apply_to_own(call, "signal", body.job_ids, body.signal)
 
 
 async def _own(call: GatewayCall, job_ids: list[int]) -> list[int]:

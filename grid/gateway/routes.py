@@ -16,7 +16,7 @@ from gridweave.grid.gateway import handlers, pages, streams, submission
 from gridweave.grid.gateway.call import GatewayCall, HttpRoute, route
 from gridweave.grid.gateway.openapi import describe
 from gridweave.grid.gateway.wire import BYTES, EVENT_STREAM, JSON, TEXT
-from gridweave.site.job import WishKind
+from gridweave.site.job import ActionKind
 
 _JOB = ("unknown-job",)
 _LOGIN = (
@@ -33,8 +33,8 @@ _OFFSET = (streams.OFFSET_HEADER, "Offset of the answer's first byte in the outp
 _LAST = (streams.LAST_HEADER, "1 if nothing follows, 0 if something may; not sent with `follow`.")
 
 
-def _wishes() -> Iterable[HttpRoute]:
-    wishes: tuple[tuple[WishKind, str, str], ...] = (
+def _actions() -> Iterable[HttpRoute]:
+    actions: tuple[tuple[ActionKind, str, str], ...] = (
         ("cancel", "End a job, or keep it from starting", "End jobs, or keep them from starting"),
         ("kill", "End a job at once, without the time that it may take otherwise", "End jobs at once"),
         (
@@ -49,10 +49,10 @@ def _wishes() -> Iterable[HttpRoute]:
             "Let jobs that are held go into the queue again",
         ),
     )
-    for kind, one, many in wishes:
+    for kind, one, many in actions:
         yield route(
             f"POST /v1/jobs/{kind}",
-            handlers.wish_many(kind),
+            handlers.apply_to_many(kind),
             "cancel",
             name=f"{kind}_jobs",
             summary=f"{many}; unknown ones and others' are passed over",
@@ -60,7 +60,7 @@ def _wishes() -> Iterable[HttpRoute]:
         )
         yield route(
             f"POST /v1/jobs/{{id}}/{kind}",
-            handlers.wish_one(kind),
+            handlers.apply_to_one(kind),
             "cancel",
             name=f"{kind}_job",
             summary=one,
@@ -91,10 +91,10 @@ ROUTES: tuple[HttpRoute, ...] = (
         request_headers=(_KEY,),
     ),
     route("GET /v1/jobs", handlers.list_jobs),
-    *_wishes(),
+    *_actions(),
     _SIGNAL,
     route("GET /v1/jobs/{id}", handlers.show_job, problems=_JOB),
-    route("GET /v1/jobs/{id}/story", handlers.story, problems=_JOB),
+    route("GET /v1/jobs/{id}/history", handlers.history, problems=_JOB),
     route("GET /v1/jobs/{id}/forecast", handlers.forecast, problems=_JOB),
     route("GET /v1/jobs/{id}/usage", handlers.usage, problems=_JOB),
     route(

@@ -293,7 +293,7 @@ class Gateway:
         self._log(call, response.status, refusal.kind, 0.0)
         return response
 
-    def closed_for_room(self) -> None:
+    def closed_for_others(self) -> None:
         """Log, at most once a minute, that connections were closed to make room for others."""
         self._n_closed += 1
         now_s = time.monotonic()
@@ -434,7 +434,7 @@ class _Connection(web.RequestHandler):
         address = transport.get_extra_info("peername")
         over = self._gateway.connections.opened(self, address[0] if address else None)
         if over is not None:
-            self._gateway.closed_for_room()
+            self._gateway.closed_for_others()
             over.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:

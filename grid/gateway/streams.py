@@ -58,7 +58,7 @@ class OutputQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-async def _wanted(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | None]:
+async def _request_of(call: GatewayCall, query: EventQuery) -> tuple[Filter, int | None]:
     """Return the filter of an event request, and the number of the last known event."""
     after = query.after
     heard = call.request.headers.get("Last-Event-ID")
@@ -89,7 +89,7 @@ async def _check_own(call: GatewayCall, job_ids: tuple[int, ...]) -> None:
 
 async def events(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
     """Watch jobs: server-sent events, one JobEvent each."""
-    wanted, after = await _wanted(call, query)
+    wanted, after = await _request_of(call, query)
     with call.parts.streams.hold(call.identity.user):
         response = web.StreamResponse(headers={**call.headers, "Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
         await response.prepare(call.request)
@@ -127,7 +127,7 @@ async def events_ws(call: GatewayCall, query: EventQuery) -> web.StreamResponse:
     if call.request.headers.get("Upgrade", "").lower() != "websocket":
         problem = "this is a WebSocket; upgrade to one, or take /v1/events"
         raise RefusalError("invalid-request", problem, errors=[FieldProblem(where="Upgrade", detail="is missing")])
-    wanted, after = await _wanted(call, query)
+    wanted, after = await _request_of(call, query)
     with call.parts.streams.hold(call.identity.user):
         socket = web.WebSocketResponse(
             heartbeat=call.parts.settings.comment_s, max_msg_size=1024, compress=False, timeout=5.0
@@ -252,7 +252,7 @@ async def _follow(
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
         try:
-            await _check_wanted(call)
+            await _check_request(call)
             part = await _output_part(call, job_id, query, part.offset + len(part.data))
             heard_s = loop.time()
         except UnavailableError:
@@ -265,7 +265,7 @@ async def _follow(
             raise ConnectionResetError("the stream is not to go on") from None
 
 
-async def _check_wanted(call: GatewayCall) -> None:
+async def _check_request(call: GatewayCall) -> None:
     """Refuse to continue a stream whose token is no longer valid, or when the gateway stops."""
     tokens = call.parts.tokens
     if tokens is not None and call.identity.token_id not in await tokens.usable():

@@ -99,7 +99,7 @@ def enlarged(plan: ReservedStarts) -> ReservedStarts:
 
 
 @kernel_part
-def has_room(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
+def has_capacity(state: GridState, plan: ReservedStarts, n_new: Int) -> bool:
     """Whether the plan has capacity for ``n_new`` more jobs."""
     counters = state.counters[0]
     return counters.n_waiting + counters.n_running + n_new <= len(plan.reserved)

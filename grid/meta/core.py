@@ -25,12 +25,12 @@ from gridweave.grid.messages import (
     FromSite,
     GridCommand,
     GridEvent,
-    GridJobBarred,
     GridJobCancelled,
+    GridJobExclusions,
     GridJobHeld,
-    GridJobHopeless,
     GridJobReleased,
     GridJobSubmitted,
+    GridJobUnplaceable,
     LinksChanged,
     PathsMeasured,
     ReportDone,
@@ -164,7 +164,7 @@ class MetaCore:
         self._now_ms = now_ms
         commands: list[GridCommand] = []
         for event in news:
-            commands += self._told(now_ms, event)
+            commands += self._apply(now_ms, event)
         commands += self._control.run(now_ms)
         if self._evicted:
             for command in commands:
@@ -172,7 +172,7 @@ class MetaCore:
                     self._evicted.pop(command.job_id, None)
         return commands
 
-    def _told(self, now_ms: int, event: GridEvent) -> Sequence[GridCommand]:
+    def _apply(self, now_ms: int, event: GridEvent) -> Sequence[GridCommand]:
         control = self._control
         if type(event) is FromSite:
             if isinstance(event.answer, (Ended, LeaseEnded)) and event.answer.evicted:
@@ -186,7 +186,7 @@ class MetaCore:
                 job = msgspec.structs.replace(event.job, evictions=past.times)
                 event = msgspec.structs.replace(event, job=job)
             return control.submit(now_ms, event)
-        if type(event) is GridJobBarred:
+        if type(event) is GridJobExclusions:
             return control.bar(now_ms, event.submitted)
         if type(event) is GridJobCancelled:
             self._evicted.pop(event.job_id, None)
@@ -200,8 +200,8 @@ class MetaCore:
             return ()
         if type(event) is SiteShares:
             control.site_shares(event.site)
-        if isinstance(event, GridJobHopeless):
-            return control.hopeless(now_ms, event.job_id, event.reason)
+        if isinstance(event, GridJobUnplaceable):
+            return control.unplaceable(now_ms, event.job_id, event.reason)
         if type(event) is GridJobReleased:
             control.release(event.job_id)
         return ()
@@ -216,9 +216,9 @@ class MetaCore:
         if times:
             self._evicted[answer.job_id] = PastEvictions(times, answer.attempt, now_ms, site, answer.evicted)
 
-    def why_never(self, job: Job, barred: tuple[int, ...] = (), sends: Sends | None = None) -> str | None:
+    def why_never(self, job: Job, excluded: tuple[int, ...] = (), sends: Sends | None = None) -> str | None:
         """Return in one line why a job could not be placed on an idle grid without the excluded sites, or None."""
-        return self._control.why_never(job, barred, sends=sends)
+        return self._control.why_never(job, excluded, sends=sends)
 
     def waiting(self) -> Iterator[int]:
         """Yield the waiting jobs, in the order in which they are considered."""
@@ -384,13 +384,13 @@ _ORDER: dict[type, int] = {
     LinksChanged: MAX_ID + 2,
     PathsMeasured: MAX_ID + 2,
     # Excluded sites come first, so that jobs refused at this instant are placed without these sites.
-    GridJobBarred: -1,
+    GridJobExclusions: -1,
     SiteShares: -1,
     GridJobCancelled: MAX_ID + 3,
     GridJobHeld: MAX_ID + 4,
     GridJobReleased: MAX_ID + 4,
     GridJobSubmitted: MAX_ID + 5,
-    GridJobHopeless: MAX_ID + 6,
+    GridJobUnplaceable: MAX_ID + 6,
     SiteCutOff: MAX_ID + 2,
 }
 

@@ -1,6 +1,6 @@
 """LiveGrid: the meta-scheduler with the programs and the records of its jobs, as a state machine.
 
-It contains a `MetaCore`, which decides, and keeps the users' jobs (`JobBook`) and the reports of sites. No clock, no
+It contains a `MetaCore`, which decides, and keeps the users' jobs (`JobRegistry`) and the reports of sites. No clock, no
 I/O: docs/live.md.
 """
 
@@ -21,12 +21,12 @@ from gridweave.grid.messages import (
     FromSite,
     GridCommand,
     GridEvent,
-    GridJobBarred,
     GridJobCancelled,
+    GridJobExclusions,
     GridJobHeld,
-    GridJobHopeless,
     GridJobReleased,
     GridJobSubmitted,
+    GridJobUnplaceable,
     LiveGridCommand,
     LiveGridEvent,
     PathsMeasured,
@@ -34,9 +34,9 @@ from gridweave.grid.messages import (
     ReportHeld,
     ReportRefusal,
     ReportRefused,
+    SendToSite,
     SiteCutOff,
     SiteShares,
-    TellSite,
     ToSite,
 )
 from gridweave.grid.meta.settings import GridSettings, core_of, delays_ms, traffic_of
@@ -44,7 +44,7 @@ from gridweave.grid.meta.traffic import SplitExperience
 from gridweave.grid.sends import Sends
 from gridweave.netmodel.correction import Measurements, MeasurementsState, correct
 from gridweave.settings import SettingsChanged, settings_as
-from gridweave.site.elements import of_attempt
+from gridweave.site.array_tasks import of_attempt
 from gridweave.site.explain import (
     Forecast,
     Forecaster,
@@ -57,9 +57,8 @@ from gridweave.site.explain import (
     with_refusals,
 )
 from gridweave.site.job import DescribeJob, FragmentReport, Job, JobRecord, JobRequest
-from gridweave.site.launch import ANYONE, NodeSharing, TakenUsers, both_ran, total_usage
+from gridweave.site.launch import ANYONE, AcceptedUsers, NodeSharing, both_ran, total_usage
 from gridweave.site.lifecycle import BEGUN, OVER, PENDING, WITHOUT_NODES, JobCause, JobState
-from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
     CommitNodes,
@@ -69,6 +68,7 @@ from gridweave.site.messages import (
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
+    JobAction,
     KillFragment,
     LeaseEnded,
     NodesShared,
@@ -86,18 +86,18 @@ from gridweave.site.messages import (
     Started,
     TakesUsers,
     UserSubmitted,
-    Wish,
     Withdrawn,
 )
 from gridweave.site.needs.beside import beside_text
+from gridweave.site.quotas import QuotasChanged
 from gridweave.site.state import CoreState, hand_over, with_parts
 from gridweave.site.times import run_time_ms
-from gridweave.site.users.book import BookState, JobBook
+from gridweave.site.users.registry import JobRegistry, RegistryState
 
 MEASURED_JOBS = 31
 """The number of ended jobs from which the usual delays of starts and ends are measured."""
 
-_WISHES: dict[str, Callable[[int], GridEvent]] = {
+_ACTIONS: dict[str, Callable[[int], GridEvent]] = {
     "cancel": GridJobCancelled,
     "kill": GridJobCancelled,
     "hold": GridJobHeld,
@@ -127,11 +127,11 @@ class LiveGridState(CoreState, Generic[C], frozen=True, kw_only=True, tag="LiveG
 
     now_ms: int
     core: C
-    book: BookState
+    registry: RegistryState
     measured: MeasurementsState
     gates: dict[int, Gate]
     meeting: dict[int, str]
-    takes: dict[int, TakenUsers] = msgspec.field(default_factory=dict)
+    takes: dict[int, AcceptedUsers] = msgspec.field(default_factory=dict)
     denied: list[tuple[int, str]] = msgspec.field(default_factory=list)
     at_limit: list[int] = msgspec.field(default_factory=list)
     traffic: list[SplitExperience] = msgspec.field(default_factory=list)
@@ -149,7 +149,7 @@ class LiveGrid:
     >>> grid = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site")))
     >>> request = JobRequest(program=Program(argv=("true",)), nodes=6, limit_ms=1000)
     >>> commands = grid.handle(0, UserSubmitted("key", request))
-    >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, TellSite)]
+    >>> [(c.site, type(c.message).__name__) for c in commands if isinstance(c, SendToSite)]
     [(0, 'DescribeJob'), (0, 'ReserveNodes'), (1, 'DescribeJob'), (1, 'ReserveNodes')]
     >>> grid.book.records[1].places
     (('north', 4), ('south', 2))
@@ -157,7 +157,7 @@ class LiveGrid:
 
     def __init__(self, settings: GridSettings) -> None:
         self.settings = settings
-        self.book = JobBook(1, can_hold=(*WITHOUT_NODES, "starting"), needs=settings.needs)
+        self.registry = JobRegistry(1, can_hold=(*WITHOUT_NODES, "starting"), needs=settings.needs)
         self.core = core_of(settings)
         self.measured = Measurements()
         self._traffic = traffic_of(settings)
@@ -166,7 +166,7 @@ class LiveGrid:
         self._gates: dict[int, Gate] = {}
         self._meeting: dict[int, str] = {}
         # The accepted users of each site, and the users that it has refused since it reported them.
-        self._takes: dict[int, TakenUsers] = {}
+        self._takes: dict[int, AcceptedUsers] = {}
         self._denied: set[tuple[int, str]] = set()
         # The jobs that a site is ending at their limit; if such a job is lost instead, it runs again.
         self._at_limit: set[int] = set()
@@ -184,7 +184,7 @@ class LiveGrid:
         """
         self.core.check_senders(now_ms, (event.site for event in events if isinstance(event, FromLiveSite)))
         self._now_ms, self._inner = now_ms, []
-        self.book.begin(now_ms)
+        self.registry.begin(now_ms)
         for event in events:
             self._take_in(event)
         self._place_anew()
@@ -192,10 +192,10 @@ class LiveGrid:
         self._run_core()
         while self._settle():
             self._run_core()
-        for job_id in self.book.accept():
-            if self.book.records[job_id].state == "waiting":
-                self.book.note(job_id, "waits", "no nodes for it now, or others go first")
-        return self.book.out
+        for job_id in self.registry.accept():
+            if self.registry.records[job_id].state == "waiting":
+                self.registry.note(job_id, "waits", "no nodes for it now, or others go first")
+        return self.registry.out
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Forecast when and where a job starts, and why not sooner (docs/explain.md)."""
@@ -218,9 +218,9 @@ class LiveGrid:
         found: dict[int, Forecaster | None] = {}
         ours = list[JobRecord]()
         for job_id in job_ids:
-            record = self.book.records.get(job_id)
+            record = self.registry.records.get(job_id)
             if record is not None:
-                kept = self.book.why_kept(job_id, now_ms)
+                kept = self.registry.why_kept(job_id, now_ms)
                 found[job_id] = settled(record_forecast(record, now_ms, kept))
                 if not kept and record.state in PENDING:
                     ours.append(record)
@@ -241,17 +241,17 @@ class LiveGrid:
         """Return the function behind `quote`; `instead_of` is a waiting job to replace, `offers` has sites' quotes."""
         now_ms = max(now_ms, self._now_ms)
         state: JobState = "refused"
-        refusal = self.book.refusal(request)
-        if refusal is None and (waits := self.book.why_it_would_wait(request, now_ms)):
+        refusal = self.registry.refusal(request)
+        if refusal is None and (waits := self.registry.why_it_would_wait(request, now_ms)):
             state, refusal = "held", f"it would wait: {waits}"
         if refusal is None:
             try:
-                asked = self._submission(self.book.next_job(request), request)
-                if len(asked.barred) < len(self._names):
+                asked = self._submission(self.registry.next_job(request), request)
+                if len(asked.excluded) < len(self._names):
                     by_site = {self._names.index(name): quoted for name, quoted in (offers or {}).items()}
                     quoter = self.core.quoter(now_ms, asked, self._end_ms(), instead_of, by_site)
                     return self._with_refusals(quoter, request)
-                state, refusal = "refused", self._why_nowhere(request, self._barred(request))
+                state, refusal = "refused", self._why_nowhere(request, self._excluded(request))
             except InputError as error:
                 refusal = str(error)
         return settled(Forecast(now_ms=now_ms, state=state, length_ms=request.limit_ms, reason=refusal or ""))
@@ -260,7 +260,7 @@ class LiveGrid:
         """Return what to ask each site about a job, so that its answers can be the `offers` of `quoter`."""
         now_ms = max(now_ms, self._now_ms)
         try:
-            asked = self._submission(self.book.next_job(request), request)
+            asked = self._submission(self.registry.next_job(request), request)
         except InputError:  # the quote names the reason
             return {}
         return {self._names[site]: question for site, question in self.core.questions(now_ms, asked).items()}
@@ -276,7 +276,7 @@ class LiveGrid:
             control = settings.policy.control
             raise InputError(f"under control {control} sites decide what starts when; this needs control full")
         since_ms = max(now_ms, self._now_ms) - int(asked.hours * HOUR_MS)
-        records = self.book.records
+        records = self.registry.records
         waiting = [self._past(records[job.job_id]) for job in queue.waiting]
         grid = GridNow(
             now_ms=max(now_ms, self._now_ms),
@@ -296,7 +296,7 @@ class LiveGrid:
     def network(self) -> KnownNetwork:
         """Return the present network between the sites, with the number of running jobs on each link."""
         numbers = {name: number for number, name in enumerate(self._names)}
-        begun = (record for record in self.book.records.values() if record.state in BEGUN)
+        begun = (record for record in self.registry.records.values() if record.state in BEGUN)
         spread = [[numbers[name] for name, _ in record.places] for record in begun if len(record.places) > 1]
         measured = self.measured.pairs(self._now_ms, self._names)
         model, network = self.core.model, self.settings.network
@@ -317,19 +317,19 @@ class LiveGrid:
         if record.outcome and run_ms is not None:
             part = min(1.0, max(0, run_ms) / max(1, record.request.limit_ms))
         request = record.request
-        asked = GridJobSubmitted(self.book.job(record), request.sensitivity, self._sends(request))
+        asked = GridJobSubmitted(self.registry.job(record), request.sensitivity, self._sends(request))
         return PastJob(record.submit_ms, asked, part)
 
     def around_ms(self) -> tuple[int, int] | None:
         """Return the delays around a job [ms]; see `delays_ms`."""
-        return delays_ms(self.settings, self.book.last_ended(MEASURED_JOBS))
+        return delays_ms(self.settings, self.registry.last_ended(MEASURED_JOBS))
 
     def _end_ms(self) -> int:
         return (self.around_ms() or (0, 0))[1]
 
     def next_wakeup_ms(self) -> int | None:
         """Return when `handle` must be called even without an event, or None."""
-        return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
+        return self.registry.next_wakeup_ms(self.core.next_wakeup_ms())
 
     @property
     def state_type(self) -> Any:
@@ -341,7 +341,7 @@ class LiveGrid:
         return LiveGridState(
             now_ms=self._now_ms,
             core=self.core.state(),
-            book=self.book.state(),
+            registry=self.registry.state(),
             measured=self.measured.state(),
             gates=self._gates,
             meeting=self._meeting,
@@ -358,7 +358,7 @@ class LiveGrid:
         if state.settings:
             self._use(state.settings)
         self.core.restore(state.core)
-        self.book.restore(state.book)
+        self.registry.restore(state.registry)
         self.measured.restore(state.measured)
         self._gates = state.gates
         self._meeting = state.meeting
@@ -369,28 +369,28 @@ class LiveGrid:
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
         self.core.check_invariants()
-        open_jobs = {job_id for job_id, record in self.book.records.items() if record.state not in OVER}
+        open_jobs = {job_id for job_id, record in self.registry.records.items() if record.state not in OVER}
         assert self._gates.keys() | self._meeting.keys() <= open_jobs, "a job is over, and its parts are waited for"
-        ending = {job_id for job_id in open_jobs if self.book.records[job_id].state == "ending"}
+        ending = {job_id for job_id in open_jobs if self.registry.records[job_id].state == "ending"}
         assert self._at_limit <= ending, "a job is at its limit, and does not end"
-        self.book.check_invariants()
+        self.registry.check_invariants()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _take_in(self, event: LiveGridEvent) -> None:
         match event:
             case UserSubmitted():
-                job = self.book.submit(event, lambda job: self._why_never(job, event.request))
+                job = self.registry.submit(event, lambda job: self._why_never(job, event.request))
                 if job is not None:
                     self._inner.append(self._submission(job, event.request))
-            case Wish():
-                for record in self.book.wish(event):
-                    self._wish(event, record)
+            case JobAction():
+                for record in self.registry.apply_action(event):
+                    self._apply_action(event, record)
                 self._inner += self._over_while_held(event)
             case Probed():
                 self._probed(event)
-            case MaximaSet(maxima=maxima):
-                self.book.eligibility.set_maxima(maxima)
+            case QuotasChanged(quotas=quotas):
+                self.registry.eligibility.set_quotas(quotas)
             case SettingsChanged(settings=settings):
                 self._settings_changed(settings)
             case SiteCutOff():
@@ -403,7 +403,7 @@ class LiveGrid:
         self._changed = settings
         self.settings = settings_as(self.settings, settings, self.settings.changeable)
         self.core, self._traffic = core_of(self.settings), traffic_of(self.settings)
-        self.book.needs.change(self.settings.needs)
+        self.registry.needs.change(self.settings.needs)
 
     def _settings_changed(self, settings: dict[str, Any]) -> None:
         """Use other settings, keep the state, and reconsider the waiting jobs."""
@@ -413,35 +413,35 @@ class LiveGrid:
         self._traffic.restore(traffic.state())
         self.core.reconsider(self._now_ms)
         for job_id in list(self.core.waiting()):
-            record = self.book.records[job_id]
-            if why := self._why_never(self.book.job(record), record.request):
-                self._inner.append(GridJobHopeless(job_id, why))
+            record = self.registry.records[job_id]
+            if why := self._why_never(self.registry.job(record), record.request):
+                self._inner.append(GridJobUnplaceable(job_id, why))
 
-    def _over_while_held(self, wish: Wish) -> list[GridEvent]:
+    def _over_while_held(self, action: JobAction) -> list[GridEvent]:
         """Return the events that let the core forget jobs that were cancelled while they were held."""
-        if wish.kind not in ("cancel", "kill"):
+        if action.kind not in ("cancel", "kill"):
             return []
-        records = (self.book.records.get(job_id) for job_id in wish.job_ids)
+        records = (self.registry.records.get(job_id) for job_id in action.job_ids)
         return [GridJobCancelled(each.job_id) for each in records if each is not None and each.state in OVER]
 
-    def _wish(self, wish: Wish, record: JobRecord) -> None:
+    def _apply_action(self, action: JobAction, record: JobRecord) -> None:
         """Apply a user's action to a job that is in the queue or placed; sites get the orders for its processes."""
-        if wish.kind == "kill":
-            self._tell_all(record, KillFragment(record.job_id, record.attempt))
-        if wish.kind == "signal" and wish.signal is not None:
-            self._tell_all(record, SignalFragment(record.job_id, record.attempt, wish.signal))
+        if action.kind == "kill":
+            self._send_to_all(record, KillFragment(record.job_id, record.attempt))
+        if action.kind == "signal" and action.signal is not None:
+            self._send_to_all(record, SignalFragment(record.job_id, record.attempt, action.signal))
             return
-        if wish.kind == "requeue":
-            self._tell_all(record, RequeueFragment(record.job_id, record.attempt, wish.why_requeued))
+        if action.kind == "requeue":
+            self._send_to_all(record, RequeueFragment(record.job_id, record.attempt, action.why_requeued))
             return
-        if wish.kind in ("cancel", "kill"):
+        if action.kind in ("cancel", "kill"):
             self._at_limit.discard(record.job_id)
-            self.book.change(record, "stop")
-        self._inner.append(_WISHES[wish.kind](record.job_id))
+            self.registry.change(record, "stop")
+        self._inner.append(_ACTIONS[action.kind](record.job_id))
 
     def _submission(self, job: Job, request: JobRequest, attempt: int = 0) -> GridJobSubmitted:
         """Return the event that submits a job to the core; raise InputError if the job is impossible."""
-        return GridJobSubmitted(job, request.sensitivity, self._sends(request), attempt, tuple(self._barred(request)))
+        return GridJobSubmitted(job, request.sensitivity, self._sends(request), attempt, tuple(self._excluded(request)))
 
     def _sends(self, request: JobRequest) -> Sends | None:
         """Return a job's transfers, or None without links; raise InputError if the transfers are impossible."""
@@ -454,9 +454,9 @@ class LiveGrid:
             self.core.check(self._now_ms, (asked,))
         except InputError as error:
             return str(error)
-        if len(asked.barred) == len(self._names):
-            return self._why_nowhere(request, self._barred(request))
-        return self.core.why_never(job, asked.barred, asked.sends)
+        if len(asked.excluded) == len(self._names):
+            return self._why_nowhere(request, self._excluded(request))
+        return self.core.why_never(job, asked.excluded, asked.sends)
 
     @property
     def cut_off(self) -> dict[int, str]:
@@ -465,19 +465,19 @@ class LiveGrid:
 
     def needs(self, request: JobRequest, sites: Collection[int]) -> bool:
         """Whether a job can be placed, but not without these sites."""
-        if self.book.refusal(request) is not None:
+        if self.registry.refusal(request) is not None:
             return False
         try:
-            asked = self._submission(self.book.next_job(request), request)
+            asked = self._submission(self.registry.next_job(request), request)
         except InputError:
             return False
-        without = {*asked.barred, *sites}
-        is_placed = self.core.why_never(asked.job, asked.barred, asked.sends) is None
+        without = {*asked.excluded, *sites}
+        is_placed = self.core.why_never(asked.job, asked.excluded, asked.sends) is None
         return is_placed and self.core.why_never(asked.job, tuple(without), asked.sends) is not None
 
     # -- accepted users -----------------------------------------------------------------------------------------------
 
-    def _barred(self, request: JobRequest) -> dict[int, str]:
+    def _excluded(self, request: JobRequest) -> dict[int, str]:
         """Return the sites that do not accept a job of its user, each with the reason."""
         asked = request.user, request.batch_options, bool(request.forms)
         found = {site: self._refusal(site, *asked) for site in range(len(self._names))}
@@ -487,36 +487,36 @@ class LiveGrid:
         denied = f"it has refused a job of {user!r}" if (site, user) in self._denied else None
         return self._takes.get(site, ANYONE).refusal(user, options, has_forms=has_forms) or denied
 
-    def _why_nowhere(self, request: JobRequest, barred: dict[int, str]) -> str:
-        takes_user = any(self._refusal(site, request.user) is None for site in barred)
+    def _why_nowhere(self, request: JobRequest, excluded: dict[int, str]) -> str:
+        takes_user = any(self._refusal(site, request.user) is None for site in excluded)
         what = "this job" if takes_user else f"jobs of {request.user!r}"
-        return f"no site takes {what}: {self._by_site(barred)}"
+        return f"no site takes {what}: {self._by_site(excluded)}"
 
-    def _by_site(self, barred: dict[int, str]) -> str:
-        return "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(barred.items()))
+    def _by_site(self, excluded: dict[int, str]) -> str:
+        return "; ".join(f"{self._names[site]}: {why}" for site, why in sorted(excluded.items()))
 
     def _over(self, record: JobRecord, outcome: str) -> None:
         self._part(record)
         if record.split is not None and (took := took_text(record, self._now_ms)):
-            self.book.note(record.job_id, "took", f"{took}, {record.split.text}")
-        self.book.end(record, *record.judged(outcome, record.reason))
+            self.registry.note(record.job_id, "took", f"{took}, {record.split.text}")
+        self.registry.end(record, *record.judged(outcome, record.reason))
         self._traffic.ended(record, self.core.model)
 
     def _refused(self, job_id: int, reason: str) -> None:
         """Record that a job is refused; add the reasons of sites that do not accept its user."""
-        record = self.book.records[job_id]
+        record = self.registry.records[job_id]
         self._part(record)
-        barred = self._barred(record.request)
-        if len(barred) == len(self._names):
-            reason = self._why_nowhere(record.request, barred)
-        elif barred:
-            reason = f"{reason}; {self._by_site(barred)}"
-        if not self.book.decline(job_id, reason):
-            self.book.refuse(record, reason)
+        excluded = self._excluded(record.request)
+        if len(excluded) == len(self._names):
+            reason = self._why_nowhere(record.request, excluded)
+        elif excluded:
+            reason = f"{reason}; {self._by_site(excluded)}"
+        if not self.registry.decline(job_id, reason):
+            self.registry.refuse(record, reason)
 
     def _with_refusals(self, forecaster: Forecaster, request: JobRequest) -> Forecaster:
         """Return a forecaster that also names the sites that do not accept the job."""
-        refusals = {self._names[site]: why for site, why in self._barred(request).items()}
+        refusals = {self._names[site]: why for site, why in self._excluded(request).items()}
         return (lambda: with_refusals(forecaster(), refusals)) if refusals else forecaster
 
     def _place_anew(self) -> None:
@@ -527,12 +527,12 @@ class LiveGrid:
         # Submissions of the same instant still have the old excluded sites.
         for place, event in enumerate(self._inner):
             if isinstance(event, GridJobSubmitted):
-                request = self.book.records[event.job.job_id].request
+                request = self.registry.records[event.job.job_id].request
                 self._inner[place] = self._submission(event.job, request, event.attempt)
-        for record in self.book.records.values():
+        for record in self.registry.records.values():
             is_meant = None in users or record.request.user in users
-            if is_meant and record.state not in OVER and record.job_id not in self.book.eligibility:
-                self._inner.append(GridJobBarred(self._submission(self.book.job(record), record.request)))
+            if is_meant and record.state not in OVER and record.job_id not in self.registry.eligibility:
+                self._inner.append(GridJobExclusions(self._submission(self.registry.job(record), record.request)))
 
     def _probed(self, probe: Probed) -> None:
         """Record a measurement, and correct the model of the links by it."""
@@ -551,25 +551,25 @@ class LiveGrid:
 
     def _reported(self, site: int, report: FragmentReport) -> None:
         """Add a site's report of a fragment to the record of the job."""
-        record = self.book.records.get(report.job_id)
+        record = self.registry.records.get(report.job_id)
         if record is None or record.attempt != report.attempt or record.state in OVER:
             return
         record.used, record.ran_ms = total_usage((record.used, report.used)), both_ran(record.ran_ms, report.ran_ms)
         record.exit_codes = (record.exit_codes + report.exit_codes)[:20]
         record.machines += tuple(f"{self._names[site]}/{machine}" for machine in report.machines)
         record.reason = record.reason or report.reason
-        record.elements += of_attempt(report.elements, report.attempt)
+        record.array_tasks += of_attempt(report.array_tasks, report.attempt)
         record.interrupted += report.interrupted
 
     def _shares(self, record: JobRecord, sharing: NodeSharing) -> None:
         """Record which jobs a job shares its nodes with; note it while it does."""
         record.sharing = sharing
         if sharing.now:
-            self.book.note(record.job_id, "shares", f"its nodes at {record.places[0][0]}: {sharing.text}")
+            self.registry.note(record.job_id, "shares", f"its nodes at {record.places[0][0]}: {sharing.text}")
 
     def _at_gate(self, site: int, message: FragmentReady | FragmentOpened) -> None:
         """Open the gate when all parts of a job are ready; notify all its sites when all ranks have passed it."""
-        record = self.book.records[message.job_id]
+        record = self.registry.records[message.job_id]
         if record.state in OVER or len(record.places) < 2:
             return
         gate, n_sites = self._gates.setdefault(record.job_id, Gate()), len(record.places)
@@ -578,21 +578,21 @@ class LiveGrid:
             if len(gate.ready) == n_sites and not (gate.is_open or gate.has_ended):
                 gate.is_open = True
                 by_ms = self._now_ms + self.settings.alone_ms
-                self._tell_all(record, OpenGate(record.job_id, record.attempt, by_ms))
+                self._send_to_all(record, OpenGate(record.job_id, record.attempt, by_ms))
             return
         gate.begun.add(site)
         if len(gate.begun) == n_sites:
-            self._tell_all(record, FragmentsMet(record.job_id, record.attempt))
+            self._send_to_all(record, FragmentsMet(record.job_id, record.attempt))
             self._runs(record, gate.start_ms)
 
     def _ends_at_limit(self, record: JobRecord) -> None:
         """Record that a site ends its part of a job, which has reached its limit."""
-        if record.state not in OVER and self.book.change(record, "stop"):
+        if record.state not in OVER and self.registry.change(record, "stop"):
             self._at_limit.add(record.job_id)
 
-    def _tell_all(self, record: JobRecord, message: object) -> None:
+    def _send_to_all(self, record: JobRecord, message: object) -> None:
         for name, _ in record.places:
-            self._tell(self._names.index(name), message)
+            self._send(self._names.index(name), message)
 
     def _counted(self, answer: Answer) -> Answer:
         """Record the end of a part of a job; return the answer as it counts.
@@ -600,7 +600,7 @@ class LiveGrid:
         A part that was still at its gate is ``unmet``, and the job gets another attempt. But if the gate stayed closed
         because another part failed before it could begin, the job has failed: the part counts as ``cancelled``.
         """
-        if not isinstance(answer, Ended) or len(self.book.records[answer.job_id].places) < 2:
+        if not isinstance(answer, Ended) or len(self.registry.records[answer.job_id].places) < 2:
             return answer
         gate = self._gates.setdefault(answer.job_id, Gate())
         gate.has_ended = True
@@ -621,11 +621,11 @@ class LiveGrid:
             self._new_users.add(None)
         elif self._is_asked(site, message):
             if isinstance(message, NodesShared):
-                self._shares(self.book.records[message.job_id], message.sharing)
+                self._shares(self.registry.records[message.job_id], message.sharing)
             elif isinstance(message, FragmentReady | FragmentOpened):
                 self._at_gate(site, message)
             elif isinstance(message, FragmentEnding):
-                self._ends_at_limit(self.book.records[message.job_id])
+                self._ends_at_limit(self.registry.records[message.job_id])
             else:
                 message = self._counted(message)
                 self._answered(site, message)
@@ -635,7 +635,7 @@ class LiveGrid:
         """Whether an answer counts: if about a job, it must be from a site of the job's present attempt."""
         if not isinstance(answer, OfAttempt):
             return True
-        record = self.book.records.get(answer.job_id)
+        record = self.registry.records.get(answer.job_id)
         if record is None or record.attempt != answer.attempt:
             return False
         return any(name == self._names[site] for name, _ in record.places)
@@ -644,7 +644,7 @@ class LiveGrid:
         """Record a site's answer about a job, before the core decides what follows."""
         if not isinstance(answer, OfAttempt):
             return
-        record = self.book.records[answer.job_id]
+        record = self.registry.records[answer.job_id]
         if record.state in OVER:
             return
         job_id, name = record.job_id, self._names[site]
@@ -652,7 +652,7 @@ class LiveGrid:
             case Reserved(rendezvous=rendezvous):
                 if record.state != "held":
                     self._meeting[job_id] = rendezvous or self._meeting.get(job_id, "")
-                self.book.note(job_id, "reserved", f"at {name}")
+                self.registry.note(job_id, "reserved", f"at {name}")
             case Started(start_ms=start_ms):
                 if len(record.places) == 1:
                     self._runs(record, start_ms)
@@ -664,13 +664,13 @@ class LiveGrid:
                     self._denied.add((site, record.request.user))
                     self._new_users.add(record.request.user)
                 if cause != "job":  # the core reports that refusal itself (`ReportRefusal`)
-                    self.book.note(job_id, "refused", f"at {name}: {reason}")
+                    self.registry.note(job_id, "refused", f"at {name}: {reason}")
                 self._waits_again(record)
             case LeaseEnded() | Withdrawn():
-                self.book.note(job_id, "released", f"at {name}")
+                self.registry.note(job_id, "released", f"at {name}")
                 self._waits_again(record)
             case Ended(outcome=outcome):
-                self.book.note(job_id, "left", f"{name}: {outcome}")
+                self.registry.note(job_id, "left", f"{name}: {outcome}")
                 if outcome in ("lost", "unmet"):
                     self._waits_again(record)
                 elif outcome == "cancelled" and job_id in self._gates:
@@ -682,20 +682,20 @@ class LiveGrid:
         job_id = record.job_id
         record.starts += record.start_ms is None  # a repeated report is no new start
         record.start_ms = start_ms
-        self.book.change(record, "run")
-        if self.book.eligibility.started(job_id, record.request):
-            self.book.note(job_id, "release", "it has started before it could be held")
+        self.registry.change(record, "run")
+        if self.registry.eligibility.started(job_id, record.request):
+            self.registry.note(job_id, "release", "it has started before it could be held")
             self._inner.append(GridJobReleased(job_id))
         where = " and ".join(f"{nodes_text(nodes)} at {name}" for name, nodes in record.places)
         # Use the time of the start: the job may have ended before the report of its start arrives here.
-        self.book.note(job_id, "runs", where, min(start_ms, self._now_ms))
+        self.registry.note(job_id, "runs", where, min(start_ms, self._now_ms))
 
     def _waits_again(self, record: JobRecord) -> None:
         """Return a job to the queue for its next attempt, unless it is ending."""
         if record.state != "held":
             # A late answer about an attempt that was given up must not bring a cancelled job back into the queue.
             is_wanted = record.state != "ending" or record.job_id in self._at_limit
-            self.book.end_attempt(record, is_wanted=is_wanted)
+            self.registry.end_attempt(record, is_wanted=is_wanted)
         self._part(record)
 
     def _part(self, record: JobRecord) -> None:
@@ -708,8 +708,8 @@ class LiveGrid:
 
     def _settle(self) -> bool:
         """Admit held jobs that may enter the queue; return whether there are events for the core."""
-        for job, attempt in self.book.settle():
-            self._inner.append(self._submission(job, self.book.records[job.job_id].request, attempt))
+        for job, attempt in self.registry.settle():
+            self._inner.append(self._submission(job, self.registry.records[job.job_id].request, attempt))
         return bool(self._inner)
 
     def _run_core(self) -> None:
@@ -729,64 +729,64 @@ class LiveGrid:
                     places = fragments[request.job_id]
                     self._describe(site, request.attempt, request.length_ms, request.job_id, places, cause)
                     self._note_beside(site, request)
-                    self._tell(site, request)
+                    self._send(site, request)
                 case ToSite(site=site, request=EnqueueJob(job=job, attempt=attempt) as request):
                     self._describe(site, attempt, job.estimate_ms, job.job_id, [(site, job.width)], "delegate")
-                    self.book.note(job.job_id, "delegated", f"to {self._names[site]}")
-                    self._tell(site, request)
+                    self.registry.note(job.job_id, "delegated", f"to {self._names[site]}")
+                    self._send(site, request)
                 case ToSite(site=site, request=CommitNodes(job_id=job_id) as request):
-                    meeting, record = self._meeting.get(job_id, ""), self.book.records[job_id]
-                    self.book.change(record, "place")
-                    self._tell(site, msgspec.structs.replace(request, rendezvous=meeting))
+                    meeting, record = self._meeting.get(job_id, ""), self.registry.records[job_id]
+                    self.registry.change(record, "place")
+                    self._send(site, msgspec.structs.replace(request, rendezvous=meeting))
                 case ToSite(site=site, request=RequestQuote(job_id=int(job_id)) as request):
-                    user = self.book.records[job_id].request.user
-                    self._tell(site, msgspec.structs.replace(request, user=user))
+                    user = self.registry.records[job_id].request.user
+                    self._send(site, msgspec.structs.replace(request, user=user))
                 case ToSite(site=site, request=request):
-                    self._tell(site, request)
+                    self._send(site, request)
                 case ReportDone(job_id=job_id, outcome=outcome):
-                    self._over(self.book.records[job_id], outcome)
+                    self._over(self.registry.records[job_id], outcome)
                 case ReportRefused(job_id=job_id, reason=reason):
                     self._refused(job_id, reason)
                 case ReportRefusal(job_id=job_id, site=site, said=said):
-                    self.book.note(job_id, "refused", f"at {self._names[site]}: {said}")
+                    self.registry.note(job_id, "refused", f"at {self._names[site]}: {said}")
                 case ReportHeld(job_id=job_id, attempt=attempt):
-                    record = self.book.records[job_id]
+                    record = self.registry.records[job_id]
                     self._waits_again(record)
                     record.reason = ""
-                    self.book.take_out(record, attempt)
+                    self.registry.take_out(record, attempt)
 
     def _note_beside(self, site: int, request: ReserveNodes) -> None:
         """Note in the history that a job starts on shared nodes, because it ends sooner there."""
         if request.beside is None:
             return
         text = beside_text((), request.length_ms, request.beside)
-        self.book.note(request.job_id, "beside", f"{text} at {self._names[site]}, rather than wait or be split")
+        self.registry.note(request.job_id, "beside", f"{text} at {self._names[site]}, rather than wait or be split")
 
     def _describe(
         self, site: int, attempt: int, length_ms: int, job_id: int, places: list[tuple[int, int]], cause: JobCause
     ) -> None:
         """Send a site the description of its part of a job, and record the places of the job."""
-        record = self.book.records[job_id]
+        record = self.registry.records[job_id]
         if record.attempt != attempt:
             if record.attempt:
-                self.book.note(job_id, "retried", f"attempt {attempt}")
+                self.registry.note(job_id, "retried", f"attempt {attempt}")
             record.attempt = attempt
             record.used, record.exit_codes, record.machines, record.reason = type(record.used)(), (), (), ""
             record.placed_ms, record.ran_ms, record.split, record.sharing = self._now_ms, None, None, None
             self._part(record)
-        self.book.change(record, cause)
+        self.registry.change(record, cause)
         where = tuple((self._names[place], nodes) for place, nodes in places)
         record.places = where
         if len(where) > 1 and record.split is None:
             record.split = self._traffic.split_cost(record.request, where, length_ms, self.core.model)
-            self.book.note(job_id, "split", record.split.text)
+            self.registry.note(job_id, "split", record.split.text)
         one_each = record.request.program.ranks == "first-node"
         ranks = [1 if one_each else nodes for _, nodes in places]
         position = [place for place, _ in places].index(site)
         sites = tuple(name for name, _ in record.places)
         first, size = sum(ranks[:position]), sum(ranks)
         told = length_ms, first, size, sites, record.left(), record.starts
-        self._tell(site, DescribeJob(job_id, attempt, record.request, *told))
+        self._send(site, DescribeJob(job_id, attempt, record.request, *told))
 
-    def _tell(self, site: int, message: object) -> None:
-        self.book.out.append(TellSite(site, message))  # type: ignore[arg-type]
+    def _send(self, site: int, message: object) -> None:
+        self.registry.out.append(SendToSite(site, message))  # type: ignore[arg-type]

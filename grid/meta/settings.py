@@ -15,7 +15,7 @@ from gridweave.grid.policy import MAPPINGS, SELECTIONS, GridPolicy
 from gridweave.grid.sends import UsualCommunication
 from gridweave.settings import Changeable
 from gridweave.site.job import JobRecord
-from gridweave.site.needs.known import UsualNeeds
+from gridweave.site.needs.estimates import UsualNeeds
 from gridweave.site.scheduler.contract import ALONE_MS
 
 

@@ -11,7 +11,7 @@ import msgspec
 from gridweave.errors import InputError
 from gridweave.grid.api import LearntSplit
 from gridweave.grid.control.cost import factor_on_links, split_cost
-from gridweave.grid.sends import Sends, UsualCommunication, data_of, said_communication
+from gridweave.grid.sends import Sends, UsualCommunication, data_of, declared_communication
 from gridweave.netmodel.communication import Communication, communication_text
 from gridweave.netmodel.model import NetworkModel
 from gridweave.site.explain import Places
@@ -90,7 +90,7 @@ class SplitExperience(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, self.factor - 1.0) / self.modelled
 
 
-class TakenCommunication(NamedTuple):
+class AssumedCommunication(NamedTuple):
     """The assumed communication of a job, and its source as text; empty if the job declares it."""
 
     communication: Communication
@@ -135,21 +135,23 @@ class KnownTraffic:
             if kind.split.runs
         ]
 
-    def communication(self, request: JobRequest) -> TakenCommunication:
+    def communication(self, request: JobRequest) -> AssumedCommunication:
         """Return the communication of a job; raise InputError if the job declares an impossible one.
 
         A declared communication comes first. Otherwise it is the grid's usual communication for such jobs. With enough
         runs of the same user, class and width, its fraction is scaled to match the measured overhead of these runs.
         """
-        said = said_communication(request.traffic)
+        said = declared_communication(request.traffic)
         if said is not None:
-            return TakenCommunication(said, "")
+            return AssumedCommunication(said, "")
         usual, why = self._usual.of(request.user, request.job_class)
         kind = self._kinds.get(_key(request))
         if kind is None or kind.scale is None:
-            return TakenCommunication(usual, why)
+            return AssumedCommunication(usual, why)
         learnt = msgspec.structs.replace(usual, fraction=min(1.0, round(usual.fraction * kind.scale, 6)))
-        return TakenCommunication(learnt, f"learnt from {kind.whole.runs} runs on one site and {kind.split.runs} split")
+        return AssumedCommunication(
+            learnt, f"learnt from {kind.whole.runs} runs on one site and {kind.split.runs} split"
+        )
 
     def sends(self, request: JobRequest) -> Sends:
         """Return a job's transfers; raise InputError if they are impossible."""
@@ -171,7 +173,7 @@ class KnownTraffic:
         run_ms = run_time_ms(record)
         if request.nodes < 2 or model is None or run_ms is None:
             return
-        if record.outcome != "finished" or said_communication(request.traffic) is not None:
+        if record.outcome != "finished" or declared_communication(request.traffic) is not None:
             return
         overhead: float | None = None
         if len(record.places) > 1:

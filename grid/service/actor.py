@@ -16,8 +16,8 @@ from gridweave.errors import GridweaveError
 from gridweave.grid.config.local_state import GatewayMark
 from gridweave.site.machine.folders import write_whole
 from gridweave.site.machine.processes import process_stat
-from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Probed
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 from gridweave.site.service.actor import DrivenActor
 from gridweave.site.service.calls import (
     GATEWAY_ACTOR,
@@ -25,8 +25,8 @@ from gridweave.site.service.calls import (
     Calls,
     LiveActor,
     encode,
-    endure,
     journal_place,
+    run_forever,
     site_actor,
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
@@ -34,8 +34,8 @@ from gridweave.site.service.clock import HISTORY_DAYS, Clock
 if TYPE_CHECKING:
     from gridweave.grid.config.gateway import GatewaySettings
     from gridweave.grid.meta.settings import GridSettings
-    from gridweave.grid.service.desk import GridDesk
     from gridweave.grid.service.doors import GatewayDoor, ServedGateway
+    from gridweave.grid.service.queries import GridQueries
 
 
 logger = logging.getLogger("gridweave.gateway")
@@ -43,7 +43,7 @@ logger = logging.getLogger("gridweave.gateway")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
-class MetaActor(DrivenActor["GridDesk"]):
+class MetaActor(DrivenActor["GridQueries"]):
     """The meta-scheduler as an actor, a thin shell around its `GridDriver`.
 
     It calls its sites through `calls`: as actors of its Ray cluster or, if they are `far`, over the links of the
@@ -60,27 +60,27 @@ class MetaActor(DrivenActor["GridDesk"]):
         calls: Calls,
         far: bool = False,
         password_file: str = "",
-        maxima: Maxima = NO_MAXIMA,
+        quotas: Quotas = NO_QUOTAS,
         history_days: int = HISTORY_DAYS,
         **own: str,
     ) -> None:
         self._calls, self._far = calls, far
-        self._password_file, self._maxima, self._history_days = password_file, maxima, history_days
+        self._password_file, self._quotas, self._history_days = password_file, quotas, history_days
         self._settings, self._machines = settings, machines
         self._journal, self._clock = journal, clock
         super().__init__(GRID_ACTOR, **own)
 
-    def make_desk(self) -> GridDesk:
+    def make_queries(self) -> GridQueries:
         """Create the meta-scheduler's queries with its driver."""
-        from gridweave.grid.service.desk import GridDesk
         from gridweave.grid.service.driver import GridDriver
+        from gridweave.grid.service.queries import GridQueries
 
         place = journal_place(self._journal, self._password_file)
-        own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
+        own: dict[str, Any] = {"quotas": self._quotas, "history_days": self._history_days}
         # Ray returns arrays read-only, and the kernels write into some of these.
         settings = copy.deepcopy(self._settings)
         driver = GridDriver(settings, place, self._clock, to_site=self._to_site, **own)
-        return GridDesk(driver, self._machines)
+        return GridQueries(driver, self._machines)
 
     async def _to_site(self, site: str, data: bytes) -> str | None:
         refusal: str | None
@@ -92,22 +92,22 @@ class MetaActor(DrivenActor["GridDesk"]):
 
     async def packet(self, site: str, data: bytes) -> str | None:
         """Apply a packet from a site; return why it was dropped, or None."""
-        return self.desk_now().driver.packet(site, data)
+        return self.queries_now().driver.packet(site, data)
 
     async def probed(self, data: bytes) -> None:
         """Record what a site has measured of its path to another site."""
-        await self.desk_now().driver.probed(msgspec.msgpack.decode(data, type=Probed))
+        await self.queries_now().driver.probed(msgspec.msgpack.decode(data, type=Probed))
 
     async def measured(self) -> bytes:
         """Return the paths between sites that probes have measured."""
-        driver = (await self.desk()).driver
+        driver = (await self.queries()).driver
         return encode(driver.grid.measured.pairs(driver.clock.now_ms()))
 
     async def ended_count(self) -> int:
         """Return how many jobs have ended or were refused since the grid began."""
-        driver = (await self.desk()).driver
+        driver = (await self.queries()).driver
         await driver.durable()
-        return driver.grid.book.n_ended
+        return driver.grid.registry.n_ended
 
 
 class GatewayActor(LiveActor):
@@ -129,7 +129,7 @@ class GatewayActor(LiveActor):
         self._served: ServedGateway | None = None
         self._problem: GridweaveError | None = None
         self._tried = asyncio.Event()
-        self._tasks = endure(self._name, self._serve())
+        self._tasks = run_forever(self._name, self._serve())
 
     @property
     def problem(self) -> GridweaveError | None:
@@ -157,7 +157,7 @@ class GatewayActor(LiveActor):
                 self._served, self._problem = served, None
         self._write_mark()
         self._tried.set()
-        self._tasks += endure(self._name, *self._served.works())
+        self._tasks += run_forever(self._name, *self._served.works())
 
     def _write_mark(self) -> None:
         stat = process_stat(os.getpid())

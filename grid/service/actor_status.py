@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gridweave.grid.service.actors import ask_about, find_all_actors
-from gridweave.grid.service.ray import connected, knock
+from gridweave.grid.service.ray import connected, probe
 from gridweave.site.service.calls import FIRST_MACHINE, MACHINE_LABEL, NAMESPACE, SITE_LABEL, ActorInfo
 from gridweave.site.service.faults import fault_text
 
@@ -43,7 +43,7 @@ def look_at_actors(address: str, namespace: str) -> list[ActorStatus]:
 
     UnavailableError if the cluster does not answer.
     """
-    knock(address)
+    probe(address)
     with connected(address) as ray:
         actors = find_all_actors(namespace)
         infos, nodes = ask_about(actors), ray.nodes()

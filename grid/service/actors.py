@@ -32,9 +32,9 @@ COMPILE_S = 600.0
 GIVE_UP_S = 10.0
 """How long to wait for actors to end after the start of a grid has failed, in seconds."""
 
-_AGAIN_S, _ABOUT_S, _TELL_EVERY_S = 0.2, 5.0, 10.0
+_AGAIN_S, _ABOUT_S, _REPORT_EVERY_S = 0.2, 5.0, 10.0
 
-TellMissing = Callable[[list[str]], None]
+ReportMissing = Callable[[list[str]], None]
 """Called every 10 s with the names of the actors that are not ready."""
 
 
@@ -173,8 +173,8 @@ class RunningActors:
         except ray.exceptions.RayError as error:
             raise UnavailableError(f"actor {actor} does not answer: {reason_of(error)}") from error
 
-    def wait_for(self, names: Sequence[str], timeout_s: float, tell: TellMissing | None = None) -> None:
-        """Wait until actors are ready; call `tell` every 10 s with the names of those that are not.
+    def wait_for(self, names: Sequence[str], timeout_s: float, report: ReportMissing | None = None) -> None:
+        """Wait until actors are ready; call `report` every 10 s with the names of those that are not.
 
         Raises
         ------
@@ -189,10 +189,10 @@ class RunningActors:
         until = time.monotonic() + timeout_s
         waiting = {name: self._ready(name) for name in names}
         while waiting:
-            if tell is not None:
-                ready, _ = ray.wait(list(waiting.values()), timeout=min(_TELL_EVERY_S, timeout_s))
+            if report is not None:
+                ready, _ = ray.wait(list(waiting.values()), timeout=min(_REPORT_EVERY_S, timeout_s))
                 if not ready and time.monotonic() < until:
-                    tell(list(waiting))
+                    report(list(waiting))
                     continue
                 waiting = dict(sorted(waiting.items(), key=lambda item: item[1] not in ready))
             name, reference = next(iter(waiting.items()))
@@ -220,12 +220,12 @@ class RunningActors:
             raise InputError(reason) from error
         raise UnavailableError(f"actor {name} is not ready: {reason}") from error
 
-    def wait(self, timeout_s: float = START_S, tell: TellMissing | None = None) -> None:
+    def wait(self, timeout_s: float = START_S, report: ReportMissing | None = None) -> None:
         """Wait until all actors are ready; if one fails, stop those that this process has started."""
         agents = [name for name in self.actors if name.startswith("agent:")]
         # Agents compile nothing, so an agent that does not start soon has no node.
         self.wait_for(agents, timeout_s)
-        self.wait_for([name for name in self.actors if name not in agents], max(timeout_s, COMPILE_S), tell)
+        self.wait_for([name for name in self.actors if name not in agents], max(timeout_s, COMPILE_S), report)
 
     def stop(self, *, end_jobs: bool = True, timeout_s: float = START_S) -> None:
         """Stop the actors, as `stop_actors` does."""

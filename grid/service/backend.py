@@ -21,6 +21,7 @@ from gridweave.grid.api import (
     GivenUp,
     GridExperience,
     Health,
+    HistoryEntry,
     JobEvents,
     JobPage,
     JobQuery,
@@ -33,21 +34,20 @@ from gridweave.grid.api import (
     ScheduledJob,
     Scheduling,
     SiteInfo,
-    StoryEntry,
     WhatIf,
     WhatIfAnswer,
 )
 from gridweave.grid.backend import Backend
 from gridweave.grid.service.forecasts import FORECAST_S
 from gridweave.grid.service.history import joined_history
-from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import record_forecast, with_site_answer, without_site_answer
-from gridweave.site.job import OWN_IDS, Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
+from gridweave.site.job import OWN_IDS, Accepted, ActionKind, Declined, JobRecord, JobRequest, SignalName
 from gridweave.site.journal.records import Note
 from gridweave.site.launch import Removal
 from gridweave.site.lifecycle import OVER, PENDING
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import Quoted, RequestQuote
+from gridweave.site.query_messages import SiteNames
 from gridweave.site.service.calls import (
     CALL_S,
     GRID_ACTOR,
@@ -178,7 +178,7 @@ class LiveBackend(Backend):
     async def _owner(self, job_id: int) -> str:
         return (await self._sites())[job_id // OWN_IDS - 1].name
 
-    async def _desk_of(self, job_id: int) -> str | None:
+    async def _actor_of(self, job_id: int) -> str | None:
         """Return the actor that has a job's record; None if no job can have this number."""
         if job_id < OWN_IDS:
             return GRID_ACTOR
@@ -186,11 +186,11 @@ class LiveBackend(Backend):
         number = job_id // OWN_IDS - 1
         return site_actor(sites[number].name) if number < len(sites) else None
 
-    async def _by_desk(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
+    async def _by_actor(self, job_ids: Sequence[int]) -> dict[str, list[int]]:
         """Group jobs by the actor that has their records."""
         found: dict[str, list[int]] = {}
         for job_id in dict.fromkeys(job_ids):
-            actor = await self._desk_of(job_id)
+            actor = await self._actor_of(job_id)
             if actor is not None:
                 found.setdefault(actor, []).append(job_id)
         return found
@@ -209,18 +209,18 @@ class LiveBackend(Backend):
         return answers
 
     @override
-    async def wish(
-        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    async def apply_action(
+        self, kind: ActionKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
         asked = (
-            self._ask(actor, "wish", list[int], kind, mine, origin, signal)
-            for actor, mine in (await self._by_desk(job_ids)).items()
+            self._ask(actor, "apply_action", list[int], kind, mine, origin, signal)
+            for actor, mine in (await self._by_actor(job_ids)).items()
         )
         return [job_id for done in await asyncio.gather(*asked) for job_id in done]
 
     @override
     async def records(self, job_ids: Sequence[int]) -> list[JobRecord]:
-        asked = (self._records_at(actor, mine) for actor, mine in (await self._by_desk(job_ids)).items())
+        asked = (self._records_at(actor, mine) for actor, mine in (await self._by_actor(job_ids)).items())
         found = {record.job_id: record for records in await asyncio.gather(*asked) for record in records}
         return [found[job_id] for job_id in dict.fromkeys(job_ids) if job_id in found]
 
@@ -242,28 +242,28 @@ class LiveBackend(Backend):
         actor = GRID_ACTOR if not query.own else await self._site(query.own)
         if query.follows is not None:
             # Jobs depend only on jobs of the same actor.
-            actor = await self._desk_of(query.follows) or actor
+            actor = await self._actor_of(query.follows) or actor
         return await self._ask(actor, "jobs", JobPage, query)
 
     @override
-    async def story(self, job_id: int) -> list[StoryEntry]:
+    async def history(self, job_id: int) -> list[HistoryEntry]:
         """Return the history of a job at the grid and its sites, by time.
 
         If a site of the job does not answer, the last entry says so.
         """
-        actor = await self._desk_of(job_id)
+        actor = await self._actor_of(job_id)
         if actor is None:
             return []
-        own, of_sites = await self._ask(actor, "story", list[Note], job_id), list[Note]()
+        own, of_sites = await self._ask(actor, "history", list[Note], job_id), list[Note]()
         if own and actor == GRID_ACTOR:
             # The record names only the sites of the last attempt.
             names = [site.name for site in await self._sites()]
-            answers = await self._answers(names, "story", list[Note], job_id)
+            answers = await self._answers(names, "history", list[Note], job_id)
             of_sites += [note for notes in answers.values() for note in notes]
             silent = [name for name in names if name not in answers]
             of_sites += await self._unheard(job_id, silent, own[-1].at_ms) if silent else []
         notes = joined_history(own, of_sites)
-        return [StoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
+        return [HistoryEntry(at_ms=note.at_ms, kind=note.kind, detail=note.detail) for note in notes]
 
     async def _unheard(self, job_id: int, silent: Sequence[str], at_ms: int) -> list[Note]:
         """Return notes that the history at silent sites is missing."""
@@ -569,7 +569,7 @@ class SiteBackend(LiveBackend):
         self.home = site_actor(site)
 
     @override
-    async def _desk_of(self, job_id: int) -> str | None:
+    async def _actor_of(self, job_id: int) -> str | None:
         return self.home
 
     @override

@@ -30,10 +30,10 @@ from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.entry import Policy
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest
 from gridweave.site.launch import ANY_JOBS, KEEP_OUTPUT, MachineRules, OutputLimits
-from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
-from gridweave.site.needs.known import UsualNeeds
+from gridweave.site.needs.estimates import UsualNeeds
 from gridweave.site.policy import SitePolicy
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.service.actor import SiteActor
@@ -111,7 +111,7 @@ class GridPlan(msgspec.Struct, frozen=True, kw_only=True):
     needs: UsualNeeds = UsualNeeds()  # as in `SiteSettings`, too
     start_ms: int | None = None
     end_ms: int | None = None
-    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, at the grid and at each site for its own users
+    quotas: Quotas = NO_QUOTAS  # quotas of users and accounts, at the grid and at each site for its own users
     history_days: int = HISTORY_DAYS  # how long journals keep jobs that have ended
     probes: ProbePlan | None = None  # interval of measurements between sites; None: never
     # As in `SiteSettings`.
@@ -229,7 +229,7 @@ def make_grid(plan: GridPlan, *, kinds: Kinds = USUAL) -> RunningGrid:
     # The meta-scheduler takes longest to start, and so is first.
     machines = tuple(tuple(each.name for each in plan.site_settings(n).machines) for n in range(len(plan.sites)))
     what = (plan.settings(), journal, plan.clock, machines)
-    kept: dict[str, Any] = {"maxima": plan.maxima, "history_days": plan.history_days}
+    kept: dict[str, Any] = {"quotas": plan.quotas, "history_days": plan.history_days}
     grid.add(kinds.grid, GRID_ACTOR, Spot(labels=plan.grid_labels, ip=plan.grid_host), *what, **kept)
     place = Place(folder=plan.folder, labelled=plan.labelled, clock=plan.clock)
     for number, site in enumerate(plan.sites):
@@ -364,7 +364,7 @@ def plan_of(read: ReadGrid, *, folder: str, namespace: str, labelled: bool, firs
         network=_network(read),
         usual=usual_communication(read.grid),
         needs=usual_needs(read.grid),
-        maxima=read.file.maxima,
+        quotas=read.file.quotas,
         probes=_probes(read, secret),
         first_port=first_port,
         start_ms=read.live.start_ms,

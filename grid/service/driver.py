@@ -11,7 +11,7 @@ import msgspec
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import WhatIf
 from gridweave.grid.kernels.links import MAX_OVERHEAD
-from gridweave.grid.messages import FromLiveSite, LiveGridEvent, SiteCutOff, TellSite
+from gridweave.grid.messages import FromLiveSite, LiveGridEvent, SendToSite, SiteCutOff
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings, changeable_of
 from gridweave.grid.policy import GridPolicy
@@ -21,8 +21,7 @@ from gridweave.settings import Changeable
 from gridweave.site.job import Accepted, Declined, JobRequest, Program, Resources
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.records import digest
-from gridweave.site.launch import TakenUsers
-from gridweave.site.maxima import NO_MAXIMA, Maxima
+from gridweave.site.launch import AcceptedUsers
 from gridweave.site.messages import (
     Answer,
     CommitNodes,
@@ -40,7 +39,8 @@ from gridweave.site.messages import (
     TakesUsers,
     UserSubmitted,
 )
-from gridweave.site.needs.known import UsualNeeds
+from gridweave.site.needs.estimates import UsualNeeds
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 from gridweave.site.scheduler.contract import ALONE_MS
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.service.driver import Driver, Send, as_begun
@@ -111,7 +111,7 @@ class GridDriver(Driver[Any]):
         clock: Clock,
         *,
         to_site: Send,
-        maxima: Maxima = NO_MAXIMA,
+        quotas: Quotas = NO_QUOTAS,
         history_days: int = HISTORY_DAYS,
     ) -> None:
         self.settings = settings
@@ -130,7 +130,7 @@ class GridDriver(Driver[Any]):
         # Older journals do not record alone_ms; they were written with the value of the file.
         self.grid = LiveGrid(as_begun(settings, journal, {"alone_ms": settings.alone_ms}))
         peers = self._names
-        own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
+        own: dict[str, Any] = {"quotas": quotas, "history_days": history_days}
         super().__init__(self.grid, journal, clock, peers=peers, incoming=SiteMessage, send=to_site, **own)
         self.journal = journal
         self.use_settings(identity_of(self.grid.settings), identity_of(settings))
@@ -183,7 +183,7 @@ class GridDriver(Driver[Any]):
 
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
         """Return what to send to a site."""
-        return (self._names[command.site], command.message) if isinstance(command, TellSite) else None
+        return (self._names[command.site], command.message) if isinstance(command, SendToSite) else None
 
     async def probed(self, probe: Probed) -> None:
         """Record what a site has measured of its path to another; return once that is durable."""
@@ -208,14 +208,14 @@ def warm_up(settings: GridSettings) -> LiveGrid:
         )
         for number, width in enumerate(widths)
     ]
-    events: list[LiveGridEvent] = [FromLiveSite(0, TakesUsers(TakenUsers(shares=True)))]
+    events: list[LiveGridEvent] = [FromLiveSite(0, TakesUsers(AcceptedUsers(shares=True)))]
     events += [UserSubmitted(str(number), request) for number, request in enumerate(requests)]
     later: list[FromLiveSite] = []
     for now_ms in range(_MOST_ROUNDS):
         commands = grid.handle(now_ms, *events)
-        for job_id in grid.book.records if now_ms == 0 else ():
+        for job_id in grid.registry.records if now_ms == 0 else ():
             grid.forecast(now_ms, job_id)
-        told = [command for command in commands if isinstance(command, TellSite)]
+        told = [command for command in commands if isinstance(command, SendToSite)]
         later += [
             FromLiveSite(command.site, answer)
             for command in told

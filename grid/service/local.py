@@ -25,13 +25,13 @@ from gridweave.grid.config.local_state import (
     GATEWAY,
     GATEWAY_MARK,
     HEAD,
-    KEEPER,
     LIVE,
     LOGS,
     RAY_TOKEN,
     STATE,
     TERM_S,
     TOKEN,
+    WATCHDOG,
     LocalGridState,
     LocalProcess,
     LocalSite,
@@ -57,7 +57,6 @@ from gridweave.grid.service.actors import GIVE_UP_S, Spot, actor_names, find_act
 from gridweave.grid.service.cluster import FIRST_PORT, GridPlan, RunningGrid, make_grid, plan_of
 from gridweave.grid.service.doors import ClusterDoor
 from gridweave.grid.service.gateway_process import make_token, settings_of, url_of, wait_until_ready
-from gridweave.grid.service.keeper import MEND_S, end_keeper, start_keeper
 from gridweave.grid.service.ray import (
     EXPOSURE,
     LOOPBACK,
@@ -67,11 +66,12 @@ from gridweave.grid.service.ray import (
     RayState,
     check_ray,
     connected,
-    knock,
     own_host,
+    probe,
     remove_temp,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held, uninterrupted
+from gridweave.grid.service.watchdog import REPAIR_S, end_watchdog, start_watchdog
 from gridweave.site.machine.folders import check_way
 from gridweave.site.machine.processes import boot_id
 from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_LABEL, SITE_LABEL
@@ -84,12 +84,12 @@ REASON = "the grid is taken down"
 PORTS_OF_A_GRID, GRIDS = 1_000, 12
 """Rendezvous ports of one grid, and the number of grids that have ports of their own."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 """Called with progress messages."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GridSpec:
     """A grid to run on this machine."""
 
     name: str
@@ -117,13 +117,13 @@ class Wanted:
         return self.machines if self.file.ray.nodes == "machine" else []
 
 
-def wanted_grid(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> Wanted:
+def grid_spec(read: ReadGrid, *, name: str | None = None, address: str | None = None) -> GridSpec:
     """Return the grid of a GRID.toml; `name` takes precedence over the name in the file."""
-    return Wanted(check_name(name or read.file.name or DEFAULT_NAME), read, address)
+    return GridSpec(check_name(name or read.file.name or DEFAULT_NAME), read, address)
 
 
 @dataclass(kw_only=True)
-class Brought:
+class StartReport:
     """The result of `bring_up`."""
 
     state: LocalGridState
@@ -133,7 +133,7 @@ class Brought:
     remarks: list[str] = field(default_factory=list)  # remarks for the user
 
 
-def bring_up(wanted: Wanted, tell: Tell) -> Brought:
+def bring_up(wanted: GridSpec, report: Report) -> StartReport:
     """Start a grid on this machine, or what is missing of it; after a failure, end what was started.
 
     Jobs that were already running continue in any case.
@@ -146,28 +146,28 @@ def bring_up(wanted: Wanted, tell: Tell) -> Brought:
         If a part is not ready in time.
     """
     before = read_grid_state(wanted.name)
-    patience_s = MEND_S if before is not None and before.keeper else 0.0
+    patience_s = REPAIR_S if before is not None and before.watchdog else 0.0
     with working_on(wanted.name, patience_s) as folder, ended_in_order():
         before = read_grid_state(wanted.name)
-        tell("Looking at what runs")
+        report("Looking at what runs")
         for change in check_start(wanted, before):
-            tell(change)
-        keeper = () if before is None else before.keeper
+            report(change)
+        watchdog = () if before is None else before.watchdog
         last_url = "" if before is None else before.url
         if before is not None and is_broken(before):
-            if len(before.processes) > len(keeper):
-                tell("Clearing away what is left of an earlier one")
+            if len(before.processes) > len(watchdog):
+                report("Clearing away what is left of an earlier one")
             end_all(before, keep_jobs=True)
             before = None
         launcher = work = None
         try:
             if before is None and wanted.address is None:
-                tell("Starting Ray")
+                report("Starting Ray")
                 check_ray()
                 with uninterrupted():
                     launcher = Launcher(folder / RAY_TOKEN, kept_secret(folder, MARKER))
             with uninterrupted():
-                work = _Startup(wanted, folder, before, _Kept(last_url, keeper), tell)
+                work = _Startup(wanted, folder, before, _Kept(last_url, watchdog), report)
             work.run(launcher)
         except BaseException:
             if work is not None:
@@ -183,21 +183,23 @@ class _Kept(NamedTuple):
     """What remains of a grid when everything else is started again."""
 
     url: str  # URL of its gateway; empty: there was none
-    keeper: tuple[LocalProcess, ...]
+    watchdog: tuple[LocalProcess, ...]
 
 
 class _Startup:
     """One start of a grid, with what has been started so far."""
 
-    def __init__(self, wanted: Wanted, folder: Path, before: LocalGridState | None, kept: _Kept, tell: Tell) -> None:
-        self._wanted, self._folder, self._tell = wanted, folder, tell
+    def __init__(
+        self, wanted: GridSpec, folder: Path, before: LocalGridState | None, kept: _Kept, report: Report
+    ) -> None:
+        self._spec, self._folder, self._report = wanted, folder, report
         self._before, self._kept = before, kept
         self._began = time.monotonic()
-        self.done = Brought(state=before or self._new_state(), was_up=before is not None)
+        self.done = StartReport(state=before or self._new_state(), was_up=before is not None)
         self._had_jobs = count_running(Path(self.done.state.folder)) > 0
 
     def _new_state(self) -> LocalGridState:
-        wanted, read = self._wanted, self._wanted.read
+        wanted, read = self._spec, self._spec.read
         return LocalGridState(
             name=wanted.name,
             marker=kept_secret(self._folder, MARKER),
@@ -209,7 +211,7 @@ class _Startup:
             address=wanted.address or "",
             own_ray=wanted.address is None,
             url=self._kept.url,
-            processes=self._kept.keeper,
+            processes=self._kept.watchdog,
             tokens=read.gateway.tokens,
             file=read.source,
             text=read.text,
@@ -218,7 +220,7 @@ class _Startup:
 
     def run(self, launcher: Launcher | None) -> None:
         make_private(self._folder / LOGS)
-        runs_as_others = any(site.launcher.kind == "user" for site in self._wanted.read.sites)
+        runs_as_others = any(site.launcher.kind == "user" for site in self._spec.read.sites)
         make_private(Path(self.done.state.folder), passable=runs_as_others)
         if runs_as_others and self.done.state.own_ray:
             check_way(Path(self.done.state.folder) / "jobs")
@@ -228,22 +230,22 @@ class _Startup:
             self._on_own_ray(launcher)
         else:
             self._on_a_cluster()
-        self._keeper()
-        self._tell("")
+        self._watchdog()
+        self._report("")
 
     def _parts(self) -> tuple[str, ...]:
         """Return the names of the processes that the keeper watches; Ray restarts everything else."""
-        nodes = [machine.node for machine in self._wanted.ray_machines]
+        nodes = [machine.node for machine in self._spec.ray_machines]
         return (HEAD, *nodes) if self.done.state.own_ray else (GATEWAY,)
 
-    def _keeper(self) -> None:
+    def _watchdog(self) -> None:
         """Start the keeper, unless it runs."""
-        if not self.done.state.keeper:
-            with uninterrupted(), start_keeper(self.done.state, self._folder) as process:
+        if not self.done.state.watchdog:
+            with uninterrupted(), start_watchdog(self.done.state, self._folder) as process:
                 self._started(process)
 
     def _on_own_ray(self, launcher: Launcher | None) -> None:
-        ray = self._ray(self._wanted.ray_machines)
+        ray = self._ray(self._spec.ray_machines)
         ray.start(launcher)
         self.done.remarks += [EXPOSURE] * (self._before is None)
         self._lap("launch")
@@ -255,14 +257,14 @@ class _Startup:
             self._lap("connect")
             grid = self._make_actors(plan, Spot(labels=HEAD_LABELS))
             if ray.labelled:
-                self._tell("Starting the Ray nodes of the sites")
+                self._report("Starting the Ray nodes of the sites")
             ray.wait()
             self._lap("nodes")
             self._await_actors(grid)
         self._await_gateway()
 
     def _ray(self, machines: Sequence[RayMachine]) -> OwnRay:
-        state, settings = self.done.state, self._wanted.file.ray
+        state, settings = self.done.state, self._spec.file.ray
         port = int(state.address.rpartition(":")[2] or 0)
         processes = tuple(process for process in state.processes if process.name not in _NOT_OF_RAY)
         return OwnRay(
@@ -274,7 +276,7 @@ class _Startup:
             state=RayState(boot=state.boot, port=port, temp=state.temp, processes=processes),
             changed=self._ray_changed,
             head_labels=HEAD_LABELS,
-            tell=self._tell,
+            report=self._report,
         )
 
     def _ray_changed(self, ray: RayState) -> None:
@@ -285,9 +287,9 @@ class _Startup:
 
     def _on_a_cluster(self) -> None:
         address = self.done.state.address
-        self._tell("Joining Ray")
+        self._report("Joining Ray")
         check_ray()
-        knock(address)
+        probe(address)
         with connected(address) as ray:
             self._lap("connect")
             plan = self._at_home(ray, self._plan(self._labelled(ray)))
@@ -308,7 +310,7 @@ class _Startup:
     def _gateway_spot(self, ray: Any) -> Spot:
         """Return the gateway's place: the host in the cluster that ``gateway.host`` names, or this host."""
         hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-        wanted, here = self._wanted.read.gateway.host, own_host(ray)
+        wanted, here = self._spec.read.gateway.host, own_host(ray)
         elsewhere = wanted in hosts and wanted != here
         self._change(gateway_elsewhere=elsewhere)
         return Spot(ip=wanted if elsewhere else here)
@@ -316,7 +318,7 @@ class _Startup:
     def _labelled(self, ray: Any) -> bool:
         """Whether the nodes of a cluster have labels of sites."""
         found = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
-        missing = [site.name for site in self._wanted.file.sites if site.name not in found]
+        missing = [site.name for site in self._spec.file.sites if site.name not in found]
         if found and missing:
             raise UnavailableError(
                 f"no node of the Ray cluster has the label {SITE_LABEL}={missing[0]}; add such a node, or leave it out"
@@ -338,7 +340,7 @@ class _Startup:
         return msgspec.structs.replace(plan, grid_host=own_host(ray))
 
     def _plan(self, labelled: bool) -> GridPlan:
-        plan = _plan_of(self._wanted, kept_secret(self._folder, PROBE_SECRET).encode())
+        plan = _plan_of(self._spec, kept_secret(self._folder, PROBE_SECRET).encode())
         own = {"labelled": labelled, "grid_id": self.done.state.marker, "logs": str(self._folder / LOGS)}
         return msgspec.structs.replace(plan, **own)
 
@@ -351,7 +353,7 @@ class _Startup:
         return grid
 
     def _add_gateway(self, grid: RunningGrid, spot: Spot) -> None:
-        state, plan, folder = self.done.state, self._wanted.read.gateway, self._folder
+        state, plan, folder = self.done.state, self._spec.read.gateway, self._folder
         settings = settings_of(plan, state, folder)
         if settings.tokens is not None:
             with contextlib.closing(TokenStore(settings.tokens)) as store:
@@ -365,23 +367,23 @@ class _Startup:
             len(self.done.state.sites) + 2,
             time.monotonic(),
         )
-        self._tell(what)
+        self._report(what)
 
         def missing(names: list[str]) -> None:
             left = ", ".join(name.removeprefix("site:") for name in names)
             why = "; the first time on a machine they are compiled, which takes a minute or two"
             waited = span_text(1000 * round(time.monotonic() - began))
             after = f"{total - len(names)} of {total} are ready after {waited}"
-            self._tell(f"{what}: {after}, still {left}{why}")
+            self._report(f"{what}: {after}, still {left}{why}")
 
         try:
-            grid.wait(tell=missing)
+            grid.wait(report=missing)
         except InputError as error:
-            raise _not_its_journal(self._wanted, error) from error
+            raise _not_its_journal(self._spec, error) from error
         self._lap("actors")
 
     def _await_gateway(self) -> None:
-        self._tell("Waiting for the gateway")
+        self._report("Waiting for the gateway")
         wait_until_ready(self.done.state.url)
         self._lap("gateway")
 
@@ -432,7 +434,7 @@ def first_port_of(name: str) -> int:
     return FIRST_PORT + number * PORTS_OF_A_GRID
 
 
-_NOT_OF_RAY = (KEEPER,)
+_NOT_OF_RAY = (WATCHDOG,)
 
 HEAD_LABELS = {GRID_LABEL: "here"}
 """Label of the head, on which the meta-scheduler runs."""
@@ -448,12 +450,12 @@ def is_broken(state: LocalGridState) -> bool:
     return not state.runs or (state.own_ray and state.process(HEAD) is None)
 
 
-def live_folder(wanted: Wanted) -> str:
+def live_folder(wanted: GridSpec) -> str:
     """Return the folder of a grid's journals, jobs and output."""
     return wanted.read.folder or str(state_folder(wanted.name) / LIVE)
 
 
-def _plan_of(wanted: Wanted, secret: bytes = b"") -> GridPlan:
+def _plan_of(wanted: GridSpec, secret: bytes = b"") -> GridPlan:
     """Return the plan of a grid on a Ray without labels; its sites authenticate probes with the secret."""
     return plan_of(
         wanted.read,
@@ -465,7 +467,7 @@ def _plan_of(wanted: Wanted, secret: bytes = b"") -> GridPlan:
     )
 
 
-def check_start(wanted: Wanted, before: LocalGridState | None) -> list[str]:
+def check_start(wanted: GridSpec, before: LocalGridState | None) -> list[str]:
     """Check whether a grid can start, and return which settings change; nothing is started or changed.
 
     Parameters
@@ -497,12 +499,12 @@ def check_start(wanted: Wanted, before: LocalGridState | None) -> list[str]:
         raise _not_its_journal(wanted, error) from None
 
 
-def _not_its_journal(wanted: Wanted, error: InputError) -> InputError:
+def _not_its_journal(wanted: GridSpec, error: InputError) -> InputError:
     right = f"go back to that, or forget its jobs: gridweave up --fresh --name {wanted.name}"
     return InputError(f"a journal is of another GRID.toml, or of another gridweave; {right}; {error}")
 
 
-def _check_same(state: LocalGridState, wanted: Wanted) -> None:
+def _check_same(state: LocalGridState, wanted: GridSpec) -> None:
     right = "run `gridweave down` first, or give another --name"
     if wanted.read.text != state.text:
         raise OptionError(
@@ -513,21 +515,21 @@ def _check_same(state: LocalGridState, wanted: Wanted) -> None:
         raise OptionError("--address", f"the grid {state.name!r} runs on {where}; {right}")
 
 
-def mend(name: str) -> None:
+def repair(name: str) -> None:
     """Start what is missing of a recorded grid; UnavailableError if it is not recorded."""
     state = read_grid_state(name)
     if state is None:
         raise UnavailableError(f"no record of a grid named {name!r}")
     read = grid_of_text(state.text, state.file, state.base)
     address = None if state.own_ray else state.address
-    bring_up(wanted_grid(read, name=name, address=address), lambda what: None)
+    bring_up(grid_spec(read, name=name, address=address), lambda what: None)
 
 
 # -- taken down, and begun again ---------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
-class TakenDown:
+class StopReport:
     """The result of `take_down`."""
 
     ended: list[str] = field(default_factory=list)  # processes that were alive and have been ended
@@ -535,7 +537,7 @@ class TakenDown:
     remarks: list[str] = field(default_factory=list)
 
 
-def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> TakenDown | None:
+def take_down(name: str, *, keep_jobs: bool, report: Callable[[str], None]) -> StopReport | None:
     """End what `bring_up` has started, but not what it found running; return None if nothing runs.
 
     The next `bring_up` finds the processes of kept jobs again.
@@ -544,26 +546,26 @@ def take_down(name: str, *, keep_jobs: bool, tell: Callable[[str], None]) -> Tak
     before = read_grid_state(name)
     if before is None:
         return None
-    keeper = [process.name for process in before.keeper]
-    end_keeper(before)
+    watchdog = [process.name for process in before.watchdog]
+    end_watchdog(before)
     with working_on(name, TERM_S):
         state = read_grid_state(name)
         if state is None:
             return None
-        tell("Ending the grid")
+        report("Ending the grid")
         done = end_all(state, keep_jobs=keep_jobs)
-        done.ended += keeper
+        done.ended += watchdog
         return done if done.ended or done.jobs or done.remarks else None
 
 
-def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
+def end_all(state: LocalGridState, *, keep_jobs: bool) -> StopReport:
     """End everything that was started for a grid except its keeper, found by its record and its marker."""
     folder = Path(state.folder)
-    alive = [process for process in state.alive if process.name != KEEPER]
-    done = TakenDown(ended=[process.name for process in alive])
+    alive = [process for process in state.alive if process.name != WATCHDOG]
+    done = StopReport(ended=[process.name for process in alive])
     if state.own_ray:
         end_processes(alive)
-        end_marked(state.marker, within=[one.pid for one in state.processes if one.name != KEEPER])
+        end_marked(state.marker, within=[one.pid for one in state.processes if one.name != WATCHDOG])
         done.jobs = count_running(folder)
         if not keep_jobs:
             end_jobs(folder, REASON)
@@ -575,9 +577,9 @@ def end_all(state: LocalGridState, *, keep_jobs: bool) -> TakenDown:
     return done
 
 
-def _end_actors(state: LocalGridState, keep_jobs: bool, done: TakenDown) -> None:
+def _end_actors(state: LocalGridState, keep_jobs: bool, done: StopReport) -> None:
     try:
-        knock(state.address)
+        probe(state.address)
         with connected(state.address):
             actors = _actors_of(state)
             stop_actors(actors, end_jobs=not keep_jobs)
@@ -609,7 +611,7 @@ def begin_anew(name: str) -> None:
 def main() -> int:
     """Repair the grid that the first argument names."""
     try:
-        mend(sys.argv[1])
+        repair(sys.argv[1])
     except GridweaveError as error:
         print(" ".join(str(error).split()), flush=True)
         return error.exit_status

@@ -77,7 +77,7 @@ def resolved(address: str) -> str:
     return address
 
 
-def knock(address: str) -> None:
+def probe(address: str) -> None:
     """Raise UnavailableError within seconds if nothing listens at an address; Ray would take many minutes."""
     address = resolved(address)
     host, colon, port = address.strip().removeprefix("ray://").rpartition(":")
@@ -270,7 +270,7 @@ class OwnRay:
 
     Each of the machines gets a Ray node; without machines there is only the head. `changed` is called at once with each
     new state, so that a later process finds everything. All processes end with the process `end_with`; 0: they outlive
-    their starter. The head has `head_labels`. `tell` gets a message when the head has given up and is started again.
+    their starter. The head has `head_labels`. `report` gets a message when the head has given up and is started again.
     """
 
     def __init__(
@@ -285,11 +285,11 @@ class OwnRay:
         changed: Callable[[RayState], None] | None = None,
         end_with: int = 0,
         head_labels: Mapping[str, str] | None = None,
-        tell: Callable[[str], object] = lambda _: None,
+        report: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._head_labels, self._tell, self._heads = head_labels or {}, tell, 0
+        self._head_labels, self._report, self._heads = head_labels or {}, report, 0
         self._folder, self._machines, self._marker, self._store_bytes = folder, machines, marker, store_bytes
-        self._wanted_port, self._changed, self._end_with = port, changed, end_with
+        self._port_asked, self._changed, self._end_with = port, changed, end_with
         self.state = RayState() if state is None else state
 
     @property
@@ -319,7 +319,7 @@ class OwnRay:
         if self.process(HEAD) is None:
             check_ray()
             make_ray_token(self._folder / RAY_TOKEN)
-            self._start_head(self._wanted_port, launcher)
+            self._start_head(self._port_asked, launcher)
         elif missing := [machine for machine in self._machines if self.process(machine.node) is None]:
             self._launch(missing, head=False, launcher=launcher)
 
@@ -344,7 +344,7 @@ class OwnRay:
         Ray's head ends itself if one of its parts is not ready within half a minute, which happens on a busy machine.
         """
         if self._heads < _TRIES:
-            self._tell(f"Ray's head has given up ({self._why_it_gave_up()}); starting it again")
+            self._report(f"Ray's head has given up ({self._why_it_gave_up()}); starting it again")
         return self._heads < _TRIES
 
     def _why_it_gave_up(self) -> str:
@@ -423,7 +423,7 @@ class OwnRay:
             if not any(machine.labels.items() <= labels.items() for labels in joined)
         ]
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Restart nodes that have ended; UnavailableError if the head has, as nothing works without it."""
         if self.process(HEAD) is None:
             raise UnavailableError("the head of Ray has ended; all of it must be started again")

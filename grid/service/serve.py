@@ -39,13 +39,13 @@ from gridweave.grid.service.ray import (
     RayMachine,
     RayState,
     connected,
-    knock,
     own_host,
+    probe,
     with_token,
 )
 from gridweave.grid.service.signals import ended_in_order, signals_held
 from gridweave.site.machine.folders import write_whole
-from gridweave.site.maxima import NO_MAXIMA, Maxima
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.calls import (
     GATEWAY_ACTOR,
@@ -93,7 +93,7 @@ class GridService(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewayTable
     journal: str  # path or URL of the journal
     password_file: str = ""  # file of the database password; empty: none
-    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts
+    quotas: Quotas = NO_QUOTAS  # quotas of users and accounts
     history_days: int = HISTORY_DAYS
     probes: ProbePlan | None = None  # interval of measurements between sites; None: never
     address: str | None = None  # address of an existing Ray cluster; None: its own Ray
@@ -121,7 +121,7 @@ def grid_service(read: ReadGrid) -> GridService:
         gateway=read.gateway,
         journal=grid_place(read.folder, plan.journal),
         password_file=_password_file(file.grid.journal_password_file, read),
-        maxima=file.maxima,
+        quotas=file.quotas,
         history_days=plan.history_days,
         probes=plan.probes,
         address=file.ray.address,
@@ -183,7 +183,7 @@ def _make_grid(
         tuple(site.machines for site in service.sites),
         far=True,
         password_file=service.password_file,
-        maxima=service.maxima,
+        quotas=service.quotas,
         history_days=service.history_days,
     )
     found.add(GatewayActor, GATEWAY_ACTOR, here, settings, LinksDoor(service.sites, service.probes))
@@ -242,7 +242,7 @@ class SiteService(msgspec.Struct, frozen=True, kw_only=True):
     # existing cluster, the address in Ray.
     host: str = ""
     password_file: str = ""  # file of the password of the journal's database; empty: none
-    maxima: Maxima = NO_MAXIMA  # quotas of users and accounts, for jobs of the site's own users
+    quotas: Quotas = NO_QUOTAS  # quotas of users and accounts, for jobs of the site's own users
     history_days: int = HISTORY_DAYS
     address: str | None = None  # address of an existing Ray cluster; None: its own Ray
     # For its own Ray.
@@ -274,7 +274,7 @@ def site_service(read: ReadGrid) -> SiteService:
         accepts_file="" if uplink is None else read.placed(uplink.accepts_file),
         host=own.host or "",
         password_file=_password_file(own.journal_password_file, read),
-        maxima=file.maxima,
+        quotas=file.quotas,
         history_days=plan.history_days,
         address=ray.address,
         ray_port=ray.port,
@@ -380,7 +380,7 @@ def own_ray(place: RayPlace, say: Say) -> OwnRay:
         port=place.port,
         state=state,
         changed=lambda now: write_whole(kept, msgspec.json.encode(now)),
-        tell=say,
+        report=say,
     )
 
 
@@ -424,7 +424,7 @@ def _run_on_own_ray(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool
 
 def _run_on_cluster(place: RayPlace, make: MakeActors, say: Say, keep_jobs: bool) -> None:
     address = place.address or ""
-    knock(address)
+    probe(address)
     with connected(address) as ray:
         labels = {node["Labels"].get(SITE_LABEL) for node in ray.nodes() if node["Alive"]} - {None}
         if place.site and labels and place.site not in labels:
@@ -461,7 +461,7 @@ async def _until_asked(works: Sequence[Coroutine[Any, Any, None]], say: Say) -> 
 async def _watch(ray: OwnRay) -> None:
     """Restart Ray nodes that end; UnavailableError if the head ends."""
     while True:
-        await asyncio.to_thread(ray.mend)
+        await asyncio.to_thread(ray.repair)
         await asyncio.sleep(_LOOK_S)
 
 
@@ -478,7 +478,7 @@ def _make_site(
     options: dict[str, Any] = {
         "uplink": service.uplink,
         "password_file": service.password_file,
-        "maxima": service.maxima,
+        "quotas": service.quotas,
         "history_days": service.history_days,
     }
     place = Place(folder=service.folder, labelled=labelled, host=host)

@@ -19,9 +19,9 @@ from gridweave.grid.config.local_state import (
     DEFAULT_NAME,
     GATEWAY,
     HEAD,
-    KEEPER,
     LOGS,
     RAY_TOKEN,
+    WATCHDOG,
     LocalGridState,
     LocalSite,
     count_running,
@@ -30,8 +30,8 @@ from gridweave.grid.config.local_state import (
     state_folder,
 )
 from gridweave.grid.service.actor_status import ActorStatus, look_at_actors, namespace_of
-from gridweave.grid.service.keeper import LOG, read_kept
 from gridweave.grid.service.ray import resolved, with_token
+from gridweave.grid.service.watchdog import LOG, read_kept
 from gridweave.site.lifecycle import OPEN
 from gridweave.site.machine.processes import PROC, process_stat
 from gridweave.site.service.calls import GATEWAY_ACTOR, GRID_ACTOR, agent_actor, log_name, site_actor
@@ -176,7 +176,7 @@ def _parts(state: LocalGridState, answers: _GatewayAnswers) -> list[PartStatus]:
     gateway = _gateway(state)
     if answers.problem and gateway.well:
         gateway = msgspec.structs.replace(gateway, well=False, detail=f"{state.url}: {answers.problem}")
-    return [*(_with_fault(state, part) for part in [*parts, gateway]), _keeper(state)]
+    return [*(_with_fault(state, part) for part in [*parts, gateway]), _watchdog(state)]
 
 
 def _with_fault(state: LocalGridState, part: PartStatus) -> PartStatus:
@@ -201,7 +201,7 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
     name, folder = f"site {site.name}", Path(state.folder) / site.name
     process = _writer(folder / "site.journal")
     if info is None or not info.answers:
-        seen = _seen(process, is_unasked)
+        seen = _part_state(process, is_unasked)
         kept = count_running(folder, "*")
         why = f": {info.problem}" if info is not None and info.problem else ""
         return _part(name, seen.well, process, f"{seen.detail}{why}; {parts_run(kept)} on this machine")
@@ -222,7 +222,7 @@ def _site(state: LocalGridState, site: LocalSite, info: SiteInfo | None, is_unas
 def _meta(state: LocalGridState, answers: _GatewayAnswers) -> PartStatus:
     process, queue = _writer(Path(state.folder) / "grid.journal"), answers.queue
     if queue is None:
-        seen = _seen(process, bool(answers.problem))
+        seen = _part_state(process, bool(answers.problem))
         why = f": {answers.queue_problem}" if answers.queue_problem else ""
         return _part("meta-scheduler", seen.well, process, seen.detail + why)
     detail = f"{_jobs_run(queue.running)}, {queue.starting} starting, {queue.waiting} waiting, {queue.held} held"
@@ -240,10 +240,10 @@ def _gateway(state: LocalGridState) -> PartStatus:
     return PartStatus(name=GATEWAY, well=False, detail="does not run; Ray restarts it")
 
 
-def _keeper(state: LocalGridState) -> PartStatus:
+def _watchdog(state: LocalGridState) -> PartStatus:
     """Return the state of the keeper, and of what it has restarted."""
     kept = read_kept(state.name)
-    process = next(iter(state.keeper), None)
+    process = next(iter(state.watchdog), None)
     if process is None:
         detail = f"does not run, so that nobody brings back what ends; {_up(state)} starts it"
         if kept is not None and kept.gave_up:
@@ -251,10 +251,12 @@ def _keeper(state: LocalGridState) -> PartStatus:
             after = f" after {kept.tries} tries" if kept.tries else ""
             told = f"gave up {', '.join(kept.missing)}{after}{why}"
             detail = f"{told}; see logs/{LOG}, mend what is wrong, and {_up(state)} begins again"
-        return PartStatus(name=KEEPER, well=False, detail=detail)
+        return PartStatus(name=WATCHDOG, well=False, detail=detail)
     place = process.pid, process.start_ticks
     if _is_stopped(place):
-        return _part(KEEPER, False, place, f"its process was stopped (SIGSTOP); kill -CONT {process.pid} lets it go on")
+        return _part(
+            WATCHDOG, False, place, f"its process was stopped (SIGSTOP); kill -CONT {process.pid} lets it go on"
+        )
     detail = "brings back what ends"
     if state.missing:
         detail = f"is bringing back: {', '.join(state.missing)}"
@@ -262,7 +264,7 @@ def _keeper(state: LocalGridState) -> PartStatus:
     elif kept is not None and kept.mended:
         times = "once" if kept.mended == 1 else f"{kept.mended} times"
         detail += f"; {times} so far, the last time: {', '.join(kept.missing)}"
-    return _part(KEEPER, True, place, detail)
+    return _part(WATCHDOG, True, place, detail)
 
 
 def _up(state: LocalGridState) -> str:
@@ -290,21 +292,21 @@ def _jobs_run(count: int) -> str:
     return "1 job runs" if count == 1 else f"{count:,} jobs run"
 
 
-class _Seen(NamedTuple):
+class _PartState(NamedTuple):
     well: bool
     detail: str
 
 
-def _seen(process: tuple[int, int] | None, is_unasked: bool) -> _Seen:
+def _part_state(process: tuple[int, int] | None, is_unasked: bool) -> _PartState:
     """Return the state of a part that does not answer, judged by its process."""
     if process is None:
         what = "does not run, or it cannot be told without the gateway" if is_unasked else "does not answer"
-        return _Seen(False, what)
+        return _PartState(False, what)
     if _is_stopped(process):
-        return _Seen(False, "does not answer: its process was stopped (SIGSTOP)")
+        return _PartState(False, "does not answer: its process was stopped (SIGSTOP)")
     if is_unasked:
-        return _Seen(True, "runs on; the gateway is not there to ask it")
-    return _Seen(False, "runs, but does not answer")
+        return _PartState(True, "runs on; the gateway is not there to ask it")
+    return _PartState(False, "runs, but does not answer")
 
 
 def _writer(journal: Path) -> tuple[int, int] | None:
@@ -326,7 +328,7 @@ def _writer(journal: Path) -> tuple[int, int] | None:
 def _process(state: LocalGridState, name: str, detail: str) -> PartStatus:
     process = state.process(name)
     if process is None:
-        right = "the keeper brings it back" if state.keeper else f"{_up(state)} starts it again"
+        right = "the keeper brings it back" if state.watchdog else f"{_up(state)} starts it again"
         return PartStatus(name=name, well=False, detail=f"does not run; {right}")
     return _part(name, True, (process.pid, process.start_ticks), detail)
 

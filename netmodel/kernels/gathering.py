@@ -30,7 +30,7 @@ def try_gathered(
     count = _find_starts(free, n_starts, choice)
     choice.begun.n_rows[0] = choice.settled.n_rows[0] = 0
     for place in range(count + 1):
-        n_last, last_ms, last_factor = _set_aside(choice)
+        n_last, last_ms, last_factor = _save_best(choice)
         if place == count:
             take_fewest_sites(free, communication.width, choice.nodes)
             judge(net, communication, length_ms, delay_ms, choice, WHOLE)
@@ -90,7 +90,7 @@ def _find_starts(free: Ints, n_starts: Int, choice: Choice) -> Int:
 
 
 @kernel
-def _set_aside(choice: Choice) -> tuple[Int, float, float]:
+def _save_best(choice: Choice) -> tuple[Int, float, float]:
     """Save the best placement so far and start without one; return its number of parts, end and factor."""
     n_last, last_ms, last_factor = choice.n_best[0], choice.end_ms[0], choice.factor[0]
     for place in range(n_last):

@@ -150,7 +150,7 @@ class Filling(NamedTuple):
     rising: IntArray
 
 
-def with_own_room(net: NetArrays) -> NetArrays:
+def with_own_scratch(net: NetArrays) -> NetArrays:
     """Return the same paths with separate scratch space, so that two callers can work at the same time."""
     return net._replace(load=net.load.copy(), messages=net.messages.copy(), busy_ms=net.busy_ms.copy())
 

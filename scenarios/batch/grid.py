@@ -13,7 +13,7 @@ from gridweave.errors import InputError, OptionError
 from gridweave.grid.kernels.placement import GridCodes
 from gridweave.grid.kernels.state import FRAGMENT, GridState, empty_grid
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.batch.grid_network import WHY_HOPELESS, GridLoop, GridNet, GridPlayed
+from gridweave.scenarios.batch.grid_network import WHY_UNPLACEABLE, GridLoop, GridNet, GridOutcome
 from gridweave.scenarios.batch.kernels.loop import longest_ms
 from gridweave.scenarios.batch.one_site import SiteRun, cancelled_in
 from gridweave.scenarios.results.schedule import NEVER, Placement, SimulationResult
@@ -26,7 +26,7 @@ _LAST_MS = 2**62
 _Number = TypeVar("_Number", np.int64, np.float64)
 
 
-def play_grid(
+def simulate_full_control(
     workload: Workload,
     nodes: Sequence[int],
     policy: GridPolicy,
@@ -55,7 +55,7 @@ def play_grid(
         if net is None:
             _check_lengths(state, policy.codes(), np.ascontiguousarray(workload.run_ms[rows]))
     outcome = GridLoop(state, workload, rows, policy, net).play()
-    refused |= dict.fromkeys(rows[outcome.hopeless].tolist(), WHY_HOPELESS)
+    refused |= dict.fromkeys(rows[outcome.unplaceable].tolist(), WHY_UNPLACEABLE)
     return _result_of(workload, sites, policy, rows, outcome, refused, with_net=net is not None)
 
 
@@ -64,7 +64,7 @@ def _result_of(
     sites: IntArray,
     policy: GridPolicy,
     rows: IntArray,
-    outcome: GridPlayed,
+    outcome: GridOutcome,
     refused: Mapping[int, str],
     *,
     with_net: bool,

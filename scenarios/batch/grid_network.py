@@ -40,7 +40,14 @@ from gridweave.netmodel.kernels.state import COMMUNICATION, more_flows, new_fill
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.tables import CONTENTIONS, EXACT_UP_TO
 from gridweave.scenarios.batch.kernels.contention import Contention
-from gridweave.scenarios.batch.kernels.loop import DONE, LINKS_CHANGE, NO_ROOM_FOR_MOVES, OnGrid, leave_queue, run_batch
+from gridweave.scenarios.batch.kernels.loop import (
+    DONE,
+    LINKS_CHANGE,
+    NO_CAPACITY_FOR_MOVES,
+    OnGrid,
+    leave_queue,
+    run_batch,
+)
 from gridweave.scenarios.batch.kernels.moves import more_moves, new_moves
 from gridweave.scenarios.batch.one_site import cancellations
 from gridweave.scenarios.results.schedule import NEVER, SimulationResult
@@ -202,7 +209,7 @@ _FEW_JOBS = 256
 _FIRST_MOVES = 1024
 """Initial capacity for transfers of input and output."""
 
-WHY_HOPELESS = (
+WHY_UNPLACEABLE = (
     "it cannot be placed: there is no path between the sites for its messages or its data, or every split would "
     "exceed grid.max_split_factor"
 )
@@ -225,7 +232,7 @@ def why_stuck(job_id: int, since_ms: int, *, of_data: bool) -> str:
     return f"job {job_id} {what} has no bandwidth from {since_ms} ms on; restore the links, or choose {contentions}"
 
 
-class GridPlayed(NamedTuple):
+class GridOutcome(NamedTuple):
     """The outcome of a grid simulation.
 
     Attributes
@@ -249,7 +256,7 @@ class GridPlayed(NamedTuple):
     factor: npt.NDArray[np.float64]
     slowdown: npt.NDArray[np.float64]
     transfer_ms: IntArray
-    hopeless: BoolArray
+    unplaceable: BoolArray
 
 
 class GridLoop:
@@ -267,21 +274,21 @@ class GridLoop:
         self, state: GridState, workload: Workload, rows: IntArray, policy: GridPolicy, net: GridNet | None
     ) -> None:
         codes = policy.codes()
-        hopeless_ms = np.full(len(rows), NEVER_MS)
+        unplaceable_ms = np.full(len(rows), NEVER_MS)
         if net is not None:
             codes = codes._replace(net=links_of(net, workload, rows))
-            hopeless_ms = hopeless_from(state, codes, net)
+            unplaceable_ms = unplaceable_from(state, codes, net)
         plan = empty_grid_plan(state, codes, room=_FEW_JOBS) if policy.backfill == "conservative" else None
         self._net = net
         self._state = state
-        self._grid = OnGrid(codes, plan, hopeless_ms, np.zeros(len(rows), np.int64))
+        self._grid = OnGrid(codes, plan, unplaceable_ms, np.zeros(len(rows), np.int64))
         self._cancels = cancellations(workload, rows)
         self._run = new_run(workload.run_ms[rows], capacity=len(state.started))
         contends = net is not None and net.contention != "none"
         self._work = no_work(len(rows)) if contends else None
         self._links = _new_contention(state, codes, net, len(rows)) if net is not None and contends else None
 
-    def play(self) -> GridPlayed:
+    def play(self) -> GridOutcome:
         """Run the simulation to its end, one period of the links after the other.
 
         Raises
@@ -291,15 +298,15 @@ class GridLoop:
         """
         changes = iter(()) if self._net is None else itertools.islice(self._net.periods(), 1, None)
         for at_ms, model in changes:
-            if self._play_until(at_ms) or self._is_over():
+            if self._run_until(at_ms) or self._is_over():
                 break
             self._change_links(at_ms, model)
         else:
-            self._play_until(int(NEVER_MS))
+            self._run_until(int(NEVER_MS))
         self._check_all_ended()
         return self._outcome()
 
-    def _play_until(self, change_ms: int) -> bool:
+    def _run_until(self, change_ms: int) -> bool:
         """Run up to a change of the links; return whether no events are left."""
         while True:
             own = self._state, self._work, None, None, self._grid, self._links, self._cancels, None, None
@@ -308,8 +315,8 @@ class GridLoop:
             if why in (DONE, LINKS_CHANGE):
                 return why == DONE
             plan = self._grid.plan
-            if why == NO_ROOM_FOR_MOVES:
-                self._make_room_for_moves()
+            if why == NO_CAPACITY_FOR_MOVES:
+                self._grow_moves()
             elif plan is not None and not is_full(self._state):
                 self._grid = self._grid._replace(plan=enlarged(plan))
             else:
@@ -330,12 +337,12 @@ class GridLoop:
         self._run.clock["woken_ms"] = at_ms
         for index in range(int(self._state.counters[0]["n_waiting"]) - 1, -1, -1):
             row = self._state.waiting[index]
-            if grid.hopeless_ms[row] <= at_ms:
+            if grid.unplaceable_ms[row] <= at_ms:
                 leave_queue(self._state, None, grid, self._links, row, np.int64(index))
         if grid.plan is not None:
             grid.plan.counters["stale"] = REPLAN
 
-    def _make_room_for_moves(self) -> None:
+    def _grow_moves(self) -> None:
         """Double the capacity for transfers."""
         links = self._links
         assert links is not None
@@ -358,29 +365,29 @@ class GridLoop:
                 raise InputError(why_stuck(int(self._state.jobs[row]["job_id"]), since_ms, of_data=of_data))
         assert not self._state.counters[0]["n_waiting"], "the grid loop ended with jobs that wait"
 
-    def _outcome(self) -> GridPlayed:
+    def _outcome(self) -> GridOutcome:
         run, net, ones = self._run, self._grid.codes.net, np.ones(len(self._run.run_ms))
         lasted = (run.end_ms - run.start_ms) / np.maximum(self._grid.length_ms, 1)
         transfer_ms = np.zeros(len(ones), np.int64) if net is None else net.data_ms
         if self._links is not None and self._links.moves_data:
             transfer_ms = self._links.moved_ms
-        return GridPlayed(
+        return GridOutcome(
             state=self._state,
             start_ms=run.start_ms,
             end_ms=run.end_ms,
             factor=ones if net is None else net.factor,
             slowdown=ones if net is None else np.where(run.start_ms != NEVER, lasted, ones),
             transfer_ms=transfer_ms,
-            hopeless=self._hopeless(),
+            unplaceable=self._unplaceable(),
         )
 
-    def _hopeless(self) -> BoolArray:
+    def _unplaceable(self) -> BoolArray:
         """Return the jobs that were never placed and not cancelled before they became unplaceable."""
-        hopeless: BoolArray = self._run.start_ms == NEVER
+        unplaceable: BoolArray = self._run.start_ms == NEVER
         if self._cancels is not None:
             at_ms, rows = self._cancels
-            hopeless[rows[at_ms < self._grid.hopeless_ms[rows]]] = False
-        return hopeless
+            unplaceable[rows[at_ms < self._grid.unplaceable_ms[rows]]] = False
+        return unplaceable
 
 
 def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int) -> Contention:
@@ -406,14 +413,14 @@ def _new_contention(state: GridState, codes: GridCodes, net: GridNet, jobs: int)
     )
 
 
-def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
+def unplaceable_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
     """Return for each slot the time from which its job can no longer be placed, even on the idle grid.
 
     All later changes of the links are considered. The time is 0 if the job can never be placed, and `NEVER_MS` if it
     can still be placed in the last period. ``state`` is the idle grid with the jobs in its table; ``codes`` have the
     links of the first period.
     """
-    hopeless_ms = np.zeros(len(state.jobs), np.int64)
+    unplaceable_ms = np.zeros(len(state.jobs), np.int64)
     possible, ever = np.zeros((2, len(state.jobs)), np.bool_)
     until_ms, seen = int(NEVER_MS), set()
     for at_ms, model in reversed(list(net.periods())):
@@ -421,12 +428,12 @@ def hopeless_from(state: GridState, codes: GridCodes, net: GridNet) -> IntArray:
             seen.add(id(model.paths))
             assert codes.net is not None
             find_possible(state, codes._replace(net=with_paths(codes.net, model.arrays)), possible)
-            hopeless_ms[possible & ~ever] = until_ms
+            unplaceable_ms[possible & ~ever] = until_ms
             ever |= possible
             if ever.all():
                 break
         until_ms = at_ms
-    return hopeless_ms
+    return unplaceable_ms
 
 
 COLUMNS = ("factor", "slowdown", "transfer_ms")

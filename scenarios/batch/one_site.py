@@ -24,7 +24,7 @@ from gridweave.scenarios.workload.site_events import KINDS, NodeEvent, Request, 
 from gridweave.scenarios.workload.table import MAX_WIDTH, MS_PER_S, BoolArray, IntArray, Workload
 from gridweave.site.disciplines.compiled import CompiledSite
 from gridweave.site.disciplines.dictionary import DISCIPLINES, deciding, entry_of, traits_of
-from gridweave.site.disciplines.entry import Entry, Played, Policy
+from gridweave.site.disciplines.entry import Entry, Policy, SiteOutcome
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock, week_of
 from gridweave.site.kernels.state import NEVER_MS
 from gridweave.site.kernels.work import new_run, no_work
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 DRIVERS = ("batch", "core")
 
 # Jobs to simulate between progress reports; None leaves it to the discipline.
-_PIECE: int | None = None
+_CHUNK: int | None = None
 
 # Half the range of int64; the other half is left for reservations and closed windows.
 _LAST_MS = 2**62
@@ -45,7 +45,7 @@ _YEARS_AHEAD = 5
 """Time after the last submission for which changes to daylight saving time are computed."""
 
 
-def play_site(
+def simulate_one_site(
     workload: Workload,
     nodes: Any,
     policy: Policy,
@@ -69,10 +69,10 @@ def play_site(
         run = SiteRun(workload, nodes, policy, node_events, **inputs)
         if saving is not None:
             saving.begin(_identity(workload, nodes, policy, node_events), run.parts)
-        for until in _pieces(len(run.rows), _PIECE or entry.compiled.piece, progress):
+        for until in _chunks(len(run.rows), _CHUNK or entry.compiled.chunk, progress):
             run.play(until)
             if saving is not None:
-                saving.after_piece()
+                saving.after_chunk()
         if saving is not None:
             saving.done()
         outcome, options = run.outcome(), run.site.options
@@ -133,7 +133,7 @@ def _own_metrics(entry: Entry, workload: Workload, nodes: int, outcome: Stepped)
         workload.width[ran],
         workload.run_ms[ran],
     )
-    return restarts | dict(entry.metrics(Played(nodes, *times, columns, outcome.totals)))
+    return restarts | dict(entry.metrics(SiteOutcome(nodes, *times, columns, outcome.totals)))
 
 
 def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, float]:
@@ -145,7 +145,7 @@ def _by_needs(workload: Workload, nodes: int, outcome: Stepped) -> dict[str, flo
     return dict(need_metrics(workload, nodes, outcome.start_ms, outcome.end_ms))
 
 
-def _pieces(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
+def _chunks(jobs: int, size: int, progress: Progress | None) -> Iterator[int]:
     """Yield the number of jobs up to which to simulate next, and report progress after each piece.
 
     Without jobs, nothing is yielded, but progress is reported once.

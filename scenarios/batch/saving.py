@@ -80,7 +80,7 @@ class Saving:
             self._restore(identity, parts)
         self._identity, self._parts, self._last_s = identity, parts, self._clock()
 
-    def after_piece(self) -> None:
+    def after_chunk(self) -> None:
         """Save if the interval has passed or a save was requested."""
         if self._asked.is_set() or self._clock() - self._last_s >= self.every_s:
             self.save()

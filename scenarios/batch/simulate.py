@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gridweave.errors import OptionError
-from gridweave.scenarios.batch.one_site import Progress, check_driver, play_site
+from gridweave.scenarios.batch.one_site import Progress, check_driver, simulate_one_site
 from gridweave.scenarios.batch.saving import Saving
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.traces.load import load_workload
@@ -197,7 +197,7 @@ def simulate_site(
     check_driver(driver, at_site, reservations, node_events, saving)
     inputs = _for_discipline(at_site, {"model": model, "cores": cores, "rows": rows})
     how: dict[str, Any] = {"driver": driver, "check": check, "progress": progress, "saving": saving}
-    return play_site(_loaded(workload, nodes), count, at_site, reservations, node_events, **how, **inputs)
+    return simulate_one_site(_loaded(workload, nodes), count, at_site, reservations, node_events, **how, **inputs)
 
 
 def simulate_grid(
@@ -253,9 +253,11 @@ def simulate_grid(
     >>> result.start_ms.tolist(), result.end_ms.tolist(), result.fragments_of(1)
     ([0, 100], [100, 160], [(0, 4), (1, 2)])
     """
-    from gridweave.scenarios.batch.grid import play_grid
+    from gridweave.scenarios.batch.grid import simulate_full_control
 
-    return play_grid(_loaded(workload, sites), sites, policy, home=home, rng=rng, sensitivity=sensitivity, net=net)
+    return simulate_full_control(
+        _loaded(workload, sites), sites, policy, home=home, rng=rng, sensitivity=sensitivity, net=net
+    )
 
 
 def _loaded(workload: Workload | str | Path, nodes: object) -> Workload:

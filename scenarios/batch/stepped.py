@@ -183,13 +183,13 @@ def run_core(
             site.core.check_invariants()
         if report is not None and site.played >= reported + _SLICE:
             reported = site.played
-            report(reported, site.to_play)
+            report(reported, site.to_simulate)
     left = [job.job_id for job, _ in site.core.waiting()]
     if left:
         waiting = f"{len(left)} jobs waiting on an idle site, the first job {left[0]}"
         raise InputError(f"the discipline {policy.discipline} leaves {waiting}")
     if report is not None:
-        report(site.played, site.to_play)
+        report(site.played, site.to_simulate)
     return site.outcome()
 
 
@@ -202,7 +202,7 @@ class _SteppedSite:
         self._start_ms, self._end_ms = np.full((2, len(workload)), NEVER, np.int64)
         self._refused: dict[int, str] = {}
         jobs = job_messages(workload)
-        self.to_play = sum(core.why_never(job) is None for job in jobs)
+        self.to_simulate = sum(core.why_never(job) is None for job in jobs)
         self._arrivals = deque(_arrivals(workload, jobs, reservations))
         self._row_of = {job_id: row for row, job_id in enumerate(workload.job_id.tolist())}
         self._run_ms = workload.run_ms.tolist()
@@ -313,7 +313,7 @@ def _arrivals(workload: Workload, jobs: list[Job], reservations: Sequence[Reques
     return sorted(arrivals, key=lambda arrival: arrival[0])
 
 
-_FIRST_ROOM = 64
+_FIRST_CAPACITY = 64
 
 
 class RunningWork:
@@ -329,9 +329,9 @@ class RunningWork:
     """
 
     def __init__(self) -> None:
-        self._work, self._ends = no_work(_FIRST_ROOM), no_ends(_FIRST_ROOM)
+        self._work, self._ends = no_work(_FIRST_CAPACITY), no_ends(_FIRST_CAPACITY)
         self._rows: dict[int, int] = {}
-        self._unused = list(range(_FIRST_ROOM))
+        self._unused = list(range(_FIRST_CAPACITY))
         self._begin = prepared(begin_work, self._ends, self._work, 0, 0, 0, 0, 0)
         self._change = prepared(change_rate, self._ends, self._work, 0, 0, 0)
         self._stop = prepared(stop_work, self._ends, self._work, 0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gridweave.errors import check_known
 from gridweave.scenarios.check.faults import Matched
-from gridweave.scenarios.check.kernels.replay import PlayedSchedule, chance_under_easy, new_played, replay, take_in
+from gridweave.scenarios.check.kernels.replay import ReplayedSchedule, chance_under_easy, replay, start_replay, take_in
 from gridweave.scenarios.check.reading import NEVER
 from gridweave.scenarios.traces.text import seconds_text
 from gridweave.scenarios.workload.table import IntArray
@@ -70,14 +70,14 @@ class Replay(NamedTuple):
     state : SiteState
     plan : Plan or None
         The plan for the promises of conservative backfilling.
-    played : PlayedSchedule
+    played : ReplayedSchedule
     rows : numpy.ndarray of int64, shape (m,)
         The jobs of the workload that ran; the others are left out.
     """
 
     state: SiteState
     plan: Plan | None
-    played: PlayedSchedule
+    played: ReplayedSchedule
     rows: IntArray
 
     def play(self, until_ms: int) -> None:
@@ -110,7 +110,7 @@ def new_replay(matched: Matched, nodes: int, kind: str) -> Replay:
     state = empty_state(nodes, slots=len(rows))
     fill_jobs(state.jobs, matched.workload, rows, "fcfs")
     plan = empty_plan(state, np.array([nodes], np.int64)) if kind == "conservative" else None
-    return Replay(state, plan, new_played(matched.start_ms[rows], matched.end_ms[rows]), rows)
+    return Replay(state, plan, start_replay(matched.start_ms[rows], matched.end_ms[rows]), rows)
 
 
 def promise_use(matched: Matched, nodes: int, kind: str, *, tolerance_ms: int = 0) -> PromiseUse:

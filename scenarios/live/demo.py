@@ -29,7 +29,7 @@ from gridweave.grid.service.local import begin_anew, take_down
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held, uninterrupted
 from gridweave.netmodel.communication import PROFILES
 from gridweave.scenarios.live.compare import LiveRun, live_run_of
-from gridweave.scenarios.live.play import Player, as_live, live_remarks
+from gridweave.scenarios.live.runner import Player, as_live, live_remarks
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.scenario.run import Progress, run_built
@@ -78,7 +78,7 @@ earlier on shared nodes than it would if it waited for a site.
 PATIENCE_S = 180.0
 _LOCK = "played-by"
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 """Receives progress messages."""
 
 
@@ -210,7 +210,7 @@ class Shown:
 
 
 @contextlib.contextmanager
-def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
+def grid_of_its_own(name: str, say: Report) -> Iterator[None]:
     """Hold the exclusive use of a grid's name.
 
     Remove the grid before and after the block, even if the block is interrupted.
@@ -224,18 +224,18 @@ def grid_of_its_own(name: str, tell: Tell) -> Iterator[None]:
             except OSError:
                 raise UnavailableError("another process is running the demonstration; wait for it") from None
             try:
-                _remove(name, tell)  # left by a demonstration that was killed
+                _remove(name, say)  # left by a demonstration that was killed
                 yield
             finally:
                 with signals_held():
-                    _remove(name, tell)
+                    _remove(name, say)
                     shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(handle)
 
 
-def _remove(name: str, tell: Tell) -> None:
-    take_down(name, keep_jobs=False, tell=tell)
+def _remove(name: str, say: Report) -> None:
+    take_down(name, keep_jobs=False, report=say)
     begin_anew(name)
 
 

@@ -18,7 +18,7 @@ from gridweave.site.service.actor import SiteActor
 from gridweave.site.service.agent_actor import AgentActor
 
 if TYPE_CHECKING:
-    from gridweave.site.service.desk import SiteDesk
+    from gridweave.site.service.queries import SiteQueries
 
 
 class Unsteady(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +83,10 @@ class FailingSite(SiteActor):
             self._unsteady = msgspec.json.decode(self._unsteady_file.read_bytes(), type=Unsteady)
         super().__init__(settings, journal, *arguments, **own)
 
-    def make_desk(self) -> SiteDesk:
-        """Return the site's `SiteDesk` once its crash is over."""
+    def make_queries(self) -> SiteQueries:
+        """Return the site's `SiteQueries` once its crash is over."""
         self._outage.wait()
-        return super().make_desk()
+        return super().make_queries()
 
     async def crash(self, until_s: float) -> None:
         """Kill this process."""

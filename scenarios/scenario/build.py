@@ -23,7 +23,7 @@ from gridweave.scenarios.generators.registry import generate, load_model
 from gridweave.scenarios.scenario.read import Draft, Overrides, contention_of, network_of, read_draft, sites_of, told
 from gridweave.scenarios.scenario.tables import FaultsTable, Scenario, Transformation, WorkloadTable
 from gridweave.scenarios.traces.load import columns_of, find_trace, load_workload
-from gridweave.scenarios.traces.resources import with_mix, with_needs_said
+from gridweave.scenarios.traces.resources import with_mix, with_needs_from
 from gridweave.scenarios.workload import transform
 from gridweave.scenarios.workload.columns import with_communication, with_data
 from gridweave.scenarios.workload.estimates import with_estimates
@@ -316,7 +316,7 @@ def _generated(draft: Draft, generator: str) -> Workload | None:
 def _with_needs(draft: Draft, workload: Workload) -> Workload | None:
     """Add the jobs' needs of node resources; report a problem and return None if that fails."""
     table, report = draft.scenario.workload, draft.report
-    for key, value, apply in (("resources", table.resources, with_mix), ("needs", table.needs, with_needs_said)):
+    for key, value, apply in (("resources", table.resources, with_mix), ("needs", table.needs, with_needs_from)):
         if value is not None:
             rng = rng_of(draft.scenario, STREAM_RESOURCES)
             with told(report, ("workload", key)):

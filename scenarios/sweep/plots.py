@@ -26,7 +26,7 @@ Places = tuple[int, ...]
 
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _LINES_AT_MOST, _PANELS_AT_MOST = len(SERIES), 12
-_BAND_ROOM, _NEAR_ZERO = 0.6, 0.6
+_BAND_MARGIN, _NEAR_ZERO = 0.6, 0.6
 _LOG_FROM = 50  # ratio of the largest to the smallest value from which the axis is logarithmic
 
 
@@ -216,7 +216,7 @@ def _set_limits(axes: Axes, values: _Values, *, bars: bool) -> None:
     if not len(ends):
         return
     least, most = float(ends[:, 0].min()), float(ends[:, 0].max())
-    room = _BAND_ROOM * max(abs(least), abs(most))
+    room = _BAND_MARGIN * max(abs(least), abs(most))
     low, high = max(np.nanmin(ends), least - room), min(np.nanmax(ends), most + room)
     if least >= 0 and (bars or low < _NEAR_ZERO * high):
         low = 0.0

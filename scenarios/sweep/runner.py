@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gridweave.errors import OptionError, UnavailableError, not_installed
-from gridweave.grid.service.ray import join, knock, quietly
+from gridweave.grid.service.ray import join, probe, quietly
 from gridweave.scenarios.sweep.identity import code_stamp
 from gridweave.scenarios.sweep.plan import PlannedRun
 from gridweave.scenarios.sweep.work import Outcome, perform, problem_of
@@ -71,7 +71,7 @@ def _ray(address: str | None, workers: int | None) -> Iterator[tuple[Any, bool]]
         yield ray, False
         return
     if address is not None:
-        knock(address)
+        probe(address)
     # A plain local Ray ends with this process; an `OwnRay` would outlive it.
     own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
     try:

@@ -158,7 +158,7 @@ def row_of_job(path: str | Path, line: int, job_id: float, row_of: Mapping[int, 
     return row
 
 
-def check_all_told(path: str | Path, told: Sequence[object], workload: Workload) -> None:
+def check_complete(path: str | Path, told: Sequence[object], workload: Workload) -> None:
     """Raise TraceError if some job of the workload has no line; ``told`` has a true value for each job with a line."""
     missing = [row for row, has_line in enumerate(told) if not has_line]
     if missing:
@@ -205,7 +205,7 @@ def _read_lines(path: str | Path, workload: Workload) -> dict[str, npt.NDArray[n
             table[name][row] = job[name]
 
     names = read_csv(path, _COLUMNS, take_line)
-    check_all_told(path, line_of, workload)
+    check_complete(path, line_of, workload)
     kinds = {name: np.int64 if _COLUMNS[name].whole else np.float64 for name in FILE_COLUMNS if name in names}
     return {name: np.array(table[name], kind) for name, kind in kinds.items()}
 
@@ -329,7 +329,7 @@ def read_needs(path: str | Path, workload: Workload) -> Workload:
             raise TraceError(path, problem, line=line)
 
     read_csv(path, _NEED_COLUMNS, take)
-    check_all_told(path, groups_of_job, workload)
+    check_complete(path, groups_of_job, workload)
     rows = [
         (row, count, cpu, memory)
         for row, groups in enumerate(groups_of_job)
@@ -339,7 +339,7 @@ def read_needs(path: str | Path, workload: Workload) -> Workload:
     return with_groups(workload, NeedsOfTasks(*columns))
 
 
-def with_needs_said(workload: Workload, needs: str | Path, rng: np.random.Generator) -> Workload:
+def with_needs_from(workload: Workload, needs: str | Path, rng: np.random.Generator) -> Workload:
     """Set the needs of a workload's tasks, from an annotation of `with_needs` or a file of `read_needs`.
 
     A name with a suffix is a file.

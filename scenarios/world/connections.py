@@ -406,7 +406,7 @@ class Connections:
         """Begin a cut: no packet arrives until every cut of the connection has ended."""
         self._cut[site] += 1
 
-    def mend(self, site: int) -> None:
+    def end_cut(self, site: int) -> None:
         """End one cut."""
         self._cut[site] -= 1
 

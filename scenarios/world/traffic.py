@@ -18,7 +18,7 @@ from gridweave.grid.control.links import GridNetwork, new_links
 from gridweave.grid.kernels.links import MAX_OVERHEAD, NO_DATA, PREFETCH, GridLinks, data_delay_ms, grown_ms
 from gridweave.grid.kernels.links_placement import find_splittable
 from gridweave.grid.kernels.state import empty_grid
-from gridweave.grid.messages import GridEvent, GridJobHopeless, LinksChanged
+from gridweave.grid.messages import GridEvent, GridJobUnplaceable, LinksChanged
 from gridweave.grid.policy import GridPolicy
 from gridweave.netmodel.changes import Timetable
 from gridweave.netmodel.kernels.contention import add_job_flows, all_slowdowns, drop_flows, share_links
@@ -26,13 +26,13 @@ from gridweave.netmodel.kernels.overhead import split_factor
 from gridweave.netmodel.kernels.state import PART, more_flows, new_filling, new_flows
 from gridweave.netmodel.model import NetworkModel
 from gridweave.scenarios.batch.grid_network import (
-    WHY_HOPELESS,
+    WHY_UNPLACEABLE,
     GridNet,
     communication_of,
     data_of,
-    hopeless_from,
     links_of,
     network_of,
+    unplaceable_from,
     why_stuck,
 )
 from gridweave.scenarios.batch.kernels.moves import (
@@ -391,7 +391,7 @@ class WorldLinks:
         splittable = splittable_jobs(workload, nodes, policy)
         self.traffic = LinkTraffic(workload, self.network, net.contention, nodes, splittable)
         self._changes = list(_changes_of(net))
-        self._unplaceable_ms = hopeless_jobs(workload, nodes, policy, net)
+        self._unplaceable_ms = unplaceable_jobs(workload, nodes, policy, net)
         by_time = ((at_ms, job_id) for job_id, at_ms in self._unplaceable_ms.items() if 0 < at_ms < NEVER_MS)
         self._by_time = sorted(by_time, reverse=True)
         self._period = -1
@@ -414,13 +414,13 @@ class WorldLinks:
         events: list[GridEvent] = [LinksChanged(factors)]
         while self._by_time and self._by_time[-1][0] <= at_ms:
             # The grid ignores jobs that it does not have.
-            events.append(GridJobHopeless(self._by_time.pop()[1], WHY_HOPELESS))
+            events.append(GridJobUnplaceable(self._by_time.pop()[1], WHY_UNPLACEABLE))
         return events, routes.change(model)
 
     def handed_in(self, now_ms: int, job_id: int) -> list[GridEvent]:
         """Start to move a submitted job's input; return the event for the grid if the job can never be placed."""
         if self._unplaceable_ms.get(job_id, int(NEVER_MS)) <= now_ms:
-            return [GridJobHopeless(job_id, WHY_HOPELESS)]
+            return [GridJobUnplaceable(job_id, WHY_UNPLACEABLE)]
         self.traffic.handed_in(now_ms, job_id)
         return []
 
@@ -456,7 +456,7 @@ def splittable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy
     return splittable
 
 
-def hopeless_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> dict[int, int]:
+def unplaceable_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, net: GridNet) -> dict[int, int]:
     """Map each job that becomes unplaceable to the instant from which even the idle grid can no longer place it.
 
     Jobs that are too wide for every state of the links are left out: the grid itself refuses them.
@@ -470,5 +470,5 @@ def hopeless_jobs(workload: Workload, nodes: Sequence[int], policy: GridPolicy, 
         return {}
     state = empty_grid(sites, slots=len(rows))
     fill_jobs(state.jobs, workload, rows, policy.order)
-    unplaceable_ms = hopeless_from(state, policy.codes()._replace(net=links_of(net, workload, rows)), net)
+    unplaceable_ms = unplaceable_from(state, policy.codes()._replace(net=links_of(net, workload, rows)), net)
     return dict(zip(workload.job_id[rows].tolist(), unplaceable_ms.tolist(), strict=True))

@@ -92,7 +92,7 @@ class Watchdog:
 
 
 # Kinds of events. At one instant they follow the arrival of data and the end of jobs, in this order.
-_LINKS, _FAIL, _RETURN, _CUT, _MEND = range(PACKET)
+_LINKS, _FAIL, _RETURN, _CUT, _END_CUT = range(PACKET)
 _CANCEL = RESEND + 1
 
 _PLANNED = "planned"
@@ -220,7 +220,7 @@ class World:
                 self._plan_fault(site, _FAIL, self._faults.crash_every_ms)
                 self._plan_fault(site, _CUT, self._faults.cut_every_ms)
             for fault in self._faults.planned:
-                kind, end = (_FAIL, _RETURN) if fault.action == "crash" else (_CUT, _MEND)
+                kind, end = (_FAIL, _RETURN) if fault.action == "crash" else (_CUT, _END_CUT)
                 self._schedule(fault.at_ms, kind, fault.site, _PLANNED)
                 self._schedule(fault.at_ms + fault.lasts_ms, end, fault.site, _PLANNED)
         if self._links is not None:
@@ -253,8 +253,8 @@ class World:
         follows = {
             _FAIL: (_RETURN, faults.crash_lasts_ms),
             _RETURN: (_FAIL, faults.crash_every_ms),
-            _CUT: (_MEND, faults.cut_lasts_ms),
-            _MEND: (_CUT, faults.cut_every_ms),
+            _CUT: (_END_CUT, faults.cut_lasts_ms),
+            _END_CUT: (_CUT, faults.cut_every_ms),
         }
         if kind == _FAIL:
             self._fail(site)
@@ -264,7 +264,7 @@ class World:
             self.cuts += 1
             self.connections.cut(site)
         else:
-            self.connections.mend(site)
+            self.connections.end_cut(site)
         if not is_planned:
             self._plan_fault(site, *follows[kind], always=kind in (_FAIL, _CUT))
 

@@ -132,7 +132,7 @@ class Compiled:
     plays: Callable[[Any], bool] = field(default=lambda policy: True)
     nodes_may_fail: bool = False
     inputs: tuple[str, ...] = ()
-    piece: int = 2_000
+    chunk: int = 2_000
 
 
 def rows_without(jobs: Jobs, refused: Iterable[int]) -> Ints:

@@ -40,7 +40,7 @@ class TakesKinds(Protocol):
         """Return the number of nodes, and the policy for them; ``nodes`` may be a number, kinds of nodes, or None."""
 
 
-class Played(NamedTuple):
+class SiteOutcome(NamedTuple):
     """The result of a simulation of one site, for the metrics of its discipline.
 
     Attributes
@@ -133,7 +133,7 @@ class Entry:
     variants : mapping from str to policy
         Policies that `gridweave.simulate` takes by name.
     metrics : callable, optional
-        Takes a `Played`; returns the metrics of the discipline by name, with units, for tables, ``summary.json`` and
+        Takes a `SiteOutcome`; returns the metrics of the discipline by name, with units, for tables, ``summary.json`` and
         ``result.own_metrics``.
     labels : callable, optional
         Takes a policy; returns, for each column whose numbers represent names, the names of 0, 1, ...
@@ -153,7 +153,7 @@ class Entry:
     compiled: Compiled | None = None
     lender: Lender | None = None
     variants: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Callable[[Played], Mapping[str, float]] | None = None
+    metrics: Callable[[SiteOutcome], Mapping[str, float]] | None = None
     labels: Callable[[Any], Mapping[str, Sequence[str]]] | None = None
     remarks: Callable[[Any, int], Sequence[str]] | None = None
 

@@ -258,11 +258,11 @@ class SiteQueue(ArrayDiscipline[SiteState]):
         if self._plan is not None:
             start_ms = earliest_start(self._plan, self._limits, *times, NO_LIMITS)
         else:
-            scratch = self._room_to_plan()
+            scratch = self._scratch_plan()
             start_ms = start_behind_queue(self._state, scratch, self._policy.backfill != "none", *times)
         return None if start_ms == NEVER_MS else int(start_ms)
 
-    def _room_to_plan(self) -> Plan:
+    def _scratch_plan(self) -> Plan:
         """Return scratch arrays in which a query can plan the queue."""
         if self._scratch is None or self._scratch.step_ms.shape[1] < 2 * len(self._state.jobs) + 4:
             total = np.array([self.nodes], np.int64)
@@ -505,7 +505,7 @@ def compiled_site(
     )
 
 
-COMPILED = Compiled(site=compiled_site, nodes_may_fail=True, piece=20_000)
+COMPILED = Compiled(site=compiled_site, nodes_may_fail=True, chunk=20_000)
 
 ENTRY = Entry(
     name="queue",

@@ -87,7 +87,7 @@ def read_usage(
             seen[reader.journal_id] = reader.where
             for group in reader.groups():
                 jobs = merged.setdefault((group.user, group.job_class), [])
-                if _is_wanted(group, user, job_class):
+                if _is_selected(group, user, job_class):
                     jobs += reader.usage(group, last=last)
     wanted = {key: jobs for key, jobs in merged.items() if jobs}
     if not wanted and (user is not None or job_class is not None):
@@ -99,7 +99,7 @@ def read_usage(
     return groups
 
 
-def _is_wanted(group: Group, user: str | int | None, job_class: str | int | None) -> bool:
+def _is_selected(group: Group, user: str | int | None, job_class: str | int | None) -> bool:
     return (user is None or group.user == str(user)) and (job_class is None or group.job_class == str(job_class))
 
 

@@ -141,7 +141,7 @@ class Journal(JournalReader):
         self._flush_s = math.inf
         self.compacts = compacts
         self._readers: list[JournalReader] = []
-        self._wanted_sweep: Sweep | None = None
+        self._sweep_asked: Sweep | None = None
         self._begin(JournalStore(place, wait_ms=wait_ms, synchronous=synchronous, read_only=False))
         self._store.name_writer(self.journal_id)
 
@@ -294,17 +294,17 @@ class Journal(JournalReader):
         tidy = self._tidy
         if any(rows.snapshots for rows in written):
             tidy = msgspec.structs.replace(tidy, needed=needed_from(connection, self._base))
-        sweep, self._wanted_sweep = self._wanted_sweep, None
+        sweep, self._sweep_asked = self._sweep_asked, None
         if sweep is not None and tidy.sweep is None:
             tidy = msgspec.structs.replace(tidy, sweep=sweep)
-        return tidy if tidy.is_done else tidy.piece(connection, sum(rows.count for rows in written))
+        return tidy if tidy.is_done else tidy.remove_some(connection, sum(rows.count for rows in written))
 
     def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
         """Do the work of `forget` over the next flushes, a few rows each, and keep the records of open jobs.
 
         Further calls have no effect until this one has finished.
         """
-        self._wanted_sweep = Sweep(before_ms, open_jobs, self._last_note)
+        self._sweep_asked = Sweep(before_ms, open_jobs, self._last_note)
 
     def flush_at_once(self) -> bool:
         """Flush if that is quick: few rows, SQLite, and a fast last write; return whether it flushed.

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Select, Table, bindparam, func, select
 
 from gridweave.errors import InputError, OptionError
 from gridweave.settings import Changeable, SettingsChanged, settings_changes
-from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import JobRecord
 from gridweave.site.journal import tables
 from gridweave.site.journal.records import (
@@ -35,6 +34,7 @@ from gridweave.site.journal.records import (
 from gridweave.site.journal.step import plain, sites_text
 from gridweave.site.journal.store import JournalStore, execute_plain
 from gridweave.site.journal.tables import channels, ended, inputs, notes, outbox, snapshots, submissions, usage
+from gridweave.site.query_messages import JobQuery
 
 LAST = 10_000
 """Default number of newest jobs to read."""
@@ -213,7 +213,7 @@ class JournalReader:
             answers[row.key] = KeptAnswer(row.key, row.job_id, row.at_ms, answer)
         return {key: answers[key] for key in keys if key in answers}
 
-    def story(self, job_id: int) -> list[Note]:
+    def history(self, job_id: int) -> list[Note]:
         """Return the history of a job in order."""
         query = select(notes).where(notes.c.job_id == job_id).order_by(notes.c.number)
         with self.reading() as connection:

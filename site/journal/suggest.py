@@ -12,7 +12,7 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.site.job import MAX_TIME_MS, Resources
 from gridweave.site.journal.records import JobUsage
-from gridweave.site.needs.known import time_parts
+from gridweave.site.needs.estimates import time_parts
 
 KILL_CHANCE = 0.05
 """Default probability that the next job is killed at the suggested limit."""

@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
 
 
 class Tidy(msgspec.Struct, frozen=True):
-    """The progress of compaction; `piece` returns the progress that holds once its transaction is committed."""
+    """The progress of compaction; `remove_some` returns the progress that holds once its transaction is committed."""
 
     first: int  # the first input that is left
     needed: int  # the first input that a replay may need
@@ -62,7 +62,7 @@ class Tidy(msgspec.Struct, frozen=True):
         """Whether there is nothing left to remove."""
         return self.first >= self.needed and self.sweep is None
 
-    def piece(self, connection: Connection, written: int) -> Tidy:
+    def remove_some(self, connection: Connection, written: int) -> Tidy:
         """Remove a few rows, about twice the number of rows written."""
         count = min(MOST, max(LEAST, 2 * written))
         first, sweep = self.first, self.sweep

@@ -42,7 +42,7 @@ def learn_block(state: SiteState, number: Int, begin: Int, end: Int) -> None:
     forget_block(state, number)
     for place in range(begin, end):
         if state.waiting[place] != GONE:
-            tell_block(state, number, state.jobs[state.waiting[place]])
+            widen_block(state, number, state.jobs[state.waiting[place]])
 
 
 @kernel_part
@@ -54,7 +54,7 @@ def forget_block(state: SiteState, number: Int) -> None:
 
 
 @kernel_part
-def tell_block(state: SiteState, number: Int, job: Record) -> None:
+def widen_block(state: SiteState, number: Int, job: Record) -> None:
     """Widen the bounds of a block to cover one more job."""
     block = state.blocks[number]
     block.narrowest = min(block.narrowest, job.width)
@@ -123,7 +123,7 @@ def index_new(state: SiteState, place: Int) -> None:
     while blocks[number].first > place:
         blocks[number].first += 1
         number -= 1
-    tell_block(state, number, state.jobs[state.waiting[place]])
+    widen_block(state, number, state.jobs[state.waiting[place]])
     if block_end(state, number) - blocks[number].first > _MOST_PLACES:
         counters.n_blocks = 0
 

@@ -15,7 +15,7 @@ from gridweave.site.kernels.blocks import (
     forget_block,
     keep_index,
     learn_block,
-    tell_block,
+    widen_block,
     width_class,
 )
 from gridweave.site.kernels.state import (
@@ -194,7 +194,7 @@ def _backfill_first_fit_by_blocks(state: SiteState, head: Int, first: Int, now_m
                 if may_backfill(job, now_ms, counters.free, counters.limit_ms, counters.extra):
                     _begin_behind_head(state, place, now_ms)
                 else:
-                    tell_block(state, number, job)
+                    widen_block(state, number, job)
             reach = _reach(state)
         narrowest = min(narrowest, state.blocks[number].narrowest)
     if first == head + 1:

@@ -15,16 +15,16 @@ from gridweave.errors import InputError, OptionError, UnavailableError
 from gridweave.site.launch import (
     ANY_JOBS,
     ANYONE,
+    AcceptedUsers,
     Launch,
     Limits,
     MachineRules,
     NodePart,
-    PieceEvent,
-    PieceReady,
-    PieceStarted,
+    NodeTaskEvent,
+    NodeTaskReady,
+    NodeTaskStarted,
     Rank,
     Removal,
-    TakenUsers,
 )
 from gridweave.site.machine.cgroups import (
     CONTROLLERS,
@@ -38,10 +38,10 @@ from gridweave.site.machine.environment import PASSED, PASSED_FROM
 from gridweave.site.machine.folders import (
     USAGE,
     Key,
-    piece_folder,
     read_launch,
     read_regular,
     result_path,
+    task_folder,
     user_folder,
 )
 from gridweave.site.machine.output import STREAMS, output_path
@@ -51,10 +51,10 @@ from gridweave.site.messages import (
     ENCODER,
     LOCAL,
     ORDERS,
+    CheckCapacity,
     ConfirmRun,
     EndRun,
     KeepRun,
-    LookForRoom,
     MachineJoined,
     MachineReady,
     MachineTakes,
@@ -177,12 +177,12 @@ class AgentDriver:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                await self._tell()
+                await self._send_reports()
         finally:
             for task in listening:
                 task.cancel()
 
-    async def _asked_users(self) -> TakenUsers | None:
+    async def _asked_users(self) -> AcceptedUsers | None:
         """Return the accepted users, from the launcher if there is one; None if it does not answer."""
         if not self._rules.launcher:
             return self._rules.users
@@ -192,11 +192,11 @@ class AgentDriver:
             logger.warning("%s: %s", self.name, error)
             return None
 
-    async def _ask_launcher(self) -> TakenUsers:
+    async def _ask_launcher(self) -> AcceptedUsers:
         """Return the users accepted by the launcher, and record the control groups that it has for jobs."""
         answer = await asyncio.to_thread(ask_launcher, self._rules.launcher, {"do": "hello"})
         self._groups = dict(answer["groups"])
-        return TakenUsers(anyone=answer.get("anyone", True), names=tuple(answer.get("users", ())), is_mapped=True)
+        return AcceptedUsers(anyone=answer.get("anyone", True), names=tuple(answer.get("users", ())), is_mapped=True)
 
     async def _watch_users(self) -> None:
         """Report a change of the accepted users; a restart of the launcher may change control groups, too."""
@@ -226,8 +226,8 @@ class AgentDriver:
                 await self._pace(order)
             elif isinstance(order, SignalRun):
                 self.runner.signal(order.job_id, order.attempt, order.signal)
-            elif isinstance(order, LookForRoom):
-                self._look_for_room()
+            elif isinstance(order, CheckCapacity):
+                self._check_capacity()
             else:
                 await self._start(order)
 
@@ -273,9 +273,9 @@ class AgentDriver:
         memory_bytes = node.memory_bytes or machine_memory_bytes() // self._nodes
         return msgspec.structs.replace(node, cpus=part.cpu * cpus, memory_bytes=int(part.memory * memory_bytes))
 
-    def _look_for_room(self) -> None:
+    def _check_capacity(self) -> None:
         """Report that the machine is ready, if its disk has room again."""
-        if self.runner.room_problem(trial=True) is None:
+        if self.runner.disk_problem(trial=True) is None:
             self._delayed.clear()
             self._say(MachineReady(self.name))
 
@@ -300,7 +300,7 @@ class AgentDriver:
     def part(self, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int) -> OutputRead:
         """Return a part of the output of a rank, and whether it is a rank of this machine."""
         data = self.output(job_id, attempt, rank, stream, offset, limit)
-        folder = piece_folder(self.runner.root, (job_id, attempt))
+        folder = task_folder(self.runner.root, (job_id, attempt))
         launch = read_launch(folder)
         is_here = launch is not None and any(other.rank == rank for other in launch.ranks)
         removal = None if launch is not None else self.runner.removal(job_id, attempt)
@@ -316,7 +316,7 @@ class AgentDriver:
             raise OptionError("stream", f"is {stream!r:.20}; out, err, result or usage")
         if min(job_id, attempt, rank, offset, limit) < 0:
             raise OptionError("offset", "or another number is below 0; whole numbers from 0 up")
-        path = self._written_path(piece_folder(self.runner.root, (job_id, attempt)), rank, stream)
+        path = self._written_path(task_folder(self.runner.root, (job_id, attempt)), rank, stream)
         return read_regular(path, offset, min(limit, MOST_OUTPUT))
 
     async def end_all(self) -> None:
@@ -355,9 +355,9 @@ class AgentDriver:
 
     async def _listen(self) -> None:
         async for event in self.runner.events():
-            if isinstance(event, PieceStarted) and event.alone_ms is not None:
+            if isinstance(event, NodeTaskStarted) and event.alone_ms is not None:
                 self._watch((event.job_id, event.attempt), event.alone_ms)
-            self._say(_told(self.name, event))
+            self._say(_report_of(self.name, event))
 
     def _watch(self, key: Key, alone_ms: int) -> None:
         """Cancel a started task of a split job if the site does not confirm in time that its whole part has started."""
@@ -374,7 +374,7 @@ class AgentDriver:
         self.runner.heard(*key)
         asyncio.get_running_loop().call_later(alone_ms / 1000, late)
 
-    async def _tell(self) -> None:
+    async def _send_reports(self) -> None:
         """Send the queued reports, and repeat until the site has received them."""
         pause_s = _FIRST_PAUSE_S
         while self._queue:
@@ -394,17 +394,17 @@ class AgentDriver:
                     self.runner.release(report.job_id, report.attempt)
 
 
-def _told(agent: str, event: PieceEvent) -> Report:
-    if isinstance(event, PieceReady):
+def _report_of(agent: str, event: NodeTaskEvent) -> Report:
+    if isinstance(event, NodeTaskReady):
         return RunReady(agent, event.job_id, event.attempt)
-    if isinstance(event, PieceStarted):
+    if isinstance(event, NodeTaskStarted):
         return RunStarted(agent, event.job_id, event.attempt)
     # A lost task may have run.
     has_run = event.started_ms is not None or event.outcome == "lost"
     key = event.job_id, event.attempt
     report = RunEnded(agent, *key, event.outcome, event.reason, event.ranks, event.usage, has_run)
     ran_ms = None if event.started_ms is None else (event.started_ms, event.ended_ms)
-    return msgspec.structs.replace(report, elements=event.elements, interrupted=event.interrupted, ran_ms=ran_ms)
+    return msgspec.structs.replace(report, array_tasks=event.array_tasks, interrupted=event.interrupted, ran_ms=ran_ms)
 
 
 def own_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -110,7 +110,7 @@ def working_directory(launch: Launch, folder: Path) -> str:
 
 def takes_socket(launch: Launch, rank: Rank) -> bool:
     """Whether a rank inherits the rendezvous socket: rank 0 of a job that asks for it."""
-    wanted = SOCKET_VARIABLE in launch.environment and launch.elements is None
+    wanted = SOCKET_VARIABLE in launch.environment and launch.array_tasks is None
     return wanted and rank.rank == 0 and meeting_of(launch.rendezvous) is not None
 
 

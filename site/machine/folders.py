@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.launch import Launch, PieceState, UsageCurve
+from gridweave.site.launch import Launch, NodeTaskState, UsageCurve
 
 LAUNCH = "launch.msgpack"
 CALL = "call.msgpack"
@@ -41,7 +41,7 @@ JOBS = "jobs"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The error numbers of a full disk or quota."""
 
-LEAST_ROOM_BYTES = 1 << 20
+MIN_FREE_BYTES = 1 << 20
 """Free disk space needed to start a node task: room for its records and a little output."""
 
 _TRIAL_BYTES = 1 << 16
@@ -63,12 +63,12 @@ def check_way(root: Path) -> None:
             raise InputError(f"{root}: {problem}; {right}")
 
 
-def piece_folder(root: Path, key: Key) -> Path:
+def task_folder(root: Path, key: Key) -> Path:
     """Return the folder of a node task below the folder of a runner."""
     return root / JOBS / f"{key[0]}.{key[1]}"
 
 
-def piece_key(folder: Path) -> Key | None:
+def task_key(folder: Path) -> Key | None:
     """Return the key in the name of a node task's folder, or None for another folder."""
     match = _NAME.fullmatch(folder.name)
     return (int(match[1]), int(match[2])) if match else None
@@ -131,13 +131,13 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
         raise
 
 
-def room_problem(root: Path, *, trial: bool = False) -> str | None:
+def disk_problem(root: Path, *, trial: bool = False) -> str | None:
     """Return why the disk has no room for another node task, or None; ``trial`` writes a file, to detect a quota."""
     try:
         disk = os.statvfs(root)
         free_bytes = disk.f_bavail * disk.f_frsize
-        if free_bytes < LEAST_ROOM_BYTES:
-            return f"its disk has {free_bytes:,} bytes free; {LEAST_ROOM_BYTES:,} are needed at least"
+        if free_bytes < MIN_FREE_BYTES:
+            return f"its disk has {free_bytes:,} bytes free; {MIN_FREE_BYTES:,} are needed at least"
         # A file system that allocates inodes on demand reports zero inodes in total.
         if disk.f_files and not disk.f_favail:
             return "its disk has no room for another file"
@@ -259,7 +259,7 @@ def reserve(folder: Path, ranks: int) -> None:
         os.close(handle)
 
 
-def write_state(folder: Path, state: PieceState) -> None:
+def write_state(folder: Path, state: NodeTaskState) -> None:
     """Write the state of a node task; the final state goes into the reserved disk space, if any."""
     data = msgspec.msgpack.encode(state)
     if state.phase != "ended" or not _write_reserved(folder, data):
@@ -286,9 +286,9 @@ def write_usage(folder: Path, curve: UsageCurve) -> None:
     write_whole(folder / USAGE, msgspec.json.encode(curve))
 
 
-def read_state(folder: Path) -> PieceState | None:
+def read_state(folder: Path) -> NodeTaskState | None:
     """Return the state of a node task; None if it is missing, or unreadable after a power failure."""
-    return _read(folder / STATE, PieceState)
+    return _read(folder / STATE, NodeTaskState)
 
 
 def read_launch(folder: Path) -> Launch | None:

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import msgspec
 
-from gridweave.site.launch import Launch, PieceState, Rank, RankReport, launch_problem
+from gridweave.site.launch import Launch, NodeTaskState, Rank, RankReport, launch_problem
 from gridweave.site.machine.environment import rank_environment
-from gridweave.site.machine.folders import SHIM_LOG, STATE, piece_key, read_launch
+from gridweave.site.machine.folders import SHIM_LOG, STATE, read_launch, task_key
 from gridweave.site.machine.processes import (
     PR_SET_NAME,
     be_last_to_go,
@@ -60,7 +60,7 @@ def warm_up() -> None:
     boot_id()
     rank = Rank(0)
     launch = Launch(job_id=0, attempt=0, ranks=(rank,))
-    state = PieceState(job_id=0, attempt=0, phase="ended", boot_id="", ranks=(RankReport(0, 0, 0),))
+    state = NodeTaskState(job_id=0, attempt=0, phase="ended", boot_id="", ranks=(RankReport(0, 0, 0),))
     for message in (launch, state):
         msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
     launch_problem(launch)
@@ -93,9 +93,9 @@ def supervise(folder: Path, base: Mapping[str, str]) -> None:
 def _supervisor_of(folder: Path, base: Mapping[str, str]) -> Supervisor:
     """Return a supervisor for the node task of a folder; for an unreadable task, one that reports its failure."""
     launch = read_launch(folder)
-    if launch is not None and (launch.job_id, launch.attempt) == piece_key(folder):
+    if launch is not None and (launch.job_id, launch.attempt) == task_key(folder):
         return Supervisor(folder, launch, base)
-    job_id, attempt = piece_key(folder) or (0, 0)
+    job_id, attempt = task_key(folder) or (0, 0)
     supervisor = Supervisor(folder, Launch(job_id=job_id, attempt=attempt, ranks=()), base)
     supervisor.outcome = "failed"
     supervisor.reason = "launch.msgpack is missing, damaged or of another piece; start it again"

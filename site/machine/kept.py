@@ -37,7 +37,7 @@ CREATE INDEX IF NOT EXISTS removed_by_time ON removed (at_ms);
 """
 
 
-class KeptPiece(NamedTuple):
+class KeptNodeTask(NamedTuple):
     """An ended node task whose end the site has recorded; ``size_bytes`` is the disk use of its folder."""
 
     key: Key
@@ -49,35 +49,35 @@ class KeptPiece(NamedTuple):
 class UserUse(NamedTuple):
     """A user's number of registered node tasks and their total disk use."""
 
-    pieces: int
+    node_tasks: int
     size_bytes: int
 
 
-def excess(oldest_first: Iterable[KeptPiece], use: UserUse, limit_bytes: int) -> list[KeptPiece]:
+def excess(oldest_first: Iterable[KeptNodeTask], use: UserUse, limit_bytes: int) -> list[KeptNodeTask]:
     """Return the oldest node tasks of a user that must be removed to meet the limit; the newest one always stays.
 
     Parameters
     ----------
-    oldest_first : iterable of KeptPiece
+    oldest_first : iterable of KeptNodeTask
         The user's node tasks on the machine; read only as far as needed.
     use : UserUse
         The user's total.
 
     Examples
     --------
-    >>> pieces = [KeptPiece((number, 1), "anna", number, 40) for number in range(4)]
+    >>> pieces = [KeptNodeTask((number, 1), "anna", number, 40) for number in range(4)]
     >>> [piece.key[0] for piece in excess(pieces, UserUse(4, 160), 100)], excess(pieces, UserUse(4, 160), 160)
     ([0, 1], [])
     >>> excess(pieces[:1], UserUse(1, 40), 10)
     []
     """
-    excess_pieces, left_bytes = [], use.size_bytes
-    for piece in islice(oldest_first, max(0, use.pieces - 1)):
+    excess_tasks, left_bytes = [], use.size_bytes
+    for node_task in islice(oldest_first, max(0, use.node_tasks - 1)):
         if left_bytes <= limit_bytes:
             break
-        left_bytes -= piece.size_bytes
-        excess_pieces.append(piece)
-    return excess_pieces
+        left_bytes -= node_task.size_bytes
+        excess_tasks.append(node_task)
+    return excess_tasks
 
 
 def folder_bytes(folder: Path) -> tuple[int, bool]:
@@ -95,7 +95,7 @@ def folder_bytes(folder: Path) -> tuple[int, bool]:
     return total, is_whole
 
 
-class KeptPieces:
+class KeptNodeTasks:
     """The register of a machine's ended node tasks, in a database in its folder.
 
     A task is registered once the site has recorded its end. The methods are thread-safe.
@@ -141,7 +141,7 @@ class KeptPieces:
             row = self._database.execute(query, key).fetchone()
         return None if row is None else Removal(*row)
 
-    def register(self, pieces: Iterable[KeptPiece], now_ms: int) -> list[Key]:
+    def register(self, node_tasks: Iterable[KeptNodeTask], now_ms: int) -> list[Key]:
         """Add node tasks; return those that must be removed now, which are already recorded as removed.
 
         Raises
@@ -152,18 +152,18 @@ class KeptPieces:
         with self._lock:
             try:
                 with self._database:
-                    return self._registered(pieces, now_ms)
+                    return self._registered(node_tasks, now_ms)
             except sqlite3.Error as error:
                 with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
                     self._uses = self._counted()
                 raise OSError(f"{KEPT} cannot be written: {error}") from error
 
-    def _registered(self, pieces: Iterable[KeptPiece], now_ms: int) -> list[Key]:
-        for piece in pieces:
-            row = (*piece.key, piece.user, piece.ended_ms, piece.size_bytes)
-            self._drop(piece.key)
+    def _registered(self, node_tasks: Iterable[KeptNodeTask], now_ms: int) -> list[Key]:
+        for node_task in node_tasks:
+            row = (*node_task.key, node_task.user, node_task.ended_ms, node_task.size_bytes)
+            self._drop(node_task.key)
             self._database.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", row)
-            self._count(piece.user, 1, piece.size_bytes)
+            self._count(node_task.user, 1, node_task.size_bytes)
         reasons = self._too_old(now_ms) | self._too_much()
         for key, reason in reasons.items():
             self._drop(key)
@@ -175,7 +175,7 @@ class KeptPieces:
 
     def _counted(self) -> dict[str, UserUse]:
         uses = self._database.execute("SELECT user, count(*), sum(bytes) FROM kept GROUP BY user")
-        return {user: UserUse(pieces, size_bytes) for user, pieces, size_bytes in uses}
+        return {user: UserUse(node_tasks, size_bytes) for user, node_tasks, size_bytes in uses}
 
     def _drop(self, key: Key) -> None:
         """Remove a node task from the register, if it is registered."""
@@ -184,9 +184,9 @@ class KeptPieces:
             self._count(user, -1, -size_bytes)
         self._database.execute(f"DELETE {where}", key)
 
-    def _count(self, user: str, pieces: int, size_bytes: int) -> None:
+    def _count(self, user: str, node_tasks: int, size_bytes: int) -> None:
         before = self._uses.get(user, UserUse(0, 0))
-        self._uses[user] = UserUse(before.pieces + pieces, before.size_bytes + size_bytes)
+        self._uses[user] = UserUse(before.node_tasks + node_tasks, before.size_bytes + size_bytes)
 
     def _too_old(self, now_ms: int) -> dict[Key, str]:
         days = self._limits.days
@@ -203,8 +203,10 @@ class KeptPieces:
         reasons: dict[Key, str] = {}
         for user, use in self._uses.items():
             if use.size_bytes > limit_bytes:
-                pieces = (KeptPiece((row[0], row[1]), *row[2:]) for row in self._database.execute(query, (user,)))
-                reasons |= {piece.key: reason for piece in excess(pieces, use, limit_bytes)}
+                node_tasks = (
+                    KeptNodeTask((row[0], row[1]), *row[2:]) for row in self._database.execute(query, (user,))
+                )
+                reasons |= {node_task.key: reason for node_task in excess(node_tasks, use, limit_bytes)}
         return reasons
 
 

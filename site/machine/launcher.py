@@ -46,7 +46,7 @@ from gridweave.site.machine.processes import (
     stop_descendants,
     unshare,
 )
-from gridweave.site.machine.rank import NOT_STARTED, become_rank_of, forget_parent, tell_problem
+from gridweave.site.machine.rank import NOT_STARTED, become_rank_of, forget_parent, report_problem
 from gridweave.site.machine.usage import reap
 
 _KILL_AGAIN_S = 0.05
@@ -65,7 +65,7 @@ _INSIDE = (("mnt", _CLONE_NEWNS), ("ipc", CLONE_NEWIPC))
 # -- the keeper of one node task --------------------------------------------------------------------------------------
 
 
-class Keeper:
+class RankParent:
     """The parent of the ranks of one node task: start them, report their ends, and kill all when the shim disconnects.
 
     ``news`` is a pipe to the launcher. The keeper writes its pid when it starts to wait for a task, and the negative
@@ -98,11 +98,11 @@ class Keeper:
                 _, uid, _ = struct.unpack("3i", self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
                 if uid == self.settings.service.pw_uid:
                     os.write(self.news, _NUMBER.pack(-os.getpid()))
-                    self.serve_piece()
+                    self.serve_task()
                     self.leave()
                     os.write(self.news, _NUMBER.pack(os.getpid()))
 
-    def serve_piece(self) -> None:
+    def serve_task(self) -> None:
         """Serve one connection, until no process of the task is left."""
         self.listening = True
         self.selector.register(self.connection, selectors.EVENT_READ)
@@ -191,7 +191,7 @@ class Keeper:
             self.separate(user, lambda: unshare(CLONE_NEWIPC))
             if self.settings.file.private_tmp:
                 self.separate(user, lambda: self.hide_others(folders[2]))
-        self.say({"keeper": os.getpid()})
+        self.say({"parent": os.getpid()})
 
     def separate(self, user: str, how: Callable[[], None]) -> None:
         """Isolate this process and its descendants by a given step; log it if the kernel does not allow that."""
@@ -240,23 +240,23 @@ class Keeper:
         if self.account is None:
             raise DeniedError("whose rank it is must be told first")
         what, gate, report, *output = handles
-        keeper, pid = os.getpid(), os.fork()
+        rank_parent, pid = os.getpid(), os.fork()
         if pid == 0:
-            self._be_rank(keeper, what, gate, report, output)
+            self._be_rank(rank_parent, what, gate, report, output)
         status = process_stat(pid)
         self.say({"pid": pid, "ticks": status.start_ticks if status else 0})
 
-    def _be_rank(self, keeper: int, what: int, gate: int, report: int, output: list[int]) -> NoReturn:
+    def _be_rank(self, rank_parent: int, what: int, gate: int, report: int, output: list[int]) -> NoReturn:
         try:
             assert self.account is not None
             forget_parent()
             if self.is_limited:
                 self.job_group().add(os.getpid())
             _become(self.account, self.settings.file.limits)
-            die_with_parent(keeper)
+            die_with_parent(rank_parent)
             become_rank_of(self.account, what, gate, report, output)  # runs as the user
         except OSError as error:
-            tell_problem(report, f"it cannot become the user of its job: {os.strerror(error.errno or 0)}")
+            report_problem(report, f"it cannot become the user of its job: {os.strerror(error.errno or 0)}")
         finally:
             os._exit(NOT_STARTED)
 
@@ -290,7 +290,7 @@ def serve(settings: Settings) -> NoReturn:
     listener = _listen(settings)
     become_subreaper()
     reader = signal_pipe({signal.SIGCHLD})
-    news, keeper_end = os.pipe2(os.O_CLOEXEC)
+    news, parent_end = os.pipe2(os.O_CLOEXEC)
     selector = selectors.DefaultSelector()
     selector.register(reader, selectors.EVENT_READ)
     selector.register(news, selectors.EVENT_READ)
@@ -298,7 +298,7 @@ def serve(settings: Settings) -> NoReturn:
     waiting: set[int] = set()
     gc.freeze()
     while True:
-        while len(waiting) < _WAITING and (pid := _make_keeper(listener, settings, keeper_end)):
+        while len(waiting) < _WAITING and (pid := _fork_parent(listener, settings, parent_end)):
             keepers.add(pid)
             waiting.add(pid)
         for key, _ in selector.select(_KILL_AGAIN_S if len(waiting) < _WAITING else None):
@@ -324,7 +324,7 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def _make_keeper(listener: socket.socket, settings: Settings, news: int) -> int:
+def _fork_parent(listener: socket.socket, settings: Settings, news: int) -> int:
     """Fork a keeper and return its pid, or 0 if the machine cannot fork now."""
     try:
         pid = os.fork()
@@ -334,7 +334,7 @@ def _make_keeper(listener: socket.socket, settings: Settings, news: int) -> int:
     if pid == 0:
         status = 1
         try:
-            Keeper(listener, settings, news).run()
+            RankParent(listener, settings, news).run()
             status = 0
         except BaseException:
             traceback.print_exc()

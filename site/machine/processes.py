@@ -114,7 +114,7 @@ def be_last_to_go() -> None:
             return
 
 
-def spare_ray_worker() -> None:
+def protect_ray_worker() -> None:
     """Do the same for a Ray worker; by default, Ray makes the kernel end its workers first."""
     if "RAY_JOB_ID" in os.environ:
         be_last_to_go()

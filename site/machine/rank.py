@@ -17,7 +17,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError
 from gridweave.ranges import ranges_text
-from gridweave.site.machine.elements import Packed, run_elements
+from gridweave.site.machine.array_tasks import Packed, run_array_tasks
 from gridweave.site.machine.processes import PR_SET_NAME, control_process
 
 READY = b"+"
@@ -86,12 +86,12 @@ def become_rank(start: RankStart, gate: int, report: int, output: Sequence[int])
         os.write(report, READY)
         if os.read(gate, 1) == GO:
             if start.packed is not None:
-                os._exit(run_elements(start.packed, start.rank, program, start.command, start.environment))
+                os._exit(run_array_tasks(start.packed, start.rank, program, start.command, start.environment))
             _execute(program, start.command, start.environment)
     except OSError as error:
-        tell_problem(report, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
+        report_problem(report, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
     except _CannotStartError as error:
-        tell_problem(report, str(error))
+        report_problem(report, str(error))
     finally:
         os._exit(NOT_STARTED)
 
@@ -101,7 +101,7 @@ def _out_of_the_way(handle: int) -> int:
     return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
 
 
-def tell_problem(report: int, problem: str) -> None:
+def report_problem(report: int, problem: str) -> None:
     """Report why the rank cannot start."""
     os.write(report, " ".join(problem.split()).encode(errors="replace")[:4000])
 

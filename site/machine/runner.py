@@ -23,13 +23,13 @@ from gridweave.site.job import SignalName
 from gridweave.site.launch import (
     KEEP_OUTPUT,
     Launch,
+    NodeTaskEnded,
+    NodeTaskEvent,
+    NodeTaskReady,
+    NodeTaskStarted,
+    NodeTaskState,
     Outcome,
     OutputLimits,
-    PieceEnded,
-    PieceEvent,
-    PieceReady,
-    PieceStarted,
-    PieceState,
     Removal,
     Used,
 )
@@ -48,31 +48,31 @@ from gridweave.site.machine.folders import (
     Pace,
     check_way,
     close_folder,
+    disk_problem,
     leave,
     one_line,
-    piece_folder,
-    piece_key,
     read_cancel,
     read_launch,
     read_state,
-    room_problem,
+    task_folder,
+    task_key,
     write_cancel,
     write_pace,
     write_state,
     write_whole,
 )
 from gridweave.site.machine.forks import Forks
-from gridweave.site.machine.kept import KeptPiece, KeptPieces
-from gridweave.site.machine.pieces import (
+from gridweave.site.machine.kept import KeptNodeTask, KeptNodeTasks
+from gridweave.site.machine.node_tasks import (
     SILENT_S,
     JobSpan,
-    KnownPiece,
+    LocalTask,
     end_group,
     end_strays,
     packed_ends,
-    piece_bytes,
     remove_left,
-    remove_piece,
+    remove_task,
+    task_bytes,
     unstarted,
 )
 from gridweave.site.machine.processes import boot_id, open_process
@@ -128,7 +128,7 @@ class Runner:
     ...     async with Runner(Path(folder)) as runner:
     ...         await runner.start(Launch(job_id=7, attempt=0, ranks=(Rank(0), Rank(1)), argv=("true",)))
     ...         async for event in runner.events():
-    ...             if isinstance(event, PieceEnded):
+    ...             if isinstance(event, NodeTaskEnded):
     ...                 await runner.forget(event.job_id, event.attempt)
     ...                 return event.outcome
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -147,15 +147,15 @@ class Runner:
     ) -> None:
         self.root = root.absolute()
         self._output = output
-        self._kept: KeptPieces | None = None
+        self._kept: KeptNodeTasks | None = None
         self._released: asyncio.Queue[Key] = asyncio.Queue()
         self._others, self._shared = others, shared
         self._forks = Forks(self.root, os.environ if environment is None else environment, self._on_shim)
-        self._pieces: dict[Key, KnownPiece] = {}
+        self._node_tasks: dict[Key, LocalTask] = {}
         self._forgotten: dict[Key, None] = {}
         # Ended tasks that overlapped with one that is still running.
         self._over: list[JobSpan] = []
-        self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()
+        self._events: asyncio.Queue[NodeTaskEvent] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = -1
         self._notices = -1
@@ -181,7 +181,7 @@ class Runner:
             # Also open for writing, so that the pipe does not end when the last shim closes it.
             self._notices = os.open(self.root / NOTICES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             asyncio.get_running_loop().add_reader(self._notices, self._on_notice)
-            self._kept = KeptPieces(self.root, self._output)
+            self._kept = KeptNodeTasks(self.root, self._output)
             self._background(self._keep_released())
             self._forks.open()
         except BlockingIOError as error:
@@ -210,8 +210,8 @@ class Runner:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        for piece in self._pieces.values():
-            self._unwatch(piece)
+        for node_task in self._node_tasks.values():
+            self._unwatch(node_task)
         if self._kept is not None:
             self._kept.close()
         if self._notices >= 0:
@@ -231,57 +231,57 @@ class Runner:
             If the disk is full. The task is then unknown, and may be started later.
         """
         key = (launch.job_id, launch.attempt)
-        folder = piece_folder(self.root, key)
-        if key in self._pieces or key in self._forgotten:
+        folder = task_folder(self.root, key)
+        if key in self._node_tasks or key in self._forgotten:
             return
         if self.removal(*key) is not None:
-            self._tell_removed(key)
+            self._report_removed(key)
             return
         if (folder / LAUNCH).exists() or (folder / STATE).exists():
             await self._find(key, folder)
             return
-        problem = self.room_problem()
+        problem = self.disk_problem()
         if problem is not None:
             raise UnavailableError(problem)
-        piece = self._pieces[key] = KnownPiece(key, folder)
-        piece.alone_ms, piece.grace_ms, piece.since_s = launch.alone_ms, launch.grace_ms, time.time()
+        node_task = self._node_tasks[key] = LocalTask(key, folder)
+        node_task.alone_ms, node_task.grace_ms, node_task.since_s = launch.alone_ms, launch.grace_ms, time.time()
         try:
             folder.mkdir(exist_ok=True)
             close_folder(folder, passes=bool(launch.launcher), shared=self._shared)
             write_whole(folder / LAUNCH, msgspec.msgpack.encode(launch))
         except (ValueError, TypeError, OverflowError) as error:
             right = "texts must be Unicode, and the arguments of a callable what JSON can say"
-            self._conclude(piece, "failed", f"the job cannot be written down ({error}); {right}")
+            self._conclude(node_task, "failed", f"the job cannot be written down ({error}); {right}")
             return
         except OSError as error:
             why = os.strerror(error.errno or 0)
             if error.errno in FULL:
-                del self._pieces[key]
+                del self._node_tasks[key]
                 shutil.rmtree(folder, ignore_errors=True)
                 raise UnavailableError(f"its folder cannot be written: {why}") from error
-            self._conclude(piece, "failed", f"{folder} cannot be written: {why}")
+            self._conclude(node_task, "failed", f"{folder} cannot be written: {why}")
             return
         self._forks.ask(folder)
 
-    def room_problem(self, *, trial: bool = False) -> str | None:
+    def disk_problem(self, *, trial: bool = False) -> str | None:
         """Return why the disk has no room for another task, or None; ``trial`` writes a file, to detect a quota."""
-        return room_problem(self.root, trial=trial)
+        return disk_problem(self.root, trial=trial)
 
     async def open_gate(self, job_id: int, attempt: int) -> None:
         """Open the gate of a task whose ranks wait there; ignore other tasks."""
-        piece = self._pieces.get((job_id, attempt))
-        if piece is None or piece.ended or not piece.told_ready or piece.shim is None:
+        node_task = self._node_tasks.get((job_id, attempt))
+        if node_task is None or node_task.ended or not node_task.ready_reported or node_task.shim is None:
             return  # the caller repeats the order
         with contextlib.suppress(OSError):
-            leave(piece.folder, GATE)
-            signal.pidfd_send_signal(piece.shim, signal.SIGUSR1)
+            leave(node_task.folder, GATE)
+            signal.pidfd_send_signal(node_task.shim, signal.SIGUSR1)
 
     def heard(self, job_id: int, attempt: int) -> None:
         """Confirm to a task that its start was noticed, and take over ending it; without this it would end itself."""
-        piece = self._pieces.get((job_id, attempt))
-        if piece is not None and piece.alone_ms is not None:
+        node_task = self._node_tasks.get((job_id, attempt))
+        if node_task is not None and node_task.alone_ms is not None:
             with contextlib.suppress(OSError):
-                leave(piece.folder, HEARD)
+                leave(node_task.folder, HEARD)
 
     def is_at_gate(self, job_id: int, attempt: int) -> bool:
         """Whether the ranks of a task are waiting at their gate."""
@@ -297,29 +297,29 @@ class Runner:
         checkpoint signal instead of TERM.
         """
         key = (job_id, attempt)
-        folder = piece_folder(self.root, key)
+        folder = task_folder(self.root, key)
         if key in self._forgotten or self.removal(*key) is not None:
             return
-        if key not in self._pieces and folder.exists():
+        if key not in self._node_tasks and folder.exists():
             await self._find(key, folder)
-        piece = self._pieces.get(key)
-        if piece is None:
-            piece = self._pieces[key] = KnownPiece(key, folder)
+        node_task = self._node_tasks.get(key)
+        if node_task is None:
+            node_task = self._node_tasks[key] = LocalTask(key, folder)
             with contextlib.suppress(OSError):
                 folder.mkdir()
                 close_folder(folder, shared=self._shared)
-            self._conclude(piece, "cancelled", one_line(reason))
-        if piece.ended:
+            self._conclude(node_task, "cancelled", one_line(reason))
+        if node_task.ended:
             return
-        piece.cancelled = True
+        node_task.cancelled = True
         with contextlib.suppress(OSError):  # on a full disk the signal ends the task without the reason
             if at_once:
                 leave(folder, CANCEL_NOW)
             if saves:
                 leave(folder, CANCEL_SAVE)
             write_cancel(folder, reason)
-        piece.wake(signal.SIGTERM)
-        self._expect_end(piece)
+        node_task.wake(signal.SIGTERM)
+        self._expect_end(node_task)
 
     async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
         """Pause or resume all processes of a task together at a given time, and set its speed.
@@ -335,23 +335,23 @@ class Runner:
             on fractions of nodes gets this fraction of its processors; for other tasks the slowdown comes from the
             jobs that share their nodes.
         """
-        piece = self._pieces.get((job_id, attempt))
-        if piece is None or piece.ended:
+        node_task = self._node_tasks.get((job_id, attempt))
+        if node_task is None or node_task.ended:
             return
         with contextlib.suppress(OSError):  # on a full disk the caller repeats the order
-            write_pace(piece.folder, Pace(runs, at_unix_ms, speed))
-        piece.wake()
-        piece.paced_at_s = max(time.time(), at_unix_ms / 1000)
-        self._expect_end(piece)
+            write_pace(node_task.folder, Pace(runs, at_unix_ms, speed))
+        node_task.wake()
+        node_task.paced_at_s = max(time.time(), at_unix_ms / 1000)
+        self._expect_end(node_task)
 
     def signal(self, job_id: int, attempt: int, name: SignalName) -> None:
         """Send a signal to all processes of a task, if it runs."""
-        piece = self._pieces.get((job_id, attempt))
-        if piece is None or piece.ended:
+        node_task = self._node_tasks.get((job_id, attempt))
+        if node_task is None or node_task.ended:
             return
         with contextlib.suppress(OSError):
-            write_whole(piece.folder / SIGNAL, name.encode())
-            piece.wake()  # a shim that does not exist yet checks when it starts
+            write_whole(node_task.folder / SIGNAL, name.encode())
+            node_task.wake()  # a shim that does not exist yet checks when it starts
 
     async def adopt(self) -> tuple[Key, ...]:
         """Adopt the tasks that earlier runners of this folder have started; return those that are alive.
@@ -362,51 +362,51 @@ class Runner:
         skipped.
         """
         for gone in sorted((self.root / JOBS).glob(f"{_GONE}*")):
-            await asyncio.to_thread(remove_piece, gone)
+            await asyncio.to_thread(remove_task, gone)
         released = self._register.registered()
         for folder in sorted((self.root / JOBS).iterdir()):
-            key = piece_key(folder)
+            key = task_key(folder)
             if key is not None and self.removal(*key) is not None:
                 await self._clear(key)
-            elif key is not None and key not in self._pieces and key not in released:
+            elif key is not None and key not in self._node_tasks and key not in released:
                 await self._find(key, folder)
             await asyncio.sleep(0)  # let other coroutines run between folders
-        return tuple(sorted(key for key, piece in self._pieces.items() if not piece.ended))
+        return tuple(sorted(key for key, node_task in self._node_tasks.items() if not node_task.ended))
 
     async def forget(self, job_id: int, attempt: int) -> None:
         """Remove all records and the output of a task after its end was recorded."""
         key = (job_id, attempt)
-        folder = piece_folder(self.root, key)
-        if key not in self._pieces and folder.exists():
+        folder = task_folder(self.root, key)
+        if key not in self._node_tasks and folder.exists():
             await self._find(key, folder)
-        piece = self._pieces.get(key)
-        if piece is None:
+        node_task = self._node_tasks.get(key)
+        if node_task is None:
             return
-        if not piece.ended:
+        if not node_task.ended:
             raise UnavailableError(f"piece {job_id}.{attempt} has not ended; cancel it and wait for its end")
         await self._clear(key)
 
     async def _clear(self, key: Key) -> None:
         """Remove the folder of an ended task."""
-        self._pieces.pop(key, None)
+        self._node_tasks.pop(key, None)
         self._forgotten[key] = None
         if len(self._forgotten) > _REMEMBERED:
             del self._forgotten[next(iter(self._forgotten))]
-        folder = piece_folder(self.root, key)
+        folder = task_folder(self.root, key)
         # The rename is atomic; the removal may be interrupted.
         gone = folder.with_name(f"{_GONE}{folder.name}-{time.time_ns()}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(gone)
-            await asyncio.to_thread(remove_piece, gone)
+            await asyncio.to_thread(remove_task, gone)
 
     def release(self, job_id: int, attempt: int) -> None:
         """Stop reporting the end of a task, which the site has recorded; keep its folder while the limits allow.
 
         A task that has not ended is ignored.
         """
-        piece = self._pieces.get((job_id, attempt))
-        if piece is not None and piece.ended:
-            self._released.put_nowait(piece.key)
+        node_task = self._node_tasks.get((job_id, attempt))
+        if node_task is not None and node_task.ended:
+            self._released.put_nowait(node_task.key)
 
     def removal(self, job_id: int, attempt: int) -> Removal | None:
         """Return when and why the folder of a released task was removed, or None."""
@@ -415,14 +415,14 @@ class Runner:
     async def report_again(self, job_id: int, attempt: int) -> None:
         """Report the end of a released task again, to a site that has lost it."""
         key = (job_id, attempt)
-        folder = piece_folder(self.root, key)
+        folder = task_folder(self.root, key)
         if self.removal(*key) is not None:
-            self._tell_removed(key)
-        elif key not in self._pieces and folder.exists():
+            self._report_removed(key)
+        elif key not in self._node_tasks and folder.exists():
             await self._find(key, folder)
 
     @property
-    def _register(self) -> KeptPieces:
+    def _register(self) -> KeptNodeTasks:
         assert self._kept is not None, "the runner is open"
         return self._kept
 
@@ -436,60 +436,60 @@ class Runner:
             while not self._released.empty():
                 keys.add(self._released.get_nowait())
             try:
-                excess = await asyncio.to_thread(self._register_pieces, sorted(keys))
+                excess = await asyncio.to_thread(self._register_tasks, sorted(keys))
             except OSError as error:
                 logger.warning("%s: %s; it is tried again", self.root, error)
                 continue
             for key in keys:
-                self._pieces.pop(key, None)
+                self._node_tasks.pop(key, None)
             keys.clear()
             for key in excess:
                 await self._clear(key)
 
-    def _register_pieces(self, keys: Sequence[Key]) -> list[Key]:
+    def _register_tasks(self, keys: Sequence[Key]) -> list[Key]:
         """Register ended tasks; return those to remove."""
-        now_ms, pieces = int(time.time() * 1000), []
+        now_ms, node_tasks = int(time.time() * 1000), []
         for key in keys:
-            folder = piece_folder(self.root, key)
+            folder = task_folder(self.root, key)
             state, launch = read_state(folder), read_launch(folder)
             user = "" if launch is None else launch.user
             ended_ms = now_ms if state is None or state.ended_ms is None else state.ended_ms
-            pieces.append(KeptPiece(key, user, ended_ms, piece_bytes(folder)))
-        return self._register.register(pieces, now_ms)
+            node_tasks.append(KeptNodeTask(key, user, ended_ms, task_bytes(folder)))
+        return self._register.register(node_tasks, now_ms)
 
     def knows(self, job_id: int, attempt: int) -> bool:
         """Whether a task is or was here, unless its folder was lost."""
         key = (job_id, attempt)
-        if key in self._pieces or key in self._forgotten:
+        if key in self._node_tasks or key in self._forgotten:
             return True
-        return piece_folder(self.root, key).exists() or self.removal(*key) is not None
+        return task_folder(self.root, key).exists() or self.removal(*key) is not None
 
     def known(self) -> tuple[Key, ...]:
         """Return the keys of all tasks that run, or whose end has not been released or forgotten."""
-        return tuple(sorted(self._pieces))
+        return tuple(sorted(self._node_tasks))
 
-    async def events(self) -> AsyncIterator[PieceEvent]:
+    async def events(self) -> AsyncIterator[NodeTaskEvent]:
         """Yield events, forever."""
         while True:
             yield await self._events.get()
 
-    def state(self, job_id: int, attempt: int) -> PieceState | None:
+    def state(self, job_id: int, attempt: int) -> NodeTaskState | None:
         """Return the recorded state of a task, with its usage updated every few seconds; None if there is none yet."""
-        return read_state(piece_folder(self.root, (job_id, attempt)))
+        return read_state(task_folder(self.root, (job_id, attempt)))
 
     # -- notices from shims and the fork server -----------------------------------------------------------------------
 
     def _on_shim(self, folder: Path, handle: int | None, reason: str) -> None:
         """Watch a new shim, or settle a task whose shim could not be started."""
-        key = piece_key(folder)
-        piece = self._pieces.get(key) if key is not None else None
-        if piece is None:
+        key = task_key(folder)
+        node_task = self._node_tasks.get(key) if key is not None else None
+        if node_task is None:
             if handle is not None:
                 os.close(handle)
         elif handle is None:
-            self._later(piece, failed=reason)
+            self._later(node_task, failed=reason)
         else:
-            self._watch(piece, handle)
+            self._watch(node_task, handle)
 
     def _on_notice(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -497,35 +497,35 @@ class Runner:
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             name, _, started = line.decode(errors="replace").partition(" ")
-            key = piece_key(Path(name))
-            if key in self._pieces and started.isdecimal():
-                self._tell_started(self._pieces[key], int(started))
-            elif key in self._pieces and started == "ready":
-                self._tell_ready(self._pieces[key])
+            key = task_key(Path(name))
+            if key in self._node_tasks and started.isdecimal():
+                self._report_started(self._node_tasks[key], int(started))
+            elif key in self._node_tasks and started == "ready":
+                self._report_ready(self._node_tasks[key])
 
-    def _watch(self, piece: KnownPiece, handle: int) -> None:
-        piece.shim = handle
-        asyncio.get_running_loop().add_reader(handle, self._on_exit, piece)
-        if piece.cancelled:
-            piece.wake(signal.SIGTERM)
+    def _watch(self, node_task: LocalTask, handle: int) -> None:
+        node_task.shim = handle
+        asyncio.get_running_loop().add_reader(handle, self._on_exit, node_task)
+        if node_task.cancelled:
+            node_task.wake(signal.SIGTERM)
         # Requests may have arrived before the shim existed.
-        piece.wake()
-        self._expect_end(piece)
+        node_task.wake()
+        self._expect_end(node_task)
 
-    def _unwatch(self, piece: KnownPiece) -> None:
-        if piece.shim is not None:
-            asyncio.get_running_loop().remove_reader(piece.shim)
-            os.close(piece.shim)
-            piece.shim = None
-        if piece.look is not None:
-            piece.look.cancel()
+    def _unwatch(self, node_task: LocalTask) -> None:
+        if node_task.shim is not None:
+            asyncio.get_running_loop().remove_reader(node_task.shim)
+            os.close(node_task.shim)
+            node_task.shim = None
+        if node_task.look is not None:
+            node_task.look.cancel()
 
-    def _on_exit(self, piece: KnownPiece) -> None:
-        self._unwatch(piece)
-        self._later(piece)
+    def _on_exit(self, node_task: LocalTask) -> None:
+        self._unwatch(node_task)
+        self._later(node_task)
 
-    def _later(self, piece: KnownPiece, failed: str = "") -> None:
-        self._background(self._settle(piece, failed))
+    def _later(self, node_task: LocalTask, failed: str = "") -> None:
+        self._background(self._settle(node_task, failed))
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -536,148 +536,148 @@ class Runner:
 
     async def _find(self, key: Key, folder: Path) -> None:
         """Adopt a task from its folder."""
-        piece = self._pieces[key] = KnownPiece(key, folder)
-        piece.cancelled = read_cancel(folder) is not None
+        node_task = self._node_tasks[key] = LocalTask(key, folder)
+        node_task.cancelled = read_cancel(folder) is not None
         launch = read_launch(folder)
         if launch is not None:
-            piece.alone_ms, piece.grace_ms = launch.alone_ms, launch.grace_ms
-        await self._settle(piece)
+            node_task.alone_ms, node_task.grace_ms = launch.alone_ms, launch.grace_ms
+        await self._settle(node_task)
 
-    async def _settle(self, piece: KnownPiece, failed: str = "") -> None:
+    async def _settle(self, node_task: LocalTask, failed: str = "") -> None:
         """Watch a task whose shim is alive; conclude one whose shim is dead."""
         while True:
-            state = read_state(piece.folder)
+            state = read_state(node_task.folder)
             if state is not None:
                 break
-            if self._conclude_unstarted(piece, failed):
+            if self._conclude_unstarted(node_task, failed):
                 return
             # A shim holds the lock and has not written its first state yet.
             await asyncio.sleep(_LOOK_AGAIN_S)
         if state.phase == "ended":
-            self._tell_ended(piece, state)
+            self._report_ended(node_task, state)
             return
         here = state.boot_id == boot_id()
         handle = open_process(state.shim_pid, state.shim_start_ticks) if here else None
         if handle is not None:
             if state.at_gate:
-                self._tell_ready(piece)
+                self._report_ready(node_task)
             elif state.phase != "waiting" and state.started_ms is not None:
-                self._tell_started(piece, state.started_ms)
-            self._watch(piece, handle)
+                self._report_started(node_task, state.started_ms)
+            self._watch(node_task, handle)
             return
-        last = read_state(piece.folder)
+        last = read_state(node_task.folder)
         if last is not None and last.phase == "ended":  # the shim ended after the first check
-            self._tell_ended(piece, last)
+            self._report_ended(node_task, last)
             return
         if here:
-            await asyncio.to_thread(end_group, piece.folder)  # first, because signals do not end frozen processes
+            await asyncio.to_thread(end_group, node_task.folder)  # first, because signals do not end frozen processes
             await end_strays(state)
         why = "its supervising process was killed" if here else "the machine was restarted while it ran"
-        reason = read_cancel(piece.folder)
+        reason = read_cancel(node_task.folder)
         # A task with a requested end is not lost, because lost tasks run again.
         end: tuple[Outcome, str] = ("lost", why) if reason is None else ("cancelled", f"{reason}; {why}")
-        self._conclude(piece, *(piece.forced or end), state)
+        self._conclude(node_task, *(node_task.forced or end), state)
 
     # -- overdue tasks ------------------------------------------------------------------------------------------------
 
-    def _expect_end(self, piece: KnownPiece) -> None:
+    def _expect_end(self, node_task: LocalTask) -> None:
         """Schedule a check that the task has ended when KILL is due, which each change of pace may move."""
-        now_s, due_ms = time.time(), piece.due_ms()
+        now_s, due_ms = time.time(), node_task.due_ms()
         instants_s = [] if due_ms is None else [due_ms / 1000]
-        if piece.paced_at_s + SILENT_S > now_s:
-            instants_s.append(piece.paced_at_s + SILENT_S)
-        if instants_s and not piece.ended:
-            self._look_later(piece, min(instants_s) - now_s)
+        if node_task.paced_at_s + SILENT_S > now_s:
+            instants_s.append(node_task.paced_at_s + SILENT_S)
+        if instants_s and not node_task.ended:
+            self._look_later(node_task, min(instants_s) - now_s)
 
-    def _look_later(self, piece: KnownPiece, pause_s: float) -> None:
+    def _look_later(self, node_task: LocalTask, pause_s: float) -> None:
         """Check a task after a pause; this replaces an earlier timer."""
-        if piece.look is not None:
-            piece.look.cancel()
+        if node_task.look is not None:
+            node_task.look.cancel()
         loop = asyncio.get_running_loop()
-        piece.look = loop.call_later(max(0.0, pause_s), lambda: self._background(self._look_overdue(piece)))
+        node_task.look = loop.call_later(max(0.0, pause_s), lambda: self._background(self._look_overdue(node_task)))
 
-    async def _look_overdue(self, piece: KnownPiece) -> None:
+    async def _look_overdue(self, node_task: LocalTask) -> None:
         """Kill a task that should have ended, if its supervisor is silent."""
-        due_ms = piece.due_ms()
-        if piece.ended or piece.shim is None:
+        due_ms = node_task.due_ms()
+        if node_task.ended or node_task.shim is None:
             return
         if due_ms is None or time.time() * 1000 < due_ms:
-            self._expect_end(piece)
-        elif await piece.is_silent():
-            logger.warning("the supervisor of %s is silent; it is killed", piece.folder)
-            piece.end_by_force()
-        elif not piece.ended:
+            self._expect_end(node_task)
+        elif await node_task.is_silent():
+            logger.warning("the supervisor of %s is silent; it is killed", node_task.folder)
+            node_task.end_by_force()
+        elif not node_task.ended:
             # The supervisor works: the deadline may have moved, or the kernel is still ending its processes.
-            self._look_later(piece, _LOOK_OVERDUE_S)
+            self._look_later(node_task, _LOOK_OVERDUE_S)
 
-    def _conclude_unstarted(self, piece: KnownPiece, failed: str) -> bool:
+    def _conclude_unstarted(self, node_task: LocalTask, failed: str) -> bool:
         """Conclude a task without a state, unless a shim holds its lock."""
-        with unstarted(piece.folder, failed) as end:
+        with unstarted(node_task.folder, failed) as end:
             if end is not None:
-                self._conclude(piece, *end)
+                self._conclude(node_task, *end)
         return end is not None
 
-    def _conclude(self, piece: KnownPiece, outcome: Outcome, reason: str, last: PieceState | None = None) -> None:
+    def _conclude(self, node_task: LocalTask, outcome: Outcome, reason: str, last: NodeTaskState | None = None) -> None:
         """Write and report the end of a task that has no shim to do it."""
         if last is None:
-            last = PieceState(job_id=piece.key[0], attempt=piece.key[1], phase="ended", boot_id=boot_id())
+            last = NodeTaskState(job_id=node_task.key[0], attempt=node_task.key[1], phase="ended", boot_id=boot_id())
         state = msgspec.structs.replace(
             last, phase="ended", outcome=outcome, reason=reason, ended_ms=int(time.time() * 1000)
         )
         with contextlib.suppress(OSError):  # on a full disk the next runner reaches the same conclusion
-            write_state(piece.folder, state)
-        self._tell_ended(piece, state)
+            write_state(node_task.folder, state)
+        self._report_ended(node_task, state)
 
-    def _tell_ready(self, piece: KnownPiece) -> None:
-        if not (piece.told_ready or piece.told_started or piece.ended):
-            piece.told_ready = True
-            self._events.put_nowait(PieceReady(*piece.key))
+    def _report_ready(self, node_task: LocalTask) -> None:
+        if not (node_task.ready_reported or node_task.started_reported or node_task.ended):
+            node_task.ready_reported = True
+            self._events.put_nowait(NodeTaskReady(*node_task.key))
 
-    def _tell_started(self, piece: KnownPiece, started_ms: int) -> None:
-        if not piece.told_started and not piece.ended:
-            piece.told_started = True
-            self._events.put_nowait(PieceStarted(*piece.key, started_ms, piece.alone_ms))
-            self._expect_end(piece)
+    def _report_started(self, node_task: LocalTask, started_ms: int) -> None:
+        if not node_task.started_reported and not node_task.ended:
+            node_task.started_reported = True
+            self._events.put_nowait(NodeTaskStarted(*node_task.key, started_ms, node_task.alone_ms))
+            self._expect_end(node_task)
 
-    def _clean_ipc(self, state: PieceState) -> None:
+    def _clean_ipc(self, state: NodeTaskState) -> None:
         """Remove IPC objects that ended tasks have left behind, and that no running task can have created."""
         if state.started_ms is not None and not state.has_own_ipc:
             self._over.append(JobSpan(state.started_ms / 1000, (state.ended_ms or 0) / 1000))
         if not self._over:
             return
-        running = [JobSpan(piece.since_s, None) for piece in self._pieces.values() if not piece.ended]
+        running = [JobSpan(node_task.since_s, None) for node_task in self._node_tasks.values() if not node_task.ended]
         self._background(asyncio.to_thread(remove_left, [*self._over, *running]))
         first_s = min((job.start_s for job in running), default=math.inf)
         self._over = [job for job in self._over if job.end_s is not None and job.end_s >= first_s]
 
-    def _tell_removed(self, key: Key) -> None:
+    def _report_removed(self, key: Key) -> None:
         """Report a task whose record was removed; all that is known is that it ran here."""
         removal = self.removal(*key)
         assert removal is not None, "it was removed"
         reason = "it ended here before, and its record was removed with its output"
-        self._events.put_nowait(PieceEnded(*key, "lost", reason, (), Used(), None, removal.at_ms))
+        self._events.put_nowait(NodeTaskEnded(*key, "lost", reason, (), Used(), None, removal.at_ms))
 
-    def _tell_ended(self, piece: KnownPiece, state: PieceState) -> None:
+    def _report_ended(self, node_task: LocalTask, state: NodeTaskState) -> None:
         """Report the end of a task once, after its start."""
-        if piece.ended:
+        if node_task.ended:
             return
         if state.started_ms is not None:
-            self._tell_started(piece, state.started_ms)
-        piece.ended = True
-        if piece.look is not None:
-            piece.look.cancel()
+            self._report_started(node_task, state.started_ms)
+        node_task.ended = True
+        if node_task.look is not None:
+            node_task.look.cancel()
         self._clean_ipc(state)
-        elements, interrupted = packed_ends(piece.folder)
+        array_tasks, interrupted = packed_ends(node_task.folder)
         self._events.put_nowait(
-            PieceEnded(
-                *piece.key,
+            NodeTaskEnded(
+                *node_task.key,
                 outcome=state.outcome or "lost",
                 reason=state.reason,
                 ranks=state.ranks,
                 usage=state.usage,
                 started_ms=state.started_ms,
                 ended_ms=state.ended_ms or 0,
-                elements=elements,
+                array_tasks=array_tasks,
                 interrupted=interrupted,
             )
         )

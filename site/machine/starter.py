@@ -34,7 +34,7 @@ from gridweave.site.machine.processes import (
     stop_descendants,
     unshare,
 )
-from gridweave.site.machine.rank import GO, HANDLED, NOT_STARTED, RankStart, become_rank, forget_parent, tell_problem
+from gridweave.site.machine.rank import GO, HANDLED, NOT_STARTED, RankStart, become_rank, forget_parent, report_problem
 from gridweave.site.machine.usage import EndedProcess, reap
 
 
@@ -115,7 +115,7 @@ class OwnStarter(Starter):
                 self._group.add(os.getpid())
             become_rank(start, gate[0], writer, output)
         except OSError as error:
-            tell_problem(writer, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
+            report_problem(writer, f"rank {start.rank}: {os.strerror(error.errno or 0)}")
         finally:
             os._exit(NOT_STARTED)
 
@@ -171,7 +171,7 @@ class LauncherStarter(Starter):
         try:
             group = "" if clears else group_name(folder)
             _send(self._socket, {"do": "keep", "user": launch.user, "group": group, "limited": is_grouped}, handles)
-            self.root = int(self._answer("keeper")["keeper"])
+            self.root = int(self._answer("parent")["parent"])
         except (UnavailableError, OSError):
             self._socket.close()
             raise
@@ -222,23 +222,23 @@ class LauncherStarter(Starter):
 
     @override
     def signal(self, number: int, *, only: Collection[int] = (), but: Collection[int] = ()) -> None:
-        self._tell({"do": "signal", "number": int(number), "only": [*only], "but": [*but]})
+        self._command({"do": "signal", "number": int(number), "only": [*only], "but": [*but]})
 
     @override
     def pause(self) -> None:
         """Ask the keeper to pause all processes; it does so a moment later."""
-        self._tell({"do": "pause"})
+        self._command({"do": "pause"})
 
     @override
     def resume(self) -> None:
-        self._tell({"do": "resume"})
+        self._command({"do": "resume"})
 
     @override
     def gather(self, group: ControlGroup) -> None:
-        self._tell({"do": "gather"})
+        self._command({"do": "gather"})
         self._answer("gathered")
 
-    def _tell(self, what: dict[str, Any]) -> None:
+    def _command(self, what: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a keeper that is gone has already ended all processes
             _send(self._socket, what, [])
 

@@ -14,22 +14,22 @@ from pathlib import Path
 import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
-from gridweave.site.elements import elements_problem
+from gridweave.site.array_tasks import tasks_problem
 from gridweave.site.launch import (
     DEFAULT_GRACE_MS,
     Call,
     Launch,
+    NodeTaskState,
     Outcome,
     Phase,
-    PieceState,
     RankReport,
     UsageCurve,
     Used,
     launch_problem,
     total_usage,
 )
+from gridweave.site.machine.array_tasks import Packed, ended_tasks
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, around_of, group_name
-from gridweave.site.machine.elements import Packed, ended_elements
 from gridweave.site.machine.environment import (
     hold_meeting,
     rank_command,
@@ -292,9 +292,9 @@ class Supervisor:
                 (self.folder / "work").mkdir(exist_ok=True)
         self.has_own_ipc = self.starter.has_own_ipc
         if launch.call is not None:
-            self._tell_call(launch.call, self.starter)
+            self._write_call(launch.call, self.starter)
 
-    def _tell_call(self, call: Call, starter: Starter) -> None:
+    def _write_call(self, call: Call, starter: Starter) -> None:
         """Write the call for the Python process of a rank, readable by the user."""
         path = self.folder / CALL
         write_whole(path, msgspec.msgpack.encode((call, self.launch.output_limit_bytes)))
@@ -305,14 +305,14 @@ class Supervisor:
         assert self.gate is not None
         assert self.starter is not None
         rank, launch = self.launch.ranks[local_rank], self.launch
-        own, elements = str(self.user_folder), launch.elements
+        own, array_tasks = str(self.user_folder), launch.array_tasks
         start = RankStart(
             rank.rank,
             rank_command(launch, self.folder, rank),
             rank_environment(launch, self.user_folder, rank, local_rank, self.token, self.base),
             working_directory(launch, self.user_folder),
             rank.threads,
-            None if elements is None else Packed(own, elements, launch.output_limit_bytes),
+            None if array_tasks is None else Packed(own, array_tasks, launch.output_limit_bytes),
         )
         output = RankOutput(self.folder, rank.rank, launch.output_limit_bytes, self.starter.give)
         descriptors = [*output.writers]
@@ -641,8 +641,8 @@ class Supervisor:
         if all(process.status is not None for process in self.processes):
             outcome: Outcome = "failed" if failed else "finished"
             reason = self._why(failed) if failed else ""
-            elements = self.launch.elements
-            if elements and (problem := elements_problem(ended_elements(self.user_folder, elements))):
+            array_tasks = self.launch.array_tasks
+            if array_tasks and (problem := tasks_problem(ended_tasks(self.user_folder, array_tasks))):
                 outcome, reason = "failed", "; ".join(filter(None, (problem, reason)))
             if self.nothing_left:
                 self.outcome, self.reason = outcome, reason
@@ -676,11 +676,11 @@ class Supervisor:
         if not output.pump(reader):
             self.selector.unregister(reader)
 
-    def _state(self, ended_ms: int | None = None) -> PieceState:
+    def _state(self, ended_ms: int | None = None) -> NodeTaskState:
         began_s = self.started_s if self.started_ms is not None else None
         reports = tuple(process.report_at(self.meter, began_s) for process in self.processes) if self._has_run() else ()
         usage = total_usage((*(report.usage for report in reports), self.meter.unowned())) if reports else Used()
-        return PieceState(
+        return NodeTaskState(
             job_id=self.launch.job_id,
             attempt=self.launch.attempt,
             phase="ended" if ended_ms is not None else self.phase,

@@ -14,7 +14,7 @@ from gridweave.site.allocation import NodePool, bits_of
 from gridweave.site.disciplines.base import Discipline, ExpectedRun, SharedOffer, Start, Traits
 from gridweave.site.explain import SiteReason
 from gridweave.site.job import Job, NodeIntervals
-from gridweave.site.messages import BatchSeen
+from gridweave.site.messages import BatchSnapshot
 
 PILOT = 0
 """Job id in the request for a pilot, which asks a batch system for nodes before any job needs them."""
@@ -27,7 +27,7 @@ class NodeRequest(NamedTuple):
     ask: int  # a unique number, never used again
     has_started: bool
     places: tuple[int, ...] = ()  # for a pilot: indexes of the site's nodes that it provides
-    was_seen: bool = False  # whether the batch system has reported the request
+    was_reported: bool = False  # whether the batch system has reported the request
 
 
 class NodeSource(ABC):
@@ -120,7 +120,7 @@ class NodeSource(ABC):
         """Return the requests that should be open by now, and the granted ones whose nodes are in use."""
 
     @abstractmethod
-    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+    def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
         """Apply a report of the batch system; return the waiting jobs that it rejects, with reasons."""
 
     def overdue(self, now_ms: int) -> list[int]:
@@ -220,5 +220,5 @@ class OwnNodes(NodeSource):
         return []
 
     @override
-    def seen(self, now_ms: int, view: BatchSeen) -> list[tuple[int, str]]:
+    def seen(self, now_ms: int, view: BatchSnapshot) -> list[tuple[int, str]]:
         return []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from gridweave.site.allocation import nodes_of_groups
-from gridweave.site.elements import count_of, share_of
+from gridweave.site.array_tasks import count_of, share_of
 from gridweave.site.job import DescribeJob, NodeIntervals, part_of_nodes, task_groups
 from gridweave.site.launch import Launch, NodePart, Rank
 from gridweave.site.messages import StartJob
 from gridweave.site.needs.beside import SharedTime
-from gridweave.site.run.runs import Piece, Run, SiteSettings
+from gridweave.site.run.runs import NodeTask, Run, SiteSettings
 
 GATE_FACTOR = 2
 """How long ranks wait at their gate at most, in multiples of the rendezvous, after which their site has given them up.
@@ -43,7 +43,7 @@ def make_run(
     threads = _threads_by_node(start.threads, lanes[0] * lanes[1])
     program = described.request.program
     chosen = nodes[:1] if program.ranks == "first-node" else nodes
-    pieces: dict[str, Piece] = {}
+    node_tasks: dict[str, NodeTask] = {}
     first = 0
     for machine in settings.machines:
         here = [(number, node) for number, node in enumerate(chosen) if first <= node < first + machine.nodes]
@@ -53,11 +53,11 @@ def make_run(
             launch = _launch(settings, described, ranks, part)
             if threads:
                 launch = msgspec.structs.replace(launch, lanes=lanes)
-            pieces[machine.name] = Piece(launch, tuple(node - first for _, node in here))
+            node_tasks[machine.name] = NodeTask(launch, tuple(node - first for _, node in here))
         first += machine.nodes
-    pieces = dict(sorted(pieces.items(), key=lambda item: item[1].launch.ranks[0].rank))
+    node_tasks = dict(sorted(node_tasks.items(), key=lambda item: item[1].launch.ranks[0].rank))
     shared = SharedTime(now_ms, now_ms) if threads else None
-    return Run(described.job_id, described.attempt, described.request, width, now_ms, pieces, shared=shared)
+    return Run(described.job_id, described.attempt, described.request, width, now_ms, node_tasks, shared=shared)
 
 
 def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int, tuple[int, ...]]:
@@ -72,9 +72,9 @@ def _threads_by_node(threads: NodeIntervals, threads_per_node: int) -> dict[int,
 def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, ...], part: NodePart | None) -> Launch:
     program, array = described.request.program, described.request.array
     environment = program.environment
-    elements = described.elements
-    if elements is not None:
-        elements = share_of(elements, ranks[0].rank, len(ranks), described.size)
+    array_tasks = described.array_tasks
+    if array_tasks is not None:
+        array_tasks = share_of(array_tasks, ranks[0].rank, len(ranks), described.size)
     if array is not None:
         environment = environment | {"GRIDWEAVE_ARRAY": array.name, "GRIDWEAVE_ARRAY_INDEX": str(array.index)}
     return Launch(
@@ -95,8 +95,8 @@ def _launch(settings: SiteSettings, described: DescribeJob, ranks: tuple[Rank, .
         output_limit_bytes=program.output_limit_bytes,
         limit_signal=program.limit_signal,
         # In a packed array each rank has its own tasks, so the failure of one must not end the others.
-        end_on_failure=program.end_on_failure and elements is None,
-        elements=elements,
+        end_on_failure=program.end_on_failure and array_tasks is None,
+        array_tasks=array_tasks,
         alone_ms=settings.alone_ms if len(described.sites) > 1 else None,
         gate_ms=GATE_FACTOR * settings.rendezvous_ms if len(described.sites) > 1 else None,
         user=described.request.user,

@@ -14,24 +14,25 @@ import msgspec
 from gridweave.errors import OptionError
 from gridweave.settings import Changeable
 from gridweave.site.allocation import NO_PORT, Port, Ports
+from gridweave.site.array_tasks import Element, count_of, indexes_of, tasks_problem
 from gridweave.site.disciplines.dictionary import deciding
 from gridweave.site.disciplines.entry import Policy
-from gridweave.site.elements import Element, count_of, elements_problem, indexes_of
 from gridweave.site.job import JobRequest, SignalName
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.launch import (
     ANYONE,
+    AcceptedUsers,
     Launch,
     NodePart,
     NodeSharing,
     Ran,
-    TakenUsers,
     Used,
     both_ran,
     total_usage,
 )
 from gridweave.site.lifecycle import RUN_END, RunEndCause
 from gridweave.site.messages import (
+    CheckCapacity,
     ConfirmRun,
     EndRun,
     FragmentEnding,
@@ -39,7 +40,6 @@ from gridweave.site.messages import (
     FragmentReady,
     JobFinished,
     KeepRun,
-    LookForRoom,
     Machine,
     MachineForgotten,
     MachineJoined,
@@ -53,19 +53,19 @@ from gridweave.site.messages import (
     RunEnded,
     RunReady,
     RunStarted,
+    SendToGrid,
     SignalRun,
     SiteOpened,
     SiteShut,
     StartJob,
     StartRun,
     TakesUsers,
-    TellGrid,
 )
 from gridweave.site.needs.beside import SharedTime, partners_of
-from gridweave.site.needs.known import UsualNeeds
+from gridweave.site.needs.estimates import UsualNeeds
 from gridweave.site.policy import SitePolicy
-from gridweave.site.users.book import JobBook
 from gridweave.site.users.owner import OwnerPolicy
+from gridweave.site.users.registry import JobRegistry
 
 
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ MOST_CODES = 20
 """Most failed ranks that are reported."""
 
 
-class Piece(msgspec.Struct):
+class NodeTask(msgspec.Struct):
     """A node task: the ranks of a job on one machine, in a run."""
 
     launch: Launch
@@ -139,7 +139,7 @@ class Run(msgspec.Struct):
     request: JobRequest
     width: int  # number of its nodes on this site
     start_ms: int
-    pieces: dict[str, Piece]  # by machine, in the order of the ranks
+    node_tasks: dict[str, NodeTask]  # by machine, in the order of the ranks
     # For a multi-site job: whether the grid has opened its gate, and whether the ranks on all other sites run, too.
     is_open: bool = False
     has_met: bool = False
@@ -163,43 +163,47 @@ class Run(msgspec.Struct):
     @property
     def goes_on(self) -> bool:
         """Whether it ended only to continue as `next_run`, not by itself and not because the job is being ended."""
-        found = {piece.end.outcome for piece in self.pieces.values() if piece.end is not None}
+        found = {node_task.end.outcome for node_task in self.node_tasks.values() if node_task.end is not None}
         return self.next_run is not None and not self.killed and "cancelled" in found <= {"cancelled", "finished"}
 
     @property
     def is_gated(self) -> bool:
         """Whether its ranks wait at a gate for the ranks on other sites."""
-        return any(piece.launch.alone_ms is not None for piece in self.pieces.values())
+        return any(node_task.launch.alone_ms is not None for node_task in self.node_tasks.values())
 
     @property
     def has_started(self) -> bool:
         """Whether all its machines have reported their start."""
-        return all(piece.has_started for piece in self.pieces.values())
+        return all(node_task.has_started for node_task in self.node_tasks.values())
 
     @property
     def why_delayed(self) -> str:
         """Why a machine cannot start its task yet; empty if no machine has reported a delay."""
-        return next((piece.delayed for piece in self.pieces.values() if piece.delayed), "")
+        return next((node_task.delayed for node_task in self.node_tasks.values() if node_task.delayed), "")
 
     @property
     def nodes(self) -> list[tuple[str, int]]:
         """Its nodes, each as the machine and the index of the node there."""
-        return [(machine, slot) for machine, piece in self.pieces.items() for slot in piece.slots]
+        return [(machine, slot) for machine, node_task in self.node_tasks.items() for slot in node_task.slots]
 
     @property
     def where(self) -> str:
         """Its machines, as text for users."""
-        return ", ".join(self.pieces)
+        return ", ".join(self.node_tasks)
 
     @property
     def used(self) -> Used:
         """Its resource use on all machines."""
-        return total_usage(tuple(piece.end.used for piece in self.pieces.values() if piece.end is not None))
+        return total_usage(
+            tuple(node_task.end.used for node_task in self.node_tasks.values() if node_task.end is not None)
+        )
 
     @property
     def ran_ms(self) -> Ran:
         """When the last of its processes started, and when the last one ended."""
-        return functools.reduce(both_ran, (piece.end.ran_ms for piece in self.pieces.values() if piece.end), None)
+        return functools.reduce(
+            both_ran, (node_task.end.ran_ms for node_task in self.node_tasks.values() if node_task.end), None
+        )
 
     @property
     def ended_ms(self) -> int | None:
@@ -209,24 +213,31 @@ class Run(msgspec.Struct):
     @property
     def exit_codes(self) -> tuple[tuple[int, int | None, int | None], ...]:
         """Rank, exit code and signal of each failed rank, by rank; at most `MOST_CODES`."""
-        ranks = [rank for piece in self.pieces.values() if piece.end is not None for rank in piece.end.ranks]
+        ranks = [
+            rank for node_task in self.node_tasks.values() if node_task.end is not None for rank in node_task.end.ranks
+        ]
         bad = [(rank.rank, rank.exit_code, rank.signal) for rank in ranks if rank.exit_code != 0]
         return tuple(sorted(bad, key=lambda code: code[0])[:MOST_CODES])
 
     @property
-    def elements(self) -> tuple[Element, ...]:
+    def array_tasks(self) -> tuple[Element, ...]:
         """The ended tasks of a packed array."""
-        return tuple(one for piece in self.pieces.values() if piece.end is not None for one in piece.end.elements)
+        return tuple(
+            one
+            for node_task in self.node_tasks.values()
+            if node_task.end is not None
+            for one in node_task.end.array_tasks
+        )
 
     @property
     def interrupted(self) -> tuple[int, ...]:
         """The interrupted tasks of a packed array; includes all tasks of a machine that was lost without a report."""
         found: list[int] = []
-        for piece in self.pieces.values():
-            if piece.end is None or not piece.has_run:
+        for node_task in self.node_tasks.values():
+            if node_task.end is None or not node_task.has_run:
                 continue
-            is_silent = piece.end.outcome == "lost" and not (piece.end.elements or piece.end.interrupted)
-            found += indexes_of(piece.launch.elements or ()) if is_silent else piece.end.interrupted
+            is_silent = node_task.end.outcome == "lost" and not (node_task.end.array_tasks or node_task.end.interrupted)
+            found += indexes_of(node_task.launch.array_tasks or ()) if is_silent else node_task.end.interrupted
         return tuple(sorted(found))
 
     def sharing_at_end(self, now_ms: int) -> NodeSharing | None:
@@ -243,13 +254,13 @@ class Run(msgspec.Struct):
 
     def meet(self, rendezvous: str) -> None:
         """Set the rendezvous address of its ranks."""
-        for piece in self.pieces.values():
-            piece.launch = msgspec.structs.replace(piece.launch, rendezvous=rendezvous)
+        for node_task in self.node_tasks.values():
+            node_task.launch = msgspec.structs.replace(node_task.launch, rendezvous=rendezvous)
 
     def speed_up(self, factor: float) -> None:
         """Multiply its work per ms by `factor`."""
-        for piece in self.pieces.values():
-            piece.launch = msgspec.structs.replace(piece.launch, rate=factor * piece.launch.rate)
+        for node_task in self.node_tasks.values():
+            node_task.launch = msgspec.structs.replace(node_task.launch, rate=factor * node_task.launch.rate)
 
     def outcome(self) -> tuple[str, str]:
         """Return the outcome of the whole run, and the reason in one line.
@@ -257,14 +268,14 @@ class Run(msgspec.Struct):
         A run that succeeded by itself has finished, even if it was being ended at that moment. A run that never ran has
         not reached its limit: its machines were unreachable or full all that time, so it is lost.
         """
-        ends = [piece.end for piece in self.pieces.values() if piece.end is not None]
+        ends = [node_task.end for node_task in self.node_tasks.values() if node_task.end is not None]
         found = {end.outcome: end.reason for end in reversed(ends)}
         if self._has_run_all():  # a rank that was killed then had no task left
-            problem = elements_problem(self.elements)
+            problem = tasks_problem(self.array_tasks)
             return ("failed", problem) if problem else ("finished", "")
         if set(found) == {"finished"}:
             return "finished", ""
-        has_run = any(piece.has_run for piece in self.pieces.values())
+        has_run = any(node_task.has_run for node_task in self.node_tasks.values())
         if self.killed == "limit" and not has_run:
             return "lost", self.why_delayed or "its machines did not start it within its limit"
         if self.killed == "lost" or ("lost" in found and self.killed != "cancelled"):
@@ -280,8 +291,12 @@ class Run(msgspec.Struct):
 
     def _has_run_all(self) -> bool:
         """Whether all tasks of a packed array have ended."""
-        shares = [piece.launch.elements for piece in self.pieces.values() if piece.launch.elements is not None]
-        return bool(shares) and sum(map(count_of, shares)) == len(self.elements)
+        shares = [
+            node_task.launch.array_tasks
+            for node_task in self.node_tasks.values()
+            if node_task.launch.array_tasks is not None
+        ]
+        return bool(shares) and sum(map(count_of, shares)) == len(self.array_tasks)
 
 
 def repeated_orders(
@@ -289,17 +304,17 @@ def repeated_orders(
 ) -> Iterator[StartRun | OpenRun | ConfirmRun | EndRun | PaceRun]:
     """Yield the orders that machines have not confirmed yet; every order is safe to repeat."""
     for run in runs:
-        for machine, piece in run.pieces.items():
-            if machine not in machines or piece.is_over or (run.is_kept and not run.ending):
+        for machine, node_task in run.node_tasks.items():
+            if machine not in machines or node_task.is_over or (run.is_kept and not run.ending):
                 continue
-            if piece.in_doubt and (piece.has_started or piece.is_ready):
+            if node_task.in_doubt and (node_task.has_started or node_task.is_ready):
                 yield ConfirmRun(machine, run.job_id, run.attempt)
             if run.ending:
                 # A machine that does not know the run records that it must not be started.
                 yield EndRun(machine, run.job_id, run.attempt, run.ending, run.at_once, run.saves)
-            elif not piece.has_started and not piece.is_ready:
-                yield StartRun(machine, piece.launch, piece.slots)
-            elif not piece.has_started and run.is_open:
+            elif not node_task.has_started and not node_task.is_ready:
+                yield StartRun(machine, node_task.launch, node_task.slots)
+            elif not node_task.has_started and run.is_open:
                 yield OpenRun(machine, run.job_id, run.attempt)
             if run.is_paused is not None and not run.ending:
                 yield PaceRun(machine, run.job_id, run.attempt, not run.is_paused, speed=run.speed)
@@ -308,13 +323,17 @@ def repeated_orders(
 def _shares_nodes(other: Run, run: Run) -> bool:
     """Whether another run is still on a node of this run."""
     return any(
-        machine in run.pieces and not piece.is_over and not set(piece.slots).isdisjoint(run.pieces[machine].slots)
-        for machine, piece in other.pieces.items()
+        machine in run.node_tasks
+        and not node_task.is_over
+        and not set(node_task.slots).isdisjoint(run.node_tasks[machine].slots)
+        for machine, node_task in other.node_tasks.items()
     )
 
 
 def _ranks_at(run: Run) -> dict[str, tuple[int, NodePart | None]]:
-    return {machine: (len(piece.launch.ranks), piece.launch.part) for machine, piece in run.pieces.items()}
+    return {
+        machine: (len(node_task.launch.ranks), node_task.launch.part) for machine, node_task in run.node_tasks.items()
+    }
 
 
 PACE_MARGIN_MS = 20
@@ -331,7 +350,7 @@ class RunsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     full: dict[str, str]
     ports: dict[str, list[int]]
     hosts: dict[str, str]
-    users: dict[str, TakenUsers] = {}  # the accepted users of each machine
+    users: dict[str, AcceptedUsers] = {}  # the accepted users of each machine
     secrets: dict[str, str] = {}
 
 
@@ -342,11 +361,11 @@ class Runs:
     `over` has the runs that ended at this instant, by job; `begun` has the runs whose wait for nodes ended.
     """
 
-    def __init__(self, settings: SiteSettings, book: JobBook) -> None:
+    def __init__(self, settings: SiteSettings, registry: JobRegistry) -> None:
         self.ports = Ports(settings.machines)
         self.over: dict[int, Run] = {}
         self.begun: list[Run] = []
-        self._book = book
+        self._registry = registry
         _, traits = deciding(settings.policy)
         self._n_machines, self._has_forms = len(settings.machines), traits.forms
         self._uses_resources, self._pauses = traits.uses_resources, traits.pauses
@@ -354,7 +373,7 @@ class Runs:
         # The machines that cannot start anything, with the reason, and the accepted users of each machine that has
         # reported.
         self._full: dict[str, str] = {}
-        self._users: dict[str, TakenUsers] = {}
+        self._users: dict[str, AcceptedUsers] = {}
 
     def state(self) -> RunsState:
         """Return the state between two instants."""
@@ -383,21 +402,21 @@ class Runs:
         return len(self._full) == self._n_machines
 
     @property
-    def users(self) -> TakenUsers:
+    def users(self) -> AcceptedUsers:
         """The users accepted by every machine that has reported."""
-        taken = functools.reduce(TakenUsers.both, self._users.values()) if self._users else ANYONE
+        taken = functools.reduce(AcceptedUsers.both, self._users.values()) if self._users else ANYONE
         return msgspec.structs.replace(taken, forms=self._has_forms, shares=self._uses_resources)
 
     def orders(self, *machines: str) -> Iterator[Order]:
         """Yield the orders for these machines that they have not confirmed yet; every order is safe to repeat."""
         yield from repeated_orders(self._runs.values(), set(machines))
-        yield from (LookForRoom(machine) for machine in self._full if machine in machines)
+        yield from (CheckCapacity(machine) for machine in self._full if machine in machines)
 
     def expects(self, machine: str, job_id: int, attempt: int) -> bool:
         """Whether a machine has an open task of this attempt."""
         run = self._run_of(job_id, attempt)
-        piece = None if run is None else run.pieces.get(machine)
-        return piece is not None and not piece.is_over
+        node_task = None if run is None else run.node_tasks.get(machine)
+        return node_task is not None and not node_task.is_over
 
     def _run_of(self, job_id: int, attempt: int) -> Run | None:
         """Return the run of this attempt of a job, or None."""
@@ -409,7 +428,7 @@ class Runs:
         run = self._run_of(job_id, attempt)
         if run is None:
             return ""
-        ranks = {each.rank: machine for machine, piece in run.pieces.items() for each in piece.launch.ranks}
+        ranks = {each.rank: machine for machine, node_task in run.node_tasks.items() for each in node_task.launch.ranks}
         return ranks.get(rank, "")
 
     def unfinished(self, job_id: int) -> list[tuple[str, int, int]]:
@@ -417,8 +436,8 @@ class Runs:
         run = self._runs.get(job_id)
         if run is None:
             return []
-        pieces = [(machine, piece) for machine, piece in run.pieces.items() if not piece.is_over]
-        return [(machine, run.attempt, piece.launch.ranks[0].node) for machine, piece in pieces]
+        node_tasks = [(machine, node_task) for machine, node_task in run.node_tasks.items() if not node_task.is_over]
+        return [(machine, run.attempt, node_task.launch.ranks[0].node) for machine, node_task in node_tasks]
 
     def problem_of(self, machine: str) -> str:
         """Return why a machine cannot start anything now; empty if it can."""
@@ -438,10 +457,12 @@ class Runs:
             self._begin(run)
 
     def _begin(self, run: Run) -> None:
-        self._book.out += [StartRun(machine, piece.launch, piece.slots) for machine, piece in run.pieces.items()]
+        self._registry.out += [
+            StartRun(machine, node_task.launch, node_task.slots) for machine, node_task in run.node_tasks.items()
+        ]
         if run.is_paused is not None:
             told = run.job_id, run.attempt, not run.is_paused
-            self._book.out += [PaceRun(machine, *told, speed=run.speed) for machine in run.pieces]
+            self._registry.out += [PaceRun(machine, *told, speed=run.speed) for machine in run.node_tasks]
 
     def in_way(self, run: Run) -> list[int]:
         """Return the jobs that have to leave nodes of this run before it can begin."""
@@ -467,21 +488,21 @@ class Runs:
         """Return the jobs that wait for others to leave their nodes, and their wall time limits from then on [ms]."""
         found = [(job_id, run.next_limit_ms) for job_id, run in self._runs.items() if run.next_start is not None]
         kept = [run for run in self._runs.values() if run.is_kept and not (run.ending or run.is_evicted)]
-        return found + [(run.job_id, next(iter(run.pieces.values())).launch.limit_ms or 0) for run in kept]
+        return found + [(run.job_id, next(iter(run.node_tasks.values())).launch.limit_ms or 0) for run in kept]
 
     def evict(self, job_id: int, reason: str) -> None:
         """Order the machines to have a job write a checkpoint and end, because another job gets its nodes."""
         run = self._runs[job_id]
         run.is_evicted, run.next_start, run.is_paused = True, None, None
         run.saves = run.end_for("evict", reason) or run.saves
-        self._end_pieces(run, reason)
+        self._end_tasks(run, reason)
 
     def open(self, job_id: int) -> None:
         """Order the machines to open the gate of a job's ranks."""
         run = self._runs.get(job_id)
         if run is not None and not run.ending:
             run.is_open = True
-            self._book.out += [OpenRun(machine, job_id, run.attempt) for machine in run.pieces]
+            self._registry.out += [OpenRun(machine, job_id, run.attempt) for machine in run.node_tasks]
 
     def met(self, job_id: int, attempt: int) -> None:
         """Record that the ranks of a job have started on all its sites."""
@@ -508,32 +529,32 @@ class Runs:
         """
         run = self._run_of(job_id, attempt)
         if run is not None and not (run.ending or run.is_kept):
-            machines = [machine for machine, piece in run.pieces.items() if not piece.is_over]
-            self._book.out += [SignalRun(machine, job_id, attempt, signal) for machine in machines]
+            machines = [machine for machine, node_task in run.node_tasks.items() if not node_task.is_over]
+            self._registry.out += [SignalRun(machine, job_id, attempt, signal) for machine in machines]
 
     def _ends(self, job_id: int) -> None:
         """Record that a job of the site's own users is ending."""
-        record = self._book.records.get(job_id)
+        record = self._registry.records.get(job_id)
         if record is not None:
-            self._book.change(record, "stop")
+            self._registry.change(record, "stop")
 
     def kill(self, job_id: int, reason: str, *, at_once: bool = False) -> None:
         """Order the machines to end a job; `at_once` skips the grace period."""
         run = self._runs.get(job_id)
         if run is not None:
             is_new = run.end_for("limit" if reason == "reached its limit" else "kill", reason)
-            if is_new and run.killed == "limit" and job_id not in self._book.records:
+            if is_new and run.killed == "limit" and job_id not in self._registry.records:
                 # All other reasons came from the grid, or do not end the job.
-                self._book.out.append(TellGrid(FragmentEnding(job_id, run.attempt)))
+                self._registry.out.append(SendToGrid(FragmentEnding(job_id, run.attempt)))
             self._ends(job_id)
-            self._end_pieces(run, reason, at_once=at_once)
+            self._end_tasks(run, reason, at_once=at_once)
 
     def requeue(self, job_id: int, attempt: int, reason: str) -> None:
         """Order the machines to have a job write a checkpoint and end; the outcome ``lost`` makes it run again."""
         run = self._run_of(job_id, attempt)
         if run is not None and not run.ending and run.end_for("requeue", reason):
             run.saves = True
-            self._end_pieces(run, reason)
+            self._end_tasks(run, reason)
 
     def has_as_many(self, run: Run) -> bool:
         """Whether each machine has the same number of ranks and the same share of its nodes as in the current run."""
@@ -545,7 +566,7 @@ class Runs:
         old = self._runs.get(run.job_id)
         if old is not None and not old.killed and (not old.ending or old.next_run is not None):
             old.next_run, old.saves = run, True
-            self._end_pieces(old, "it is moved to other nodes")
+            self._end_tasks(old, "it is moved to other nodes")
 
     def pace(self, now_ms: int, job_id: int, *, runs: bool, speed: float = 1.0) -> bool:
         """Order the machines to pause or resume a job, or to change its speed.
@@ -568,7 +589,7 @@ class Runs:
         if not (starts_later or run.is_kept):
             at_ms = now_ms + PACE_MARGIN_MS if self._n_machines > 1 else 0
             told = runs, at_ms, run.speed
-            self._book.out += [PaceRun(machine, job_id, run.attempt, *told) for machine in run.pieces]
+            self._registry.out += [PaceRun(machine, job_id, run.attempt, *told) for machine in run.node_tasks]
         return True
 
     def hand_back(self) -> None:
@@ -579,16 +600,16 @@ class Runs:
         if not self.is_full:
             return
         for run in self._runs.values():
-            is_grids = run.job_id not in self._book.records
+            is_grids = run.job_id not in self._registry.records
             if run.why_delayed and is_grids and run.end_for("hand back", run.why_delayed):
-                self._end_pieces(run, run.why_delayed)
+                self._end_tasks(run, run.why_delayed)
 
-    def _end_pieces(self, run: Run, reason: str, *, at_once: bool = False) -> None:
+    def _end_tasks(self, run: Run, reason: str, *, at_once: bool = False) -> None:
         if not run.ending or (at_once and not run.at_once):
             run.ending, run.at_once = run.ending or reason, at_once
-            for machine, piece in run.pieces.items():
-                if not piece.is_over:
-                    self._book.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once, run.saves))
+            for machine, node_task in run.node_tasks.items():
+                if not node_task.is_over:
+                    self._registry.out.append(EndRun(machine, run.job_id, run.attempt, run.ending, at_once, run.saves))
 
     def note_rate(self, job_id: int, rate: int) -> None:
         """Record the rate of work that the site expects from a job from now on."""
@@ -633,37 +654,37 @@ class Runs:
         before = self.users if self._users else ANYONE
         self._users[event.machine] = event.users
         if self.users != before:
-            self._book.out.append(TellGrid(TakesUsers(self.users)))
+            self._registry.out.append(SendToGrid(TakesUsers(self.users)))
 
     def _waits_at_gate(self, event: RunReady) -> list[CoreEvent]:
         """Record that a machine's ranks are ready; notify the grid when all machines are ready."""
         if not self.expects(event.machine, event.job_id, event.attempt):
             return []
         run = self._runs[event.job_id]
-        piece = run.pieces[event.machine]
-        was_ready, piece.is_ready, piece.in_doubt, piece.delayed = piece.is_ready, True, False, ""
-        if run.is_gated and not was_ready and all(other.is_ready for other in run.pieces.values()):
-            self._book.out.append(TellGrid(FragmentReady(run.job_id, run.attempt)))
+        node_task = run.node_tasks[event.machine]
+        was_ready, node_task.is_ready, node_task.in_doubt, node_task.delayed = node_task.is_ready, True, False, ""
+        if run.is_gated and not was_ready and all(other.is_ready for other in run.node_tasks.values()):
+            self._registry.out.append(SendToGrid(FragmentReady(run.job_id, run.attempt)))
         return []
 
     def _started(self, event: RunStarted) -> list[CoreEvent]:
         if not self.expects(event.machine, event.job_id, event.attempt):
             return []
-        run, record = self._runs[event.job_id], self._book.records.get(event.job_id)
-        piece = run.pieces[event.machine]
+        run, record = self._runs[event.job_id], self._registry.records.get(event.job_id)
+        node_task = run.node_tasks[event.machine]
         had_started = run.has_started
-        piece.has_started, piece.has_run, piece.in_doubt, piece.delayed = True, True, False, ""
+        node_task.has_started, node_task.has_run, node_task.in_doubt, node_task.delayed = True, True, False, ""
         if run.is_gated and run.has_started:
             if not had_started:
-                self._book.out.append(TellGrid(FragmentOpened(run.job_id, run.attempt)))
+                self._registry.out.append(SendToGrid(FragmentOpened(run.job_id, run.attempt)))
             # A machine that repeats its report has not received this order.
-            machines = [event.machine] if had_started else run.pieces
-            self._book.out += [KeepRun(machine, run.job_id, run.attempt) for machine in machines]
+            machines = [event.machine] if had_started else run.node_tasks
+            self._registry.out += [KeepRun(machine, run.job_id, run.attempt) for machine in machines]
         if record is not None and run.has_started and not had_started:
             record.starts += 1
         # The start of a job stays the instant of its placement, as for grid jobs.
-        if record is not None and run.has_started and self._book.change(record, "run"):
-            self._book.note(event.job_id, "runs", f"on {run.where}")
+        if record is not None and run.has_started and self._registry.change(record, "run"):
+            self._registry.note(event.job_id, "runs", f"on {run.where}")
         return []
 
     def _forgotten(self, machine: str) -> list[CoreEvent]:
@@ -678,15 +699,15 @@ class Runs:
         if event.outcome == "cancelled" and not run.ending:
             # Not ordered by the site: the machine was shut down, or had lost its files.
             event = msgspec.structs.replace(event, outcome="lost")
-        piece, program = run.pieces[event.machine], run.request.program
-        piece.has_started, piece.has_run = True, piece.has_run or event.has_run
-        piece.end = event
+        node_task, program = run.node_tasks[event.machine], run.request.program
+        node_task.has_started, node_task.has_run = True, node_task.has_run or event.has_run
+        node_task.end = event
         again = event.outcome == "lost" and program.if_lost == "requeue"
-        if again or (event.outcome != "finished" and piece.launch.end_on_failure):
-            self._end_pieces(run, f"its part on {event.machine} has ended: {event.outcome}")
+        if again or (event.outcome != "finished" and node_task.launch.end_on_failure):
+            self._end_tasks(run, f"its part on {event.machine} has ended: {event.outcome}")
         if self._leaves(run):
             self._runs_that_waited(event.machine)
-        if not all(other.is_over for other in run.pieces.values()):
+        if not all(other.is_over for other in run.node_tasks.values()):
             return []
         if run.next_run is not None and run.goes_on:
             self._go_on(run, run.next_run)
@@ -700,7 +721,7 @@ class Runs:
     def _runs_that_waited(self, machine: str) -> None:
         """Start the waiting runs on a machine if all their nodes are free now, by job id."""
         for _, run in sorted(self._runs.items()):
-            if run.is_kept and not run.ending and machine in run.pieces and not self.in_way(run):
+            if run.is_kept and not run.ending and machine in run.node_tasks and not self.in_way(run):
                 run.is_kept = False
                 self.begun.append(run)
                 self._begin(run)
@@ -708,12 +729,12 @@ class Runs:
     def _go_on(self, old: Run, new: Run) -> None:
         """Start a moved job of the site's own users on its new nodes; for the core it never stopped."""
         self.ports.give(old.port)
-        new.port = self.ports.take(next(iter(new.pieces)), new.job_id, new.attempt)
+        new.port = self.ports.take(next(iter(new.node_tasks)), new.job_id, new.attempt)
         new.meet(new.port.meeting)
-        record = self._book.records[new.job_id]
+        record = self._registry.records[new.job_id]
         record.attempt = new.attempt
-        self._book.change(record, "move")
-        self._book.note(new.job_id, "moved", f"to {new.where}")
+        self._registry.change(record, "move")
+        self._registry.note(new.job_id, "moved", f"to {new.where}")
         new.is_paused, new.speed = old.is_paused, old.speed
         self.start(new)
 
@@ -722,10 +743,10 @@ class Runs:
         was_full = self.is_full
         self._full[event.machine] = event.reason
         if self.expects(event.machine, event.job_id, event.attempt):
-            piece = self._runs[event.job_id].pieces[event.machine]
-            if not piece.has_started:
-                piece.delayed = event.reason
-                self._book.note(event.job_id, "delayed", event.reason)
+            node_task = self._runs[event.job_id].node_tasks[event.machine]
+            if not node_task.has_started:
+                node_task.delayed = event.reason
+                self._registry.note(event.job_id, "delayed", event.reason)
         return [SiteShut(event.reason)] if self.is_full and not was_full else []
 
     def _ready(self, machine: str) -> list[CoreEvent]:
@@ -738,8 +759,8 @@ class Runs:
         """Record that a machine has connected or reconnected."""
         self.ports.reached_by(event.machine, event.host, event.secret)
         for run in self._runs.values():
-            if event.machine in run.pieces:
-                run.pieces[event.machine].in_doubt = True
+            if event.machine in run.node_tasks:
+                run.node_tasks[event.machine].in_doubt = True
         # A machine that is still full reports that again.
         return self._ready(event.machine)
 
@@ -751,7 +772,9 @@ class Runs:
         leaving = {job_id for job_id, run in self._runs.items() if run.is_evicted and run.next_start is None}
         assert set(running) == self._runs.keys() - leaving, "what runs is not what is run"
         for run in self._runs.values():
-            assert not all(piece.is_over for piece in run.pieces.values()), f"job {run.job_id} is over and still here"
+            assert not all(node_task.is_over for node_task in run.node_tasks.values()), (
+                f"job {run.job_id} is over and still here"
+            )
         every = [*given, *(run.port for run in self._runs.values())]
         ports = [(port.machine, port.number) for port in every if port.number]
         assert len(ports) == len(set(ports)), "a port is given twice"

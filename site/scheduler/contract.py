@@ -154,7 +154,7 @@ class ContractCore:
         self._slowed: set[int] = set()
         self._own_running: dict[int, Job] = {}
         self._own_jobs: dict[int, Job] = {}
-        self._told = SiteChanged(0, self._share.cap)
+        self._reported = SiteChanged(0, self._share.cap)
         self._out: list[Command | ToGrid] = []
         # The events for the site at this instant.
         self._inner: list[Event] = []
@@ -202,10 +202,10 @@ class ContractCore:
             elif isinstance(event, EnqueueJob) and (
                 self.site.source.can_hold_nodes or event.job.job_id in self._share.outside
             ):
-                self._tell_enqueued(event.job.job_id, event.attempt)
+                self._report_enqueued(event.job.job_id, event.attempt)
         for job_id, start_ms in self.site.source.delays(now_ms):
-            self._tell_enqueued(job_id, self.attempt_of(job_id), start_ms)
-        self._tell_change()
+            self._report_enqueued(job_id, self.attempt_of(job_id), start_ms)
+        self._report_change()
         return self._out
 
     def next_wakeup_ms(self) -> int | None:
@@ -287,12 +287,12 @@ class ContractCore:
             share=self._share.state(),
             own_running=self._own_running,
             own_jobs=self._own_jobs,
-            told=self._told,
+            told=self._reported,
         )
 
     def restore(self, state: ContractCoreState[Any]) -> None:
         """Restore the state of another site with the same settings into this new one."""
-        self._now_ms, self._told = state.now_ms, state.told
+        self._now_ms, self._reported = state.now_ms, state.told
         self.site.restore(state.site)
         self._parts, self._timed, self._slowed = state.parts, set(state.timed), set(state.slowed)
         self._share.restore(state.share)
@@ -583,7 +583,7 @@ class ContractCore:
             return
         slowed.measured(self._now_ms, event.rate, event.left)
         if slowed.is_late:
-            self._answer(slowed.as_told(event.job_id, part.attempt))
+            self._answer(slowed.late_report(event.job_id, part.attempt))
 
     def _put_off_limits(self) -> None:
         """Extend the limits of slowed fragments until their work is done: other traffic must not kill a job.
@@ -603,7 +603,7 @@ class ContractCore:
                 self.site.expect_end(self._now_ms, job_id, slowed.limit_ms)
                 if not slowed.is_late:
                     slowed.is_late = True
-                    self._answer(slowed.as_told(job_id, part.attempt))
+                    self._answer(slowed.late_report(job_id, part.attempt))
 
     def _run_site(self, events: list[Event]) -> None:
         """Pass events to the site and apply its decisions; report those about grid jobs to the grid."""
@@ -759,19 +759,19 @@ class ContractCore:
         nodes, evicts = expected.nodes, expected.evicts
         return msgspec.structs.replace(quoted, length_ms=expected.length_ms, nodes=nodes, evicts=evicts)
 
-    def _tell_enqueued(self, job_id: int, attempt: int, start_ms: int | None = None) -> None:
+    def _report_enqueued(self, job_id: int, attempt: int, start_ms: int | None = None) -> None:
         """Report to the grid that a delegated job waits, unless its state has changed at this instant."""
         part = self._part(job_id, attempt)
         if part is not None and part.state == WAITING:
             self._answer(Enqueued(job_id, attempt, start_ms))
 
-    def _tell_change(self) -> None:
+    def _report_change(self) -> None:
         """Report to the grid if its capacity here has changed for a reason other than the grid's own jobs."""
         free = self.site.source.idle
         others, closed, longest_ms = self._share.others(free), self._share.closed or "", self.site.source.longest_job_ms
-        if (others, closed, longest_ms) != (self._told.others, self._told.closed, self._told.longest_ms):
-            self._told = SiteChanged(others, min(free, self._share.room), closed, longest_ms)
-            self._out.insert(0, ToGrid(self._told))
+        if (others, closed, longest_ms) != (self._reported.others, self._reported.closed, self._reported.longest_ms):
+            self._reported = SiteChanged(others, min(free, self._share.room), closed, longest_ms)
+            self._out.insert(0, ToGrid(self._reported))
 
     def _part(self, job_id: int, attempt: int) -> GridJob | None:
         part = self._parts.get(job_id)

@@ -23,7 +23,7 @@ from gridweave.site.job import Job, JobForm, NodeIntervals, Running, check_job, 
 from gridweave.site.kernels.limits import FROM_MONDAY, WeekClock
 from gridweave.site.messages import (
     AcceptReservation,
-    BatchSeen,
+    BatchSnapshot,
     Cause,
     ChangeRate,
     CloseReservation,
@@ -238,14 +238,14 @@ class SiteCore:
             return self._cancel(event.job_id)
         if isinstance(event, ReservationRequested):
             return self._reserve(event)
-        if isinstance(event, BatchSeen):
-            return self._batch_seen(event)
+        if isinstance(event, BatchSnapshot):
+            return self._apply_snapshot(event)
         if isinstance(event, DisciplineEdited):
             self._discipline.edit(event.changes)
             return []
         return self._unreserve(event.reservation_id) if isinstance(event, ReservationCancelled) else []
 
-    def _batch_seen(self, event: BatchSeen) -> list[Command]:
+    def _apply_snapshot(self, event: BatchSnapshot) -> list[Command]:
         """Apply a report of the batch system, and refuse the jobs that it rejects."""
         refused = self.source.seen(self._now_ms, event)
         for job_id, _ in refused:

@@ -1,6 +1,6 @@
 """LiveSite: a site with the programs of its jobs and the machines that run them, as a state machine.
 
-It contains a `ContractCore`, which decides, the users' jobs (`JobBook`) and the runs (`Runs`). It turns the start of a
+It contains a `ContractCore`, which decides, the users' jobs (`JobRegistry`) and the runs (`Runs`). It turns the start of a
 job into orders for machines, and the reports of machines into the end of the job. No clock, no I/O: docs/live.md.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 
 from gridweave.settings import SettingsChanged, settings_as
 from gridweave.site.allocation import NO_PORT, Port
-from gridweave.site.elements import count_of, of_attempt
+from gridweave.site.array_tasks import count_of, of_attempt
 from gridweave.site.explain import Forecast, listed, record_forecast
 from gridweave.site.job import (
     OWN_IDS,
@@ -30,16 +30,16 @@ from gridweave.site.kernels.limits import week_of
 from gridweave.site.kernels.work import RATE_ONE
 from gridweave.site.launch import NodeSharing
 from gridweave.site.lifecycle import GRANTED, WITHOUT_NODES
-from gridweave.site.maxima import MaximaSet
 from gridweave.site.messages import (
     Answer,
-    BatchSeen,
+    BatchSnapshot,
     ChangeRate,
     CommitNodes,
     Ended,
     EnqueueJob,
     EvictJob,
     FragmentsMet,
+    JobAction,
     JobCancelled,
     JobFinished,
     JobSubmitted,
@@ -61,20 +61,20 @@ from gridweave.site.messages import (
     RequeueJob,
     Reserved,
     ReserveNodes,
+    SendToGrid,
     SignalFragment,
     StartJob,
-    TellGrid,
     ToGrid,
     UserSubmitted,
-    Wish,
     Withdrawn,
 )
+from gridweave.site.quotas import QuotasChanged
 from gridweave.site.run.make_run import make_run
 from gridweave.site.run.runs import Run, Runs, RunsState, SiteSettings
 from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 from gridweave.site.state import CoreState, hand_over, with_parts
 from gridweave.site.times import end_of_processes_ms
-from gridweave.site.users.book import BookState, JobBook
+from gridweave.site.users.registry import JobRegistry, RegistryState
 
 
 class Expected(msgspec.Struct):
@@ -95,7 +95,7 @@ class LiveSiteState(CoreState, Generic[D], frozen=True, kw_only=True, tag="LiveS
 
     now_ms: int
     core: D
-    book: BookState
+    registry: RegistryState
     runs: RunsState
     expected: list[Expected]
     # The settings of the last `SettingsChanged` event; empty if there was none.
@@ -128,7 +128,7 @@ class LiveSite:
     >>> for command in site.handle(0, UserSubmitted("key", request)):
     ...     print(type(command).__name__)
     Noted
-    TellGrid
+    SendToGrid
     Noted
     StartRun
     Accepted
@@ -145,8 +145,8 @@ class LiveSite:
         self._by_threads = self.core.site.threads_per_node > 1
         self._moves_jobs = self.core.site.traits.moves and not (self._gives_parts and len(settings.machines) == 1)
         first_id = OWN_IDS * (settings.number + 1) + 1
-        self.book = JobBook(first_id, site=settings.name, can_hold=WITHOUT_NODES, needs=settings.needs)
-        self.runs = Runs(settings, self.book)
+        self.registry = JobRegistry(first_id, site=settings.name, can_hold=WITHOUT_NODES, needs=settings.needs)
+        self.runs = Runs(settings, self.registry)
         self._expected: dict[tuple[int, int], Expected] = {}
         self._now_ms = 0
         self._changed: dict[str, Any] = {}
@@ -160,7 +160,7 @@ class LiveSite:
         """
         self.core.site.check(now_ms)
         self._now_ms, self._inner = now_ms, []
-        self.book.begin(now_ms)
+        self.registry.begin(now_ms)
         self.runs.begin()
         # A job that cannot start yet keeps its whole limit: jobs that leave its nodes late must not cost it time.
         for job_id, limit_ms in self.runs.not_begun():
@@ -176,13 +176,13 @@ class LiveSite:
         while self._settle():
             self._run_core()
         if self._by_threads:
-            self._tell_sharing()
-        self.book.accept()
-        return self.book.out
+            self._report_sharing()
+        self.registry.accept()
+        return self.registry.out
 
     def request_of(self, job_id: int) -> JobRequest | None:
         """Return the request of a job at this site, of the site's own users or the grid; None if unknown."""
-        record = self.book.records.get(job_id)
+        record = self.registry.records.get(job_id)
         if record is not None:
             return record.request
         expected = self._expected.get((job_id, self.core.attempt_of(job_id)))
@@ -190,16 +190,16 @@ class LiveSite:
 
     def next_wakeup_ms(self) -> int | None:
         """Return when to call `handle` without an event, or None."""
-        return self.book.next_wakeup_ms(self.core.next_wakeup_ms())
+        return self.registry.next_wakeup_ms(self.core.next_wakeup_ms())
 
     def forecast(self, now_ms: int, job_id: int) -> Forecast | None:
         """Return the forecast of a job at this site, of the site's own users or the grid; None if it is unknown."""
         now_ms = max(now_ms, self._now_ms)
         found = self.core.forecast(now_ms, job_id, self.settings.name)
-        record = self.book.records.get(job_id)
+        record = self.registry.records.get(job_id)
         paused = self.core.site.why_paused(now_ms, job_id)
         if found is None and record is not None:
-            return record_forecast(record, now_ms, paused or self.book.why_kept(job_id, now_ms))
+            return record_forecast(record, now_ms, paused or self.registry.why_kept(job_id, now_ms))
         if found is None and paused:
             return Forecast(job_id=job_id, now_ms=now_ms, state="running", reason=paused)
         return found
@@ -207,18 +207,18 @@ class LiveSite:
     def quote(self, now_ms: int, request: JobRequest, *, for_grid: bool = False) -> Forecast:
         """Return the start of a job if it were submitted now, or delegated by the grid; the state does not change."""
         now_ms = max(now_ms, self._now_ms)
-        reason = request_problem(request) if for_grid else self.book.refusal(request)
-        reason = reason or self._why_stuck(request) or self._not_taken(request)
+        reason = request_problem(request) if for_grid else self.registry.refusal(request)
+        reason = reason or self._why_stuck(request) or self._why_rejected(request)
         if reason is not None:
             return Forecast(now_ms=now_ms, state="refused", length_ms=request.limit_ms, reason=reason)
-        if not for_grid and (waits := self.book.why_it_would_wait(request, now_ms)):
+        if not for_grid and (waits := self.registry.why_it_would_wait(request, now_ms)):
             reason = f"it would wait: {waits}"
             return Forecast(now_ms=now_ms, state="held", length_ms=request.limit_ms, reason=reason)
-        return self.core.quote(now_ms, self.book.next_job(request), self.settings.name, for_grid=for_grid)
+        return self.core.quote(now_ms, self.registry.next_job(request), self.settings.name, for_grid=for_grid)
 
     def offer(self, now_ms: int, request: JobRequest, question: RequestQuote) -> Quoted:
         """Return the answer to a question of the grid about a job that is not submitted yet; nothing changes."""
-        reason = request_problem(request) or self._why_stuck(request) or self._not_taken(request)
+        reason = request_problem(request) or self._why_stuck(request) or self._why_rejected(request)
         if reason is not None:
             return Quoted(question.quote_id, 0, None, reason, cause="never")
         return self.core.offer(max(now_ms, self._now_ms), question)
@@ -233,7 +233,7 @@ class LiveSite:
         return LiveSiteState(
             now_ms=self._now_ms,
             core=self.core.state(),
-            book=self.book.state(),
+            registry=self.registry.state(),
             runs=self.runs.state(),
             expected=list(self._expected.values()),
             settings=self._changed,
@@ -245,7 +245,7 @@ class LiveSite:
         if state.settings:
             self._use(state.settings)
         self.core.restore(state.core)
-        self.book.restore(state.book)
+        self.registry.restore(state.registry)
         self.runs.restore(state.runs)
         self._expected = {(each.described.job_id, each.described.attempt): each for each in state.expected}
 
@@ -259,7 +259,7 @@ class LiveSite:
         parts = {(job_id, self.core.attempt_of(job_id)) for job_id, _ in self._expected}
         asked = {key for key, expected in self._expected.items() if expected.is_asked}
         assert asked <= parts, "an attempt is expected that is not here"
-        self.book.check_invariants()
+        self.registry.check_invariants()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -267,20 +267,20 @@ class LiveSite:
         match event:
             case UserSubmitted():
                 request = event.request
-                why_not = self._not_taken(request) or self._why_stuck(request)
+                why_not = self._why_rejected(request) or self._why_stuck(request)
                 why_never = self.core.site.why_never
-                job = self.book.submit(event, lambda job: why_not or why_impossible(job) or why_never(job))
+                job = self.registry.submit(event, lambda job: why_not or why_impossible(job) or why_never(job))
                 if job is not None:
                     self._inner.append(JobSubmitted(job))
-            case Wish():
-                for record in self.book.wish(event):
-                    self._wish(event, record)
+            case JobAction():
+                for record in self.registry.apply_action(event):
+                    self._apply_action(event, record)
             case DescribeJob():
                 self._expected.setdefault((event.job_id, event.attempt), Expected(event))
             case ReserveNodes(job_id=job_id) | EnqueueJob(job=Job(job_id=job_id)):
                 self._asked_for_nodes(event, job_id)
             case RequestQuote(user=user) if user and (why := self.runs.users.refusal(user)):
-                self.book.out.append(TellGrid(Quoted(event.quote_id, 0, None, why, cause="user")))
+                self.registry.out.append(SendToGrid(Quoted(event.quote_id, 0, None, why, cause="user")))
             case CommitNodes(job_id=job_id, attempt=attempt):
                 if (job_id, attempt) in self._expected:
                     self._expected[job_id, attempt].meeting = event.rendezvous
@@ -295,8 +295,8 @@ class LiveSite:
                 self.runs.signal(job_id, attempt, signal)
             case RequeueFragment(job_id=job_id, attempt=attempt, reason=reason):
                 self.runs.requeue(job_id, attempt, reason)
-            case MaximaSet(maxima=maxima):
-                self.book.eligibility.set_maxima(maxima)
+            case QuotasChanged(quotas=quotas):
+                self.registry.eligibility.set_quotas(quotas)
             case SettingsChanged(settings=settings):
                 self._settings_changed(settings)
             case _ if isinstance(event, Report | MachineForgotten):
@@ -323,10 +323,10 @@ class LiveSite:
         """Record the start of jobs that the evicted jobs have now made way for."""
         for run in self.runs.begun:
             run.start_ms = self._now_ms
-            record = self.book.records.get(run.job_id)
+            record = self.registry.records.get(run.job_id)
             if record is not None:
                 record.start_ms = self._now_ms
-            self.book.note(run.job_id, "starting", f"on {run.where}, which has been left")
+            self.registry.note(run.job_id, "starting", f"on {run.where}, which has been left")
 
     def _asked_for_nodes(self, event: ReserveNodes | EnqueueJob, job_id: int) -> None:
         """Pass a request for nodes to the core if the job was described and its user is accepted."""
@@ -337,21 +337,21 @@ class LiveSite:
             request = expected.described.request
             if why := self.runs.users.refusal(request.user):
                 self._answer(Refused(job_id, event.attempt, why, "user"))
-            elif why := self._not_taken(request) or self._why_stuck(request):
+            elif why := self._why_rejected(request) or self._why_stuck(request):
                 self._answer(Refused(job_id, event.attempt, why, "never"))
             else:
                 expected.is_asked = True
                 if isinstance(event, ReserveNodes) and self.core.site.traits.evicts:
                     # Evictions depend on more than the width.
-                    event = msgspec.structs.replace(event, job=self.book.next_job(request))
+                    event = msgspec.structs.replace(event, job=self.registry.next_job(request))
                 elif isinstance(event, ReserveNodes) and self._by_threads and event.job is None:
                     # A grid that does not know yet that nodes are shared here sends only the width. Other jobs may
                     # still share the nodes of this job, unless it runs on several sites.
-                    job = self.book.next_job(request) if event.start_ms is None else None
+                    job = self.registry.next_job(request) if event.start_ms is None else None
                     event = msgspec.structs.replace(event, job=job)
                 self._inner.append(event)
 
-    def _not_taken(self, request: JobRequest) -> str | None:
+    def _why_rejected(self, request: JobRequest) -> str | None:
         """Return why the site does not accept a job, by its user, options and forms; in one line, or None."""
         return self.runs.users.refusal(request.user, request.batch_options, has_forms=bool(request.forms))
 
@@ -362,20 +362,20 @@ class LiveSite:
         right = "submit it with the signal at which it saves what it has done (--checkpoint-signal USR1)"
         return f"the site moves running jobs to other nodes, and this one does not say that it can be: {right}"
 
-    def _wish(self, wish: Wish, record: JobRecord) -> None:
+    def _apply_action(self, action: JobAction, record: JobRecord) -> None:
         """Apply a user's action to a queued or running job."""
-        if wish.kind == "hold":
+        if action.kind == "hold":
             self._inner.append(JobCancelled(record.job_id))
-            self.book.take_out(record, record.attempt)
-        elif wish.kind == "signal" and wish.signal is not None:
-            self.runs.signal(record.job_id, record.attempt, wish.signal)
-        elif wish.kind == "requeue":
-            self.runs.requeue(record.job_id, record.attempt, wish.why_requeued)
-        elif wish.kind in ("cancel", "kill"):
+            self.registry.take_out(record, record.attempt)
+        elif action.kind == "signal" and action.signal is not None:
+            self.runs.signal(record.job_id, record.attempt, action.signal)
+        elif action.kind == "requeue":
+            self.runs.requeue(record.job_id, record.attempt, action.why_requeued)
+        elif action.kind in ("cancel", "kill"):
             self._inner.append(JobCancelled(record.job_id))
             if not self.runs.cancel(record.job_id):
-                self.book.end(record, "cancelled", "")
-            elif wish.kind == "kill":
+                self.registry.end(record, "cancelled", "")
+            elif action.kind == "kill":
                 self.runs.kill(record.job_id, "cancelled", at_once=True)
 
     # -- decisions of the core ----------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class LiveSite:
     def _settle(self) -> bool:
         """Admit held jobs that may enter the queue; return whether there are events for the core."""
         # The record counts the attempts of jobs of the site's own users.
-        self._inner += [JobSubmitted(job) for job, _ in self.book.settle()]
+        self._inner += [JobSubmitted(job) for job, _ in self.registry.settle()]
         return bool(self._inner)
 
     def _run_core(self) -> None:
@@ -407,49 +407,51 @@ class LiveSite:
                 case KillJob(job_id=job_id, reason=reason, at_once=at_once):
                     self.runs.kill(job_id, reason, at_once=at_once)
                 case RequeueJob(job_id=job_id, reason=reason):
-                    record = self.book.records.get(job_id)
+                    record = self.registry.records.get(job_id)
                     attempt = self.core.attempt_of(job_id) if record is None else record.attempt
                     self.runs.requeue(job_id, attempt, f"{reason} at {self.settings.name}")
                 case OpenFragment(job_id=job_id):
                     self.runs.open(job_id)
                 case RefuseJob(job_id=job_id, reason=reason):
-                    record = self.book.records.get(job_id)
-                    if record is not None and not self.book.decline(job_id, reason):
-                        self.book.end(record, "failed", reason)
+                    record = self.registry.records.get(job_id)
+                    if record is not None and not self.registry.decline(job_id, reason):
+                        self.registry.end(record, "failed", reason)
                 case ToGrid(answer=answer):
                     self._answer(answer)
 
-    def _tell_sharing(self) -> None:
+    def _report_sharing(self) -> None:
         """Note and report which jobs share nodes from now on, and the slowdowns."""
         for run in self.runs.change_sharing(self._now_ms):
-            limit_ms = next(iter(run.pieces.values())).launch.limit_ms or run.request.limit_ms
+            limit_ms = next(iter(run.node_tasks.values())).launch.limit_ms or run.request.limit_ms
             self._shares(run, run.shared.so_far(limit_ms) if run.shared is not None else None)
 
     def _shares(self, run: Run, sharing: NodeSharing | None) -> None:
         """Record which jobs a job shares its nodes with, or report it to the grid if it is the grid's job."""
         if sharing is None or not sharing.beside:
             return
-        record = self.book.records.get(run.job_id)
+        record = self.registry.records.get(run.job_id)
         if record is None:
-            self.book.out.append(TellGrid(NodesShared(run.job_id, run.attempt, sharing)))
+            self.registry.out.append(SendToGrid(NodesShared(run.job_id, run.attempt, sharing)))
         else:
             record.sharing = sharing
-            self.book.note(run.job_id, "shares", f"its nodes at {self.settings.name}: {sharing.text}")
+            self.registry.note(run.job_id, "shares", f"its nodes at {self.settings.name}: {sharing.text}")
 
     def _note_pause(self, job_id: int, rate: int) -> None:
         """Note that a job is paused while another job uses its machines, or that it is resumed."""
         if rate == 0 and (why := self.core.site.why_paused(self._now_ms, job_id)):
-            self.book.note(job_id, "paused", f"at {self.settings.name}: {why}")
+            self.registry.note(job_id, "paused", f"at {self.settings.name}: {why}")
         elif rate > 0 and self.core.site.traits.evicts:
-            self.book.note(job_id, "resumed", f"at {self.settings.name}")
+            self.registry.note(job_id, "resumed", f"at {self.settings.name}")
 
     def _note_lost(self, events: Iterable[ContractEvent]) -> None:
         """Note the jobs whose nodes a batch system took back before their start, and the next request for nodes."""
-        asks = [ask for event in events if isinstance(event, BatchSeen) for ask in event.asks if ask.state == "over"]
+        asks = [
+            ask for event in events if isinstance(event, BatchSnapshot) for ask in event.asks if ask.state == "over"
+        ]
         for ask in asks:
             forecast = self.core.forecast(self._now_ms, ask.job_id)
             if forecast is not None:
-                self.book.note(ask.job_id, "delayed", forecast.reason)
+                self.registry.note(ask.job_id, "delayed", forecast.reason)
 
     def _start(self, command: StartJob, last: Run | None = None) -> None:
         """Start a job of the site's own users or the grid on the nodes that the core gave it.
@@ -463,15 +465,15 @@ class LiveSite:
         limit_ms = limit_ms if last is None else last.next_limit_ms
         if self.runs.put_off(command, limit_ms):
             return
-        record = self.book.records.get(command.job_id)
+        record = self.registry.records.get(command.job_id)
         width = count_of(command.nodes)
         meeting, port = "", NO_PORT
         if record is not None:
             record.attempt, record.sharing = record.attempt + 1, None
-            self.book.change(record, "place")
+            self.registry.change(record, "place")
             record.start_ms = self._now_ms
             record.places = ((self.settings.name, width),)
-            self.book.eligibility.started(record.job_id, record.request)
+            self.registry.eligibility.started(record.job_id, record.request)
             described = self._describe(record, record.attempt)
         else:
             expected = self._expected[command.job_id, self.core.attempt_of(command.job_id)]
@@ -488,25 +490,25 @@ class LiveSite:
             run.is_paused, run.speed = last.is_paused, last.speed
         if len(described.sites) == 1:
             # A job with an agreed start already has a port.
-            taken = next(iter(run.pieces)), run.job_id, run.attempt
+            taken = next(iter(run.node_tasks)), run.job_id, run.attempt
             run.port = port if port.number else self.runs.ports.take(*taken)
             meeting = run.port.meeting
         run.meet(meeting)
         others = [f"job {job_id}" for job_id in self.runs.in_way(run)]
         left = f", when {listed(others)} {'has' if len(others) == 1 else 'have'} left" if others else ""
-        self.book.note(command.job_id, "starting", f"on {run.where} of {self.settings.name}{left}")
+        self.registry.note(command.job_id, "starting", f"on {run.where} of {self.settings.name}{left}")
         self.runs.start(run)
 
     def _evict(self, command: EvictJob) -> None:
         """Evict a job for another job: it writes a checkpoint and ends within its grace period."""
         reason = f"evicted at {self.settings.name}: {command.reason}"
-        self.book.note(command.job_id, "evicted", reason)
-        self.book.note(command.by, "evicts", f"job {command.job_id}")
+        self.registry.note(command.job_id, "evicted", reason)
+        self.registry.note(command.by, "evicts", f"job {command.job_id}")
         self.runs.evict(command.job_id, reason)
 
     def _move(self, command: MoveJob) -> None:
         """Move a job of the site's own users to other nodes; hand a grid job back for a new placement."""
-        job_id, record = command.job_id, self.book.records.get(command.job_id)
+        job_id, record = command.job_id, self.registry.records.get(command.job_id)
         attempt = self.core.attempt_of(job_id)
         if record is not None:
             described = self._describe(record, record.attempt + 1)
@@ -545,7 +547,7 @@ class LiveSite:
             expected = self._expected.pop((answer.job_id, answer.attempt), None)
             if expected is not None:
                 self.runs.ports.give(expected.port)
-        self.book.out.append(TellGrid(answer))
+        self.registry.out.append(SendToGrid(answer))
 
     def _meeting_for(self, job_id: int, attempt: int) -> str:
         """Return the rendezvous address of a multi-site job if its first rank is here; otherwise an empty text."""
@@ -553,7 +555,7 @@ class LiveSite:
         if grant is None or expected.described.first_rank != 0:
             return ""
         run = self._made(grant, expected.described)
-        expected.port = self.runs.ports.take(next(iter(run.pieces)), job_id, attempt)
+        expected.port = self.runs.ports.take(next(iter(run.node_tasks)), job_id, attempt)
         return expected.port.meeting
 
     def _ended_answer(self, answer: Ended) -> Ended:
@@ -571,13 +573,13 @@ class LiveSite:
             answer = msgspec.structs.replace(answer, outcome="unmet")
         key = answer.job_id, answer.attempt
         report = FragmentReport(
-            *key, reason, run.exit_codes, run.used, tuple(run.pieces), run.elements, run.interrupted, run.ran_ms
+            *key, reason, run.exit_codes, run.used, tuple(run.node_tasks), run.array_tasks, run.interrupted, run.ran_ms
         )
-        self.book.out.append(TellGrid(report))
+        self.registry.out.append(SendToGrid(report))
         if (shared := run.sharing_at_end(self._now_ms)) is not None:
-            self.book.out.append(TellGrid(NodesShared(*key, shared)))
+            self.registry.out.append(SendToGrid(NodesShared(*key, shared)))
         run_ms = end_of_processes_ms(run.start_ms, run.ran_ms, self._now_ms) - run.start_ms
-        self.book.note_end(run.job_id, run.request, answer.outcome, reason, run_ms, run.width, run.used)
+        self.registry.note_end(run.job_id, run.request, answer.outcome, reason, run_ms, run.width, run.used)
         return answer
 
     def _settle_evicted(self) -> None:
@@ -586,7 +588,7 @@ class LiveSite:
         A job that ended by itself or was cancelled leaves the queue or its new nodes. A grid job goes back to the grid.
         """
         for job_id, run in list(self.runs.over.items()):
-            record = self.book.records.get(job_id)
+            record = self.registry.records.get(job_id)
             if not run.is_evicted:
                 continue
             outcome, reason = run.outcome()
@@ -596,8 +598,8 @@ class LiveSite:
                 continue
             del self.runs.over[job_id]
             _enter(record, run)
-            self.book.end_attempt(record)
-            self.book.note(job_id, "retried", reason)
+            self.registry.end_attempt(record)
+            self.registry.note(job_id, "retried", reason)
             if run.next_start is not None:
                 self._start(run.next_start, run)
 
@@ -605,24 +607,24 @@ class LiveSite:
         """Record the ends of jobs of the site's own users; return the jobs that have to run again."""
         again: list[Job] = []
         for job_id, run in self.runs.over.items():
-            record = self.book.records.get(job_id)
+            record = self.registry.records.get(job_id)
             if record is None:
                 continue
             outcome, reason = run.outcome()
             _enter(record, run)
             if outcome == "lost":
-                self.book.end_attempt(record)
-                self.book.note(job_id, "retried", reason)
-                again.append(self.book.job(record))
+                self.registry.end_attempt(record)
+                self.registry.note(job_id, "retried", reason)
+                again.append(self.registry.job(record))
             else:
                 record.sharing = run.sharing_at_end(self._now_ms)
-                self.book.end(record, *record.judged(outcome, reason))
+                self.registry.end(record, *record.judged(outcome, reason))
         return again
 
 
 def _enter(record: JobRecord, run: Run) -> None:
     """Record the result of a run in the record of its job."""
-    record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.pieces)
+    record.used, record.exit_codes, record.machines = run.used, run.exit_codes, tuple(run.node_tasks)
     record.ran_ms = run.ran_ms
-    record.elements += of_attempt(run.elements, run.attempt)
+    record.array_tasks += of_attempt(run.array_tasks, run.attempt)
     record.interrupted += run.interrupted

@@ -15,7 +15,7 @@ import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.site.job import JobRequest
-from gridweave.site.maxima import NO_MAXIMA, Maxima
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 from gridweave.site.service.calls import (
     GRID_ACTOR,
     Calls,
@@ -23,17 +23,17 @@ from gridweave.site.service.calls import (
     LiveActor,
     agent_actor,
     encode,
-    endure,
     journal_place,
+    run_forever,
     site_actor,
 )
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 
 if TYPE_CHECKING:
-    from gridweave.site.desk_messages import LinkStatus
+    from gridweave.site.query_messages import LinkStatus
     from gridweave.site.run.runs import SiteSettings
-    from gridweave.site.service.desk import Desk, SiteDesk
     from gridweave.site.service.link import Link, LinkEnd
+    from gridweave.site.service.queries import Queries, SiteQueries
     from gridweave.site.service.site_driver import SiteDriver
 
 
@@ -45,7 +45,7 @@ SUBMISSIONS: msgspec.msgpack.Decoder[list[tuple[str, JobRequest]]] = msgspec.msg
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
-K = TypeVar("K", bound="Desk[Any]")
+K = TypeVar("K", bound="Queries[Any]")
 
 
 class DrivenActor(LiveActor, ABC, Generic[K]):
@@ -55,30 +55,30 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
     while another process holds it or its server is away.
 
     Any process that looks up an actor on Ray imports the module of its class. So these modules import cores and
-    journals only in `make_desk`; otherwise each such process would spend a second and a hundred megabytes on them.
+    journals only in `make_queries`; otherwise each such process would spend a second and a hundred megabytes on them.
     """
 
     def __init__(self, name: str, **own: str) -> None:
         super().__init__(name, **own)
-        self._desk: K | None = None
+        self._queries: K | None = None
         self._opened = asyncio.Event()
         self._problem: GridweaveError | None = None
-        self._tasks = endure(name, self._open())
+        self._tasks = run_forever(name, self._open())
 
     @abstractmethod
-    def make_desk(self) -> K:
+    def make_queries(self) -> K:
         """Return the desk with its driver; runs in a separate thread, because a replay may take long."""
 
-    def works(self, desk: K) -> list[Coroutine[Any, Any, Any]]:
+    def works(self, queries: K) -> list[Coroutine[Any, Any, Any]]:
         """Return the coroutines that run for the life of the actor."""
-        return [desk.driver.run()]
+        return [queries.driver.run()]
 
     async def _open(self) -> None:
         pause_s = _FIRST_PAUSE_S
-        desk: K | None = None
-        while desk is None:
+        queries: K | None = None
+        while queries is None:
             try:
-                desk = await asyncio.to_thread(self.make_desk)
+                queries = await asyncio.to_thread(self.make_queries)
             except UnavailableError as error:
                 logger.warning("%s: %s; trying again", self._name, error)
                 self._problem = error
@@ -93,72 +93,72 @@ class DrivenActor(LiveActor, ABC, Generic[K]):
         # The objects loaded so far stay, so exclude them from garbage collection, which would double the work.
         gc.collect()
         gc.freeze()
-        self._desk, self._door = desk, Door(desk, desk.methods)
-        self._tasks += endure(self._name, *self.works(desk))
+        self._queries, self._door = queries, Door(queries, queries.methods)
+        self._tasks += run_forever(self._name, *self.works(queries))
         self._opened.set()
 
-    async def desk(self) -> K:
+    async def queries(self) -> K:
         """Return the desk once the journal is open, or raise the error that prevents it from opening."""
         await self._opened.wait()
-        if self._desk is None:
+        if self._queries is None:
             assert self._problem is not None, "neither a desk nor a problem"
             raise self._problem
-        return self._desk
+        return self._queries
 
-    def desk_now(self) -> K:
+    def queries_now(self) -> K:
         """Return the desk, or raise UnavailableError while the actor is starting."""
-        if self._desk is None:
+        if self._queries is None:
             raise UnavailableError(f"{self._name} is starting")
-        return self._desk
+        return self._queries
 
     @property
     def problem(self) -> GridweaveError | None:
         """Why the journal is not open, or why the driver takes no jobs; None if it works."""
-        if self._desk is not None and self._desk.driver.problem:
-            return UnavailableError(self._desk.driver.problem)
+        if self._queries is not None and self._queries.driver.problem:
+            return UnavailableError(self._queries.driver.problem)
         return self._problem
 
     async def ready(self) -> str:
         """Return the name of the actor once its journal is open."""
-        await self.desk()
+        await self.queries()
         return self._name
 
     async def ask(self, method: str, data: bytes) -> bytes:
         """Answer an encoded question with the desk's method of this name."""
-        await self.desk()
+        await self.queries()
         return await self._door.ask(method, data)
 
     async def ask_all(self, method: str, questions: list[bytes]) -> list[bytes]:
         """Answer several questions of one call, in order."""
-        await self.desk()
+        await self.queries()
         return await self._door.ask_all(method, questions)
 
     async def submit(self, data: bytes) -> bytes:
         """Submit jobs, as pairs of key and request; return the answers once they are durable."""
-        return encode(await (await self.desk()).driver.submit(SUBMISSIONS.decode(data)))
+        return encode(await (await self.queries()).driver.submit(SUBMISSIONS.decode(data)))
 
     async def records(self, job_ids: list[int]) -> bytes:
         """Return the records of jobs, without unknown ones."""
-        return encode(await (await self.desk()).records(job_ids))
+        return encode(await (await self.queries()).records(job_ids))
 
     async def check(self) -> None:
         """Raise AssertionError if the state contradicts itself."""
-        (await self.desk()).core.check_invariants()
+        (await self.queries()).core.check_invariants()
 
     async def stop(self) -> None:
         """Close the journal; running jobs continue."""
         for task in self._tasks:
             task.cancel()
-        if self._desk is not None:
+        if self._queries is not None:
             with contextlib.suppress(GridweaveError):
-                await self._desk.driver.close()
+                await self._queries.driver.close()
 
 
 LOOK_S = 5.0
 """Interval of checks for machines that do not answer, and the time that they have to answer [s]."""
 
 
-class SiteActor(DrivenActor["SiteDesk"]):
+class SiteActor(DrivenActor["SiteQueries"]):
     """The actor of a site: a thin shell around its `SiteDriver`.
 
     It reaches its machines through ``calls``, and the grid through ``uplink`` or, without one, also through ``calls``.
@@ -173,23 +173,23 @@ class SiteActor(DrivenActor["SiteDesk"]):
         *,
         calls: Calls,
         password_file: str = "",
-        maxima: Maxima = NO_MAXIMA,
+        quotas: Quotas = NO_QUOTAS,
         history_days: int = HISTORY_DAYS,
         **own: str,
     ) -> None:
         self._calls = calls
         self._settings, self._journal, self._clock = settings, journal, clock
-        self._password_file, self._maxima, self._history_days = password_file, maxima, history_days
+        self._password_file, self._quotas, self._history_days = password_file, quotas, history_days
         self._uplink_end = uplink
         self._uplink: Link | None = None
         super().__init__(site_actor(settings.name), **own)
 
-    def make_desk(self) -> SiteDesk:
+    def make_queries(self) -> SiteQueries:
         """Return the desk of the site."""
-        from gridweave.site.service.desk import SiteDesk
+        from gridweave.site.service.queries import SiteQueries
         from gridweave.site.service.site_driver import SiteDriver
 
-        return SiteDesk(self.make_driver(SiteDriver), uplink=self.uplink_status)
+        return SiteQueries(self.make_driver(SiteDriver), uplink=self.uplink_status)
 
     def make_driver(self, kind: type[SiteDriver]) -> SiteDriver:
         """Return the driver of the site, with its connection to the grid."""
@@ -199,7 +199,7 @@ class SiteActor(DrivenActor["SiteDesk"]):
             self._uplink = Link(self._uplink_end)
         place = journal_place(self._journal, self._password_file)
         doors: dict[str, Any] = {"to_grid": self._to_grid, "to_machine": self._to_machine}
-        own: dict[str, Any] = {"maxima": self._maxima, "history_days": self._history_days}
+        own: dict[str, Any] = {"quotas": self._quotas, "history_days": self._history_days}
         # Ray passes arrays read-only, but kernels write into some of them.
         return kind(copy.deepcopy(self._settings), place, self._clock, **doors, **own)
 
@@ -209,9 +209,9 @@ class SiteActor(DrivenActor["SiteDesk"]):
         uplink = self._uplink
         return None if uplink is None else lambda: uplink.status
 
-    def works(self, desk: SiteDesk) -> list[Coroutine[Any, Any, Any]]:
+    def works(self, queries: SiteQueries) -> list[Coroutine[Any, Any, Any]]:
         """Return the driver's turns, the repetition of orders, and the checks of the machines."""
-        works = [desk.driver.run(), desk.driver.repeat_orders(), self.look_after_machines(desk)]
+        works = [queries.driver.run(), queries.driver.repeat_orders(), self.look_after_machines(queries)]
         return works if self._uplink is None else [*works, self._uplink.beat()]
 
     async def _to_grid(self, peer: str, data: bytes) -> str | None:
@@ -227,19 +227,19 @@ class SiteActor(DrivenActor["SiteDesk"]):
         """Receive a packet from the grid; return why it was dropped, or None."""
         from gridweave.site.service.site_driver import GRID
 
-        return self.desk_now().driver.packet(GRID, data)
+        return self.queries_now().driver.packet(GRID, data)
 
     async def report(self, data: bytes) -> None:
         """Apply reports of a machine; return once they are durable."""
-        await self.desk_now().driver.report(data)
+        await self.queries_now().driver.report(data)
 
-    async def look_after_machines(self, desk: SiteDesk) -> None:
+    async def look_after_machines(self, queries: SiteQueries) -> None:
         """Check periodically which machines answer, so that questions need not wait for one that does not."""
         machines = [machine.name for machine in self._settings.machines]
         while True:
             answers = await asyncio.gather(*(self._answers(machine) for machine in machines))
             away = {machine for machine, answer in zip(machines, answers, strict=True) if not answer}
-            desk.away = away
+            queries.away = away
             await asyncio.sleep(LOOK_S)
 
     async def _answers(self, machine: str) -> bool:

@@ -17,8 +17,8 @@ from gridweave.site.service.calls import (
     LiveActor,
     agent_actor,
     encode,
-    endure,
     node_ip,
+    run_forever,
     site_actor,
 )
 from gridweave.site.service.clock import Clock
@@ -74,9 +74,9 @@ class AgentActor(LiveActor):
         self._opened = asyncio.Event()
         self._host, self._probe_port = host, 0
         self._peers = dict(peers)
-        self._tasks = endure(self._name, self._run())
+        self._tasks = run_forever(self._name, self._run())
         if probes is not None:
-            self._tasks += endure(self._name, self._probe(probes, clock or Clock()))
+            self._tasks += run_forever(self._name, self._probe(probes, clock or Clock()))
 
     async def _run(self) -> None:
         await self._driver.open()
@@ -95,7 +95,7 @@ class AgentActor(LiveActor):
                 plan,
                 prober,
                 address_of=self._address_of,
-                tell=self._probed,
+                report=self._probed,
                 clock=clock,
             )
             await probing.run()

@@ -23,8 +23,8 @@ from typing_extensions import override
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
 from gridweave.shared_calls import SharedCalls
-from gridweave.site.desk_messages import LoggedFault
-from gridweave.site.machine.processes import spare_ray_worker
+from gridweave.site.machine.processes import protect_ray_worker
+from gridweave.site.query_messages import LoggedFault
 from gridweave.site.service.faults import LAST_FAULT, LOG_FORMAT, fault_in, recent_fault
 from gridweave.site.times import span_text
 from gridweave.version import __version__
@@ -100,7 +100,7 @@ class LiveActor:
     def __init__(self, name: str, *, grid_id: str = "", logs: str = "") -> None:
         self._name, self._grid_id, self._since_ms = name, grid_id, time.time_ns() // 1_000_000
         self._tasks: list[asyncio.Task[Any]] = []
-        spare_ray_worker()
+        protect_ray_worker()
         if logs:
             log_to(Path(logs) / log_name(name))
 
@@ -161,7 +161,7 @@ def log_to(path: Path) -> None:
     logging.getLogger("gridweave").addHandler(handler)
 
 
-def endure(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+def run_forever(name: str, *works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     """Run coroutines of an actor forever; if one fails, end the process, so that Ray restarts the actor.
 
     The restarted actor continues from the state in the journal.
@@ -352,10 +352,10 @@ class Door:
     5
     """
 
-    def __init__(self, desk: object, methods: Sequence[str]) -> None:
+    def __init__(self, queries: object, methods: Sequence[str]) -> None:
         self._methods: dict[str, tuple[Callable[..., Any], msgspec.msgpack.Decoder[Any]]] = {}
         for name in methods:
-            method = getattr(desk, name)
+            method = getattr(queries, name)
             hints = get_type_hints(method)
             hints.pop("return", None)
             self._methods[name] = method, msgspec.msgpack.Decoder(tuple[tuple(hints.values())])  # type: ignore[misc]

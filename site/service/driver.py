@@ -24,6 +24,7 @@ from gridweave.site.channel import Channel, Packet
 from gridweave.site.eligibility import Past, past_of
 from gridweave.site.job import (
     Accepted,
+    ActionKind,
     Declined,
     JobRecord,
     JobRequest,
@@ -31,17 +32,16 @@ from gridweave.site.job import (
     RecordEnded,
     RecordUsage,
     SignalName,
-    WishKind,
 )
 from gridweave.site.journal.journal import Journal, Snap
 from gridweave.site.journal.records import JobUsage, NumberedNote
 from gridweave.site.journal.replay import Replayed, replay
 from gridweave.site.journal.step import Core, Step
-from gridweave.site.maxima import NO_MAXIMA, Maxima, MaximaSet
-from gridweave.site.messages import UserSubmitted, Wish
+from gridweave.site.messages import JobAction, UserSubmitted
+from gridweave.site.quotas import NO_QUOTAS, Quotas, QuotasChanged
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
 from gridweave.site.state import compressed
-from gridweave.site.users.book import JobBook
+from gridweave.site.users.registry import JobRegistry
 
 logger = logging.getLogger("gridweave.live")
 
@@ -125,7 +125,7 @@ _RIGHT = "restore the newest copy, or start over at both ends (`gridweave up --f
 class LiveCore(Core, Protocol):
     """A core that a live driver can drive."""
 
-    book: JobBook
+    registry: JobRegistry
 
     def next_wakeup_ms(self) -> int | None:
         """Return when to call `handle` without an event, or None."""
@@ -139,7 +139,7 @@ class Driver(ABC, Generic[Incoming]):
 
     The core must be new; the driver restores it to the end of the journal. The journal must have ``batch=0``, because
     the driver decides when it is written. ``peers`` are the other ends of the channels, and ``send`` sends a packet to
-    one of them. ``maxima`` are the new quotas of the users, and ``history_days`` is how long the history is kept.
+    one of them. ``quotas`` are the new quotas of the users, and ``history_days`` is how long the history is kept.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Driver(ABC, Generic[Incoming]):
         peers: Sequence[str],
         incoming: Any,
         send: Send,
-        maxima: Maxima = NO_MAXIMA,
+        quotas: Quotas = NO_QUOTAS,
         history_days: int = HISTORY_DAYS,
     ) -> None:
         self.replayed = _replayed(journal, core)
@@ -164,13 +164,13 @@ class Driver(ABC, Generic[Incoming]):
         self._events: list[Any] = []
         self._packets: list[tuple[str, Packet[Incoming]]] = []
         self._submissions: _Submissions = {}
-        self._told: list[asyncio.Future[None]] = []
+        self._durable: list[asyncio.Future[None]] = []
         self._news = asyncio.Event()
         self._asked = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
         # Counted from the start of the replay, so that a driver that restarts again and again also takes snapshots.
         self._snapshot_at = (self.replayed.snapshot or journal.base) + SNAPSHOT_EVERY
-        self._seen: dict[str, int] = {}
+        self._received: dict[str, int] = {}
         # Set unless a turn is being written; if that takes long, `_stuck` has the reason.
         self._settled, self._stuck = asyncio.Event(), ""
         self._settled.set()
@@ -179,7 +179,7 @@ class Driver(ABC, Generic[Incoming]):
         self._notes: list[NumberedNote] = []
         self.on_notes: OnNotes = lambda notes, ended: None
         # Quotas are not part of the journal's settings, because they change while jobs wait.
-        self._events += [MaximaSet(maxima)] * (core.book.eligibility.lines.maxima != maxima)
+        self._events += [QuotasChanged(quotas)] * (core.registry.eligibility.admission.quotas != quotas)
 
     def use_settings(self, before: msgspec.Struct, now: msgspec.Struct) -> None:
         """Switch the core to the settings `now` in its first turn if they differ from `before`."""
@@ -200,7 +200,7 @@ class Driver(ABC, Generic[Incoming]):
         self._check_alive()
         self.tell(*events)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._told.append(future)
+        self._durable.append(future)
         await future
 
     async def durable(self) -> None:
@@ -256,11 +256,11 @@ class Driver(ABC, Generic[Incoming]):
         self._asked.set()
         return list(await asyncio.gather(*waiting))
 
-    async def wish(
-        self, kind: WishKind, job_ids: Sequence[int], *, origin: str = "", signal: SignalName | None = None
+    async def apply_action(
+        self, kind: ActionKind, job_ids: Sequence[int], *, origin: str = "", signal: SignalName | None = None
     ) -> None:
         """Apply a user's action to jobs; return when that is durable."""
-        await self.told(Wish(kind, tuple(job_ids), origin, signal))
+        await self.told(JobAction(kind, tuple(job_ids), origin, signal))
 
     def packet(self, peer: str, data: bytes) -> str | None:
         """Receive a packet from a peer; return why it was dropped, or None. A dropped packet counts as lost."""
@@ -355,13 +355,13 @@ class Driver(ABC, Generic[Incoming]):
         self._news.clear()
         self._asked.clear()
         submissions = self._next_submissions()
-        told, self._told = self._told, []
+        told, self._durable = self._durable, []
         try:
             await self._take_turn(submissions, told)
         except BaseException as error:
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             self._failed = UnavailableError(f"{self._journal.where}: its driver has stopped ({why}); start it again")
-            waiting: list[asyncio.Future[Any]] = [*told, *self._told]
+            waiting: list[asyncio.Future[Any]] = [*told, *self._durable]
             for submission in [*submissions.values(), *self._submissions.values()]:
                 waiting += submission.waiting
             for future in waiting:
@@ -403,7 +403,7 @@ class Driver(ABC, Generic[Incoming]):
             self.on_notes(notes, {each.record.job_id: each.record for each in commands if type(each) is RecordEnded})
         answers: dict[str, Answer] = {key: found.answer for key, found in known.items()}
         answers |= {command.key: command for command in commands if isinstance(command, (Accepted, Declined))}
-        _tell(submissions, answers)
+        _resolve(submissions, answers)
         for done in told:
             if not done.done():
                 done.set_result(None)
@@ -422,7 +422,7 @@ class Driver(ABC, Generic[Incoming]):
 
     async def _past(self, requests: Sequence[JobRequest]) -> dict[int, Past]:
         """Return the ended jobs that new submissions depend on, from the journal; open jobs are omitted."""
-        next_id = self._core.book.next_id
+        next_id = self._core.registry.next_id
         wanted = {after.job_id for request in requests for after in request.after if after.job_id < next_id}
         if not wanted:
             return {}
@@ -463,7 +463,7 @@ class Driver(ABC, Generic[Incoming]):
         if not everything and not is_due and not self._peers.met:
             return commands
         with self._journal.step() as step:
-            for peer, received in self._seen.items():
+            for peer, received in self._received.items():
                 step.acknowledged(peer, received)
             for peer, count in counts.items():
                 step.received(peer, count)
@@ -472,7 +472,7 @@ class Driver(ABC, Generic[Incoming]):
             for start in range(0, max(1, len(everything)), _MOST_EVENTS):
                 commands += self._handle(step, everything[start : start + _MOST_EVENTS])
             self._record(step, commands)
-        self._seen, self._peers.met = {}, {}
+        self._received, self._peers.met = {}, {}
         return commands
 
     def _unpacked(self, packets: list[tuple[str, Packet[Incoming]]]) -> tuple[list[Any], dict[str, int]]:
@@ -486,7 +486,7 @@ class Driver(ABC, Generic[Incoming]):
             if packet.journal and not is_met:
                 self._peers.met[peer] = packet.journal
             # Acknowledgements alone cause no write; they are written with the next input.
-            self._seen[peer] = max(packet.received, self._seen.get(peer, 0))
+            self._received[peer] = max(packet.received, self._received.get(peer, 0))
             counts[peer] = counts.get(peer, 0) + len(new)
             heard += [self.heard(peer, message) for message in new]
         return heard, counts
@@ -567,9 +567,9 @@ class Driver(ABC, Generic[Incoming]):
         task.add_done_callback(self._sending.discard)
 
     def _keep_state(self) -> None:
-        if self._journal.sequence >= self._snapshot_at and self._core.book.n_open <= MOST_IN_SNAPSHOT:
-            self._snapshot_at = self._journal.sequence + max(SNAPSHOT_EVERY, self._core.book.n_open)
-            open_jobs = frozenset(self._core.book.open_jobs())
+        if self._journal.sequence >= self._snapshot_at and self._core.registry.n_open <= MOST_IN_SNAPSHOT:
+            self._snapshot_at = self._journal.sequence + max(SNAPSHOT_EVERY, self._core.registry.n_open)
+            open_jobs = frozenset(self._core.registry.open_jobs())
             self._journal.forget_by_and_by(self._now_ms - self._history_ms, open_jobs)
             try:
                 snap = self._journal.snap(self._core)
@@ -640,7 +640,7 @@ def as_begun(settings: S, journal: Journal, unsaid: Mapping[str, Any] = MappingP
     return settings
 
 
-def _tell(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
+def _resolve(submissions: _Submissions, answers: Mapping[str, Answer]) -> None:
     """Resolve the submitters' futures with their answers."""
     for key, each in submissions.items():
         for future in each.waiting:

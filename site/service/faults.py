@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gridweave.site.desk_messages import LoggedFault
+from gridweave.site.query_messages import LoggedFault
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} (?:WARNING|ERROR|CRITICAL) [\w.]+: (.+)$", re.MULTILINE)

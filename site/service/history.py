@@ -15,10 +15,10 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from gridweave.errors import UnavailableError
-from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import JobRecord
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import Note, NumberedNote
+from gridweave.site.query_messages import JobQuery
 
 IDS_AT_ONCE = 500
 NUMBERS_AT_ONCE = 20_000
@@ -31,7 +31,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class JobHistory:
+class HistoryReader:
     """The durable records of ended jobs, and the histories of all jobs, in a journal."""
 
     def __init__(self, reader: JournalReader) -> None:
@@ -64,9 +64,9 @@ class JobHistory:
             raise UnavailableError(problem) from None
         return records
 
-    async def story(self, job_id: int) -> list[Note]:
+    async def history(self, job_id: int) -> list[Note]:
         """Return the history of a job in order."""
-        return await self._read(self._reader.story, job_id)
+        return await self._read(self._reader.history, job_id)
 
     async def notes(self, after: int, limit: int) -> list[NumberedNote]:
         """Return up to ``limit`` history events of all jobs after number ``after``, in ascending order."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.desk_messages import LinkStatus
+from gridweave.site.query_messages import LinkStatus
 from gridweave.site.service.calls import CALL_S
 from gridweave.site.times import span_text
 from gridweave.version import __version__
@@ -56,7 +56,7 @@ _BEAT_ANSWER_S = 2.0
 _MOST_PACKETS, _MOST_CALLS = 4, 64
 """Largest number of packets and calls in transit to one end; further packets are dropped and sent again, calls wait."""
 
-_TOLD_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 _LONG_BYTES = 1 << 20
 
 
@@ -81,7 +81,7 @@ class Secrets:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
-        self._seen: tuple[int, ...] | None = None
+        self._status: tuple[int, ...] | None = None
         self._texts: tuple[bytes, ...] = ()
         self._read()
 
@@ -89,10 +89,10 @@ class Secrets:
         try:
             state = os.stat(self.path)
             seen = (state.st_mtime_ns, state.st_ino, state.st_size)
-            if seen == self._seen:
+            if seen == self._status:
                 return
             self._texts = self._parsed(self.path.read_bytes() if state.st_size <= _MOST_SECRETS else b"")
-            self._seen = seen
+            self._status = seen
         except OSError as error:
             raise OptionError("secret", f"{self.path}: {error.strerror}; name a file that you can read") from None
 
@@ -144,9 +144,9 @@ class Link:
         self._session: aiohttp.ClientSession | None = None
         self._packets = 0
         self._calls = asyncio.Semaphore(_MOST_CALLS)
-        self._told_s, self._told = 0.0, ""
+        self._logged_s, self._logged = 0.0, ""
         self._answered_s = 0.0
-        self._seen = LinkStatus(end.site, end.url)
+        self._status = LinkStatus(end.site, end.url)
         self._way_back = ""
 
     def secret(self) -> bytes:
@@ -156,12 +156,12 @@ class Link:
     @property
     def problem(self) -> str:
         """The problem of the last request; empty if it succeeded."""
-        return self._seen.problem
+        return self._status.problem
 
     @property
     def status(self) -> LinkStatus:
         """The status of the link, including the way back as reported by the other end."""
-        return msgspec.structs.replace(self._seen, problem=self._seen.problem or self._way_back)
+        return msgspec.structs.replace(self._status, problem=self._status.problem or self._way_back)
 
     async def packet(self, data: bytes) -> str | None:
         """Send a packet; return why the other end refuses it, or None. After UnavailableError it may have arrived."""
@@ -259,22 +259,22 @@ class Link:
 
     def _succeeded(self, what: str, seconds: float) -> None:
         self.observe(what, seconds)
-        status = self._seen
+        status = self._status
         if status.problem:
             logger.warning("%s answers again", self.end.url)
-        self._told, self._answered_s = "", time.monotonic()
-        self._seen = msgspec.structs.replace(
+        self._logged, self._answered_s = "", time.monotonic()
+        self._status = msgspec.structs.replace(
             status, answered=status.answered + 1, answered_ms=time.time_ns() // 1_000_000, seconds=seconds, problem=""
         )
 
     def _failed(self, what: str, why: str) -> None:
         """Count a request without an answer; log each reason at once, and then every minute."""
         self.observe(what, None)
-        self._seen = msgspec.structs.replace(self._seen, failed=self._seen.failed + 1, problem=why)
+        self._status = msgspec.structs.replace(self._status, failed=self._status.failed + 1, problem=why)
         now_s = time.monotonic()
-        if why != self._told or now_s - self._told_s > _TOLD_EVERY_S:
+        if why != self._logged or now_s - self._logged_s > _LOG_EVERY_S:
             logger.warning("link of %s: %s", self.end.site, why if self.end.url in why else f"{self.end.url}: {why}")
-            self._told, self._told_s = why, now_s
+            self._logged, self._logged_s = why, now_s
 
     async def close(self) -> None:
         """Close all connections."""

@@ -105,7 +105,7 @@ class ProbeServer(ProbeEnd):
         assert task is not None
         self._tasks.add(task)
         try:
-            if len(self._known) >= self._limits.connections and not self._make_room():
+            if len(self._known) >= self._limits.connections and not self._end_oldest():
                 self.counts.turned_away += 1
                 writer.write(FULL + bytes(NONCE_BYTES))
             else:
@@ -121,13 +121,13 @@ class ProbeServer(ProbeEnd):
         except (OSError, asyncio.IncompleteReadError, ProtocolError):  # a TimeoutError is an OSError
             self.counts.broken += 1
         except asyncio.CancelledError:
-            pass  # from `close` or `_make_room`; nothing else waits for this task
+            pass  # from `close` or `_end_oldest`; nothing else waits for this task
         finally:
             self._tasks.discard(task)
             self._known.pop(task, None)
             writer.transport.abort()
 
-    def _make_room(self) -> bool:
+    def _end_oldest(self) -> bool:
         """End the oldest connection whose peer has not proved to know the secret; return whether there was one."""
         for task, is_known in self._known.items():
             if not is_known:

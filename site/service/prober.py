@@ -328,10 +328,10 @@ class ProbeRounds:
         peers: Sequence[str],
         plan: ProbePlan,
         measure: Measure,
-        tell: Callable[[Probed], Awaitable[None]],
+        report: Callable[[Probed], Awaitable[None]],
     ) -> None:
         self._site, self._peers, self._plan = site, tuple(peers), plan
-        self._measure, self._tell = measure, tell
+        self._measure, self._report = measure, report
         # Number of rounds until the next measurement of bandwidth to each peer.
         self._rounds_left: dict[str, int] = {}
         self._problems: dict[str, str] = {}
@@ -348,7 +348,7 @@ class ProbeRounds:
         for peer in self._peers:
             with_bandwidth = self._rounds_left.get(peer, 0) <= 0
             try:
-                await self._tell(await self._measure(peer, with_bandwidth))
+                await self._report(await self._measure(peer, with_bandwidth))
                 measured += 1
                 often = max(1, round(self._plan.bandwidth_every_s / self._plan.every_s))
                 self._rounds_left[peer] = often if with_bandwidth else self._rounds_left[peer]
@@ -373,10 +373,10 @@ class Probing(ProbeRounds):
         prober: Prober,
         *,
         address_of: Callable[[str], Awaitable[Address]],
-        tell: Callable[[Probed], Awaitable[None]],
+        report: Callable[[Probed], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        super().__init__(site, peers, plan, self._probe, tell)
+        super().__init__(site, peers, plan, self._probe, report)
         self._prober, self._address_of, self._clock = prober, address_of, clock
 
     async def _probe(self, peer: str, with_bandwidth: bool) -> Probed:

@@ -13,7 +13,6 @@ from gridweave.errors import InputError
 from gridweave.jit import one_at_a_time
 from gridweave.site.job import Accepted, Declined, DescribeJob, JobRequest, Program, Resources
 from gridweave.site.journal.journal import Journal
-from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
@@ -32,12 +31,13 @@ from gridweave.site.messages import (
     ResumeSite,
     RunEnded,
     RunStarted,
+    SendToGrid,
     SignalRun,
     SiteMessage,
     StartRun,
-    TellGrid,
     UserSubmitted,
 )
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.service.clock import HISTORY_DAYS, Clock
@@ -46,7 +46,7 @@ from gridweave.site.service.driver import Driver, Send, as_begun
 GRID = "grid"
 """The peer of a site's channel."""
 
-_TOLD_ONCE = (KeepRun, SignalRun)
+_SENT_ONCE = (KeepRun, SignalRun)
 """Orders that `Runs.orders` does not repeat."""
 
 REPEAT_S = 2.0
@@ -64,7 +64,7 @@ class SiteDriver(Driver[Any]):
         *,
         to_grid: Send,
         to_machine: Send,
-        maxima: Maxima = NO_MAXIMA,
+        quotas: Quotas = NO_QUOTAS,
         history_days: int = HISTORY_DAYS,
     ) -> None:
         self.settings = settings
@@ -80,7 +80,7 @@ class SiteDriver(Driver[Any]):
             compacts=True,
         )
         self.site = LiveSite(as_begun(settings, journal))
-        own: dict[str, Any] = {"maxima": maxima, "history_days": history_days}
+        own: dict[str, Any] = {"quotas": quotas, "history_days": history_days}
         super().__init__(self.site, journal, clock, peers=[GRID], incoming=GridMessage, send=to_grid, **own)
         self.journal = journal
         self.use_settings(self.site.settings, settings)
@@ -98,7 +98,7 @@ class SiteDriver(Driver[Any]):
 
     def outgoing(self, command: Any) -> tuple[str, Any] | None:
         """Return the message to the grid in a command, if it has one."""
-        return (GRID, command.message) if isinstance(command, TellGrid) else None
+        return (GRID, command.message) if isinstance(command, SendToGrid) else None
 
     def act(self, commands: Sequence[Any]) -> None:
         """Send orders to the machines."""
@@ -108,7 +108,7 @@ class SiteDriver(Driver[Any]):
             orders.setdefault(order.machine, []).append(order)
         for command in commands:
             # Orders that are never repeated are sent even to machines that get all their orders again.
-            if isinstance(command, Order) and (isinstance(command, _TOLD_ONCE) or command.machine not in self._due):
+            if isinstance(command, Order) and (isinstance(command, _SENT_ONCE) or command.machine not in self._due):
                 orders.setdefault(command.machine, []).append(command)
         self._due = set()
         for machine, ordered in orders.items():
@@ -184,7 +184,7 @@ def warm_up(settings: SiteSettings) -> LiveSite:
     now_ms = 0
     for _ in range(_MOST_ROUNDS):
         commands = site.handle(now_ms, *events)
-        for job_id in site.book.records if now_ms == 0 else ():
+        for job_id in site.registry.records if now_ms == 0 else ():
             site.forecast(now_ms, job_id)
             site.quote(now_ms, requests[0])
         now_ms += 1

@@ -205,7 +205,7 @@ class SlowedFragment(msgspec.Struct, gc=False):
             self.limit_ms = int(late_end_ms(left, self.rate, now_ms))
         return left > 0
 
-    def as_told(self, job_id: int, attempt: int) -> RunsLate:
+    def late_report(self, job_id: int, attempt: int) -> RunsLate:
         """Return the report for the grid."""
         return RunsLate(job_id, attempt, self.left, self.rate, self.since_ms)
 

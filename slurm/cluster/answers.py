@@ -37,7 +37,7 @@ class _Number(msgspec.Struct):
     number: float = 0
 
 
-_Told = int | float | _Number | None
+_SlurmNumber = int | float | _Number | None
 
 
 class RestProblem(msgspec.Struct):
@@ -107,10 +107,10 @@ class _Job(msgspec.Struct):
     partition: str = ""
     nodes: str | None = None
     user_name: str = ""
-    user_id: _Told = None
-    node_count: _Told = None
-    start_time: _Told = None
-    end_time: _Told = None
+    user_id: _SlurmNumber = None
+    node_count: _SlurmNumber = None
+    start_time: _SlurmNumber = None
+    end_time: _SlurmNumber = None
     state_reason: str = ""
     state_description: str = ""
 
@@ -140,12 +140,12 @@ class NodesAnswer(Answer):
 
 
 class _Maximums(msgspec.Struct):
-    time: _Told = None
+    time: _SlurmNumber = None
 
 
 class _Partition(msgspec.Struct):
     name: str = ""
-    max_time_limit: _Told = None  # up to v0.0.38
+    max_time_limit: _SlurmNumber = None  # up to v0.0.38
     maximums: _Maximums | None = None  # from then on
 
 
@@ -155,7 +155,7 @@ class PartitionsAnswer(Answer):
     partitions: list[_Partition] = []
 
 
-def partition_told(partitions: Sequence[_Partition], nodes: Iterable[_Node], name: str) -> Partition:
+def partition_named(partitions: Sequence[_Partition], nodes: Iterable[_Node], name: str) -> Partition:
     """Return the partition of this name; InputError if there is none."""
     found = next((each for each in partitions if each.name == name), None)
     if found is None:
@@ -165,7 +165,7 @@ def partition_told(partitions: Sequence[_Partition], nodes: Iterable[_Node], nam
     return partition_of(its, None if minutes is None else minutes * 60_000)
 
 
-def queue_told(jobs: Iterable[_Job]) -> list[QueuedInSlurm]:
+def queue_from(jobs: Iterable[_Job]) -> list[QueuedInSlurm]:
     """Return the jobs of the cluster as ``squeue`` would print them."""
     return [
         QueuedInSlurm(
@@ -198,13 +198,13 @@ def _words(told: str | list[str]) -> list[str]:
     return told if isinstance(told, list) else [told] if told else []
 
 
-def _number(told: _Told) -> int | None:
+def _number(told: _SlurmNumber) -> int | None:
     """Return a number in the form of any version; None if it is unset or infinite."""
     if isinstance(told, _Number):
         told = told.number if told.set and not told.infinite else None
     return int(told) if told is not None and told >= 0 else None
 
 
-def _instant_ms(told: _Told) -> int | None:
+def _instant_ms(told: _SlurmNumber) -> int | None:
     seconds = _number(told)
     return seconds * 1000 if seconds else None

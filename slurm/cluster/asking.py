@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.times import span_text
 from gridweave.slurm.cluster.settings import SlurmSettings
-from gridweave.slurm.system import LimitError, NotTakenError
+from gridweave.slurm.system import LimitError, RequestRejectedError
 
 COMMAND_S = 30.0
 """Time limit of a Slurm command [s]. A command that exceeds it may or may not have taken effect."""
@@ -97,7 +97,7 @@ class Commands:
         # For this command only: submitted jobs inherit the environment of `sbatch`.
         status, out, err = await self.ask((program, *arguments), environment=self.environment | _AS_READ)
         if status != 0:
-            raise UnavailableError(f"{command} fails: {what_was_said(err)}")
+            raise UnavailableError(f"{command} fails: {error_text(err)}")
         return out
 
     async def ask(
@@ -157,18 +157,18 @@ def refusal(said: str, words: str | None = None) -> InputError | UnavailableErro
     >>> refusal("QOSMaxNodePerJobLimit; Job violates accounting/QOS policy")
     InputError('Slurm refuses the job: QOSMaxNodePerJobLimit; Job violates accounting/QOS policy')
     """
-    why = what_was_said(said) if words is None else words
+    why = error_text(said) if words is None else words
     small = said.lower()
     if any(word in small for word in (*_AWAY, *_PASSING, *_FULL)):
         return UnavailableError(f"Slurm takes no job now: {why}")
     if _MANY in small:
         return LimitError(f"Slurm takes no job now: {why}")
     if _POLICY in small and not _LIMIT.search(said):
-        return NotTakenError(f"Slurm does not take the job: {why}")
+        return RequestRejectedError(f"Slurm does not take the job: {why}")
     return InputError(f"Slurm refuses the job: {why}")
 
 
-def what_was_said(err: str) -> str:
+def error_text(err: str) -> str:
     """Return the error messages of a Slurm command, in one line."""
     lines = [re.sub(r"^(\w+: (error: )?|allocation failure: )", "", line).strip() for line in err.splitlines()]
     lines = [line for line in dict.fromkeys(lines) if line and not line.startswith("Try ")]

@@ -13,7 +13,7 @@ from gridweave.errors import InputError
 from gridweave.slurm.cluster.asking import Commands
 from gridweave.slurm.cluster.look import Look, LookByCommands, LookOverRest
 from gridweave.slurm.cluster.parse import SACCT, SINCE, read_sacct, view_of
-from gridweave.slurm.cluster.reasons import end_told
+from gridweave.slurm.cluster.reasons import end_from_output
 from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.cluster.slurmrestd import Slurmrestd
 from gridweave.slurm.cluster.submit import ByCommands, ByRest, Submitter
@@ -122,8 +122,8 @@ class Slurm(BatchSystem):
         return f"#!/bin/sh\n{once}\n{tasks}\n{run} <<'{END_OF_GIVEN}'\n{given}\n{END_OF_GIVEN}\n"
 
     @override
-    def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
-        return end_told(printed)
+    def end_from_output(self, printed: str) -> tuple[AllocationEnd, str] | None:
+        return end_from_output(printed)
 
     @override
     async def ended(self, names: Collection[str]) -> list[Allocation]:

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from typing_extensions import override
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.slurm.cluster.answers import JobsAnswer, NodesAnswer, has_hidden_jobs, partition_told, queue_told
+from gridweave.slurm.cluster.answers import JobsAnswer, NodesAnswer, has_hidden_jobs, partition_named, queue_from
 from gridweave.slurm.cluster.asking import Commands
 from gridweave.slurm.cluster.parse import (
     OLDEST,
@@ -106,10 +106,10 @@ class LookOverRest(Look):
         name = self._settings.partition
         jobs = (await self._restd.get("/jobs", self._own, JobsAnswer)).jobs
         nodes = (await self._restd.get("/nodes", self._own, NodesAnswer)).nodes
-        queue = queue_told(jobs)
+        queue = queue_from(jobs)
         self._is_blind = has_hidden_jobs(queue, nodes)
         partitions = (await self._restd.partition(name, self._own)).partitions
-        return partition_told(partitions, nodes, name), queue
+        return partition_named(partitions, nodes, name), queue
 
     @override
     async def sight(self) -> Sight:

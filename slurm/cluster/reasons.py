@@ -164,14 +164,14 @@ def how_ended(state: str) -> tuple[AllocationEnd, str] | None:
 _MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory$|exceeded memory limit", re.MULTILINE | re.IGNORECASE)
 
 
-def end_told(printed: str) -> tuple[AllocationEnd, str] | None:
+def end_from_output(printed: str) -> tuple[AllocationEnd, str] | None:
     """Return how a job in state FAILED ended, by the output of its script; None if that is unclear.
 
     A job has the state OUT_OF_MEMORY only if the script itself used too much, not if a process started by srun did.
 
     Examples
     --------
-    >>> end_told("srun: error: n1: task 0: Out Of Memory")
+    >>> end_from_output("srun: error: n1: task 0: Out Of Memory")
     ('memory', 'it used more memory than Slurm gave it')
     """
     return ENDED["OUT_OF_MEMORY"] if _MEMORY.search(printed) else None

@@ -16,7 +16,7 @@ import msgspec
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.times import span_text
 from gridweave.slurm.cluster.answers import NO_PARTITION, REFUSED, UNCLEAR, Answer, InterfaceAnswer, PartitionsAnswer
-from gridweave.slurm.cluster.asking import COMMAND_S, Commands, what_was_said
+from gridweave.slurm.cluster.asking import COMMAND_S, Commands, error_text
 from gridweave.slurm.cluster.settings import SlurmSettings
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Slurmrestd:
         except UnavailableError as error:
             raise InputError(f"token_command: {error}") from None
         if status != 0:
-            raise InputError(f"token_command gives no token for {runs_as}: {what_was_said(err)}")
+            raise InputError(f"token_command gives no token for {runs_as}: {error_text(err)}")
         return out
 
 

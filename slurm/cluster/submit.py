@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.slurm.cluster.answers import Answer, NumberAnswer
-from gridweave.slurm.cluster.asking import Commands, account_named, environment_of, refusal, what_was_said
+from gridweave.slurm.cluster.asking import Commands, account_named, environment_of, error_text, refusal
 from gridweave.slurm.cluster.parse import read_number
 from gridweave.slurm.cluster.settings import OVER_REST, SlurmSettings, whole_minutes
 from gridweave.slurm.cluster.slurmrestd import Slurmrestd
@@ -85,7 +85,7 @@ class ByCommands(Submitter):
     async def cancel(self, runs_as: str, numbers: tuple[str, ...]) -> None:
         status, _, err = await self._as("scancel", ("--quiet", *numbers), runs_as)
         if status != 0:
-            raise UnavailableError(f"scancel fails: {what_was_said(err)}")
+            raise UnavailableError(f"scancel fails: {error_text(err)}")
 
     def _common(self, account: str = "") -> list[str]:
         own = [f"--{name}={value}" for name, value in self._settings.named(account).items()]
@@ -96,7 +96,7 @@ class ByCommands(Submitter):
         # If only some lines are from sudo, it has run sbatch: it warns of a host name that it cannot resolve.
         if status != 0 and err and all(line.startswith("sudo: ") for line in err.splitlines()):
             right = "the line of docs/slurm.md in /etc/sudoers.d allows it"
-            raise InputError(f"sudo does not let the site run sbatch as {runs_as}: {what_was_said(err)}; {right}")
+            raise InputError(f"sudo does not let the site run sbatch as {runs_as}: {error_text(err)}; {right}")
         if status != 0:
             raise refusal(err)
         return out

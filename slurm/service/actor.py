@@ -11,9 +11,9 @@ from gridweave.site.service.actor import SiteActor
 from gridweave.slurm.system import BatchPlan
 
 if TYPE_CHECKING:
-    from gridweave.site.service.desk import SiteDesk
+    from gridweave.site.service.queries import SiteQueries
     from gridweave.slurm.service.hub import Hub
-    from gridweave.slurm.service.keeper import BatchKeeper
+    from gridweave.slurm.service.reconciler import BatchReconciler
 
 
 class BatchSiteActor(SiteActor):
@@ -22,28 +22,28 @@ class BatchSiteActor(SiteActor):
     def __init__(self, *arguments: Any, batch: BatchPlan, **options: Any) -> None:
         self._batch = batch
         self._hub: Hub | None = None
-        self._keeper: BatchKeeper | None = None
+        self._reconciler: BatchReconciler | None = None
         super().__init__(*arguments, **options)
 
     @override
-    def make_desk(self) -> SiteDesk:
+    def make_queries(self) -> SiteQueries:
         """Create the hub and the reconciler of the site; return its desk."""
-        from gridweave.site.service.desk import SiteDesk
-        from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_folder
+        from gridweave.site.service.queries import SiteQueries
+        from gridweave.slurm.service.site import BatchSiteDriver, make_reconciler, shared_folder
 
         driver = self.make_driver(BatchSiteDriver)
         assert isinstance(driver, BatchSiteDriver), "made as another"
         folder = shared_folder(driver, self._batch)
-        self._hub, self._keeper = make_keeper(driver, folder, self._batch)
-        return SiteDesk(driver, uplink=self.uplink_status, read=self._keeper.output.read)
+        self._hub, self._reconciler = make_reconciler(driver, folder, self._batch)
+        return SiteQueries(driver, uplink=self.uplink_status, read=self._reconciler.output.read)
 
     @override
-    async def look_after_machines(self, desk: SiteDesk) -> None:
+    async def look_after_machines(self, queries: SiteQueries) -> None:
         """Listen for the nodes, and run the reconciler without end."""
         assert self._hub is not None, "kept before it was made"
-        assert self._keeper is not None, "kept before it was made"
+        assert self._reconciler is not None, "kept before it was made"
         await self._hub.open(self._batch.host or socket.gethostname())
-        await self._keeper.run()
+        await self._reconciler.run()
 
     @override
     async def _to_machine(self, machine: str, data: bytes) -> None:
@@ -56,5 +56,5 @@ class BatchSiteActor(SiteActor):
         await super().stop()
         if self._hub is not None:
             await self._hub.close()
-        if self._keeper is not None:
-            self._keeper.output.close()
+        if self._reconciler is not None:
+            self._reconciler.output.close()

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.launch import Launch, Outcome, PieceState
+from gridweave.site.launch import Launch, NodeTaskState, Outcome
 from gridweave.site.machine.accounts import DeniedError, ordinary_account
 from gridweave.site.machine.agent import OutputRead, written_path
 from gridweave.site.machine.folders import (
@@ -30,9 +30,9 @@ from gridweave.site.machine.folders import (
     STATE,
     Key,
     check_way,
-    piece_folder,
-    piece_key,
     remove_folder,
+    task_folder,
+    task_key,
     write_whole,
 )
 from gridweave.site.messages import RunEnded
@@ -232,12 +232,12 @@ class SharedFolder:
         """Return the folder of a node of an allocation."""
         return node_folder(self.base(self.owner(name).runs_as), name, number)
 
-    def piece(self, name: str, number: int, key: Key) -> OwnedPiece:
+    def node_task(self, name: str, number: int, key: Key) -> OwnedNodeTask:
         """Return a node task: an attempt of a job on a node of an allocation."""
         runs_as = self.owner(name).runs_as
         base = self.base(runs_as)
-        way = piece_folder(node_folder(base, name, number), key).relative_to(base).parts
-        return OwnedPiece(base, way, _uid(runs_as))
+        way = task_folder(node_folder(base, name, number), key).relative_to(base).parts
+        return OwnedNodeTask(base, way, _uid(runs_as))
 
     def log(self, name: str) -> Path:
         """Return the file for the output of an allocation's script."""
@@ -246,19 +246,21 @@ class SharedFolder:
     def printed(self, name: str) -> str:
         """Return the last `PRINTED_BYTES` of the output of an allocation's script; empty if unreadable."""
         runs_as, path = self.owner(name).runs_as, self.log(name)
-        files = OwnedPiece(self.base(runs_as), (), _uid(runs_as))
+        files = OwnedNodeTask(self.base(runs_as), (), _uid(runs_as))
         _, size = files.read(path, 0, 0) or (b"", 0)
         data, _ = files.read(path, max(0, size - PRINTED_BYTES), PRINTED_BYTES) or (b"", 0)
         return data.decode(errors="replace")
 
-    def pieces_of(self, key: Key) -> list[OwnedPiece]:
+    def tasks_of(self, key: Key) -> list[OwnedNodeTask]:
         """Return the node tasks of an attempt of a job that still have a folder."""
         found = [*self._nodes_of(self.path, key[0]), *self._nodes_of(self.path, PILOT)]
         owned = (self.path / _OWNERS).glob(f"{self.prefix}{key[0]}-*")
         for account in sorted({self.owner(each.name).runs_as for each in owned}):
             found += self._nodes_of(self.base(account), key[0])
-        pieces = [self.piece(name, int(number), key) for name, _, number in (each.rpartition(".") for each in found)]
-        return [piece for piece in pieces if piece.folder.exists()]
+        pieces = [
+            self.node_task(name, int(number), key) for name, _, number in (each.rpartition(".") for each in found)
+        ]
+        return [node_task for node_task in pieces if node_task.folder.exists()]
 
     def _nodes_of(self, base: Path, job_id: int) -> list[str]:
         """Return the folder names of a job's nodes in an account's folder; skip others that a user may have made."""
@@ -308,7 +310,7 @@ class SharedFolder:
         found = []
         with contextlib.suppress(OSError), os.scandir(jobs) as entries:
             for entry in islice(entries, MOST_ATTEMPTS if node.runs_as else None):
-                key = piece_key(Path(entry.path))
+                key = task_key(Path(entry.path))
                 is_its_own = key is not None and (not node.runs_as or key[0] == self.job_of(node.allocation))
                 if key is not None and is_its_own and entry.is_dir(follow_symlinks=False):
                     found.append(key)
@@ -380,7 +382,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class OwnedPiece(msgspec.Struct, frozen=True):
+class OwnedNodeTask(msgspec.Struct, frozen=True):
     """A node task in the folder of an account.
 
     Attributes
@@ -432,9 +434,9 @@ class OwnedPiece(msgspec.Struct, frozen=True):
         """Return the launch of the node task; None if it cannot be read."""
         return self._record(LAUNCH, Launch)
 
-    def state(self) -> PieceState | None:
+    def state(self) -> NodeTaskState | None:
         """Return the recorded state of the node task; None if it cannot be read."""
-        return self._record(STATE, PieceState)
+        return self._record(STATE, NodeTaskState)
 
     def _record(self, name: str, kind: type[T]) -> T | None:
         found = self.read(self.folder / name)
@@ -448,19 +450,19 @@ _OUTCOMES: dict[AllocationEnd, Outcome] = {"cancelled": "failed", "limit": "limi
 """Outcomes of jobs whose nodes were taken; all others are lost and may run again, as the job is not to blame."""
 
 
-def end_of(piece: OwnedPiece, machine: str, key: Key, end: AllocationEnd, reason: str) -> RunEnded:
+def end_of(node_task: OwnedNodeTask, machine: str, key: Key, end: AllocationEnd, reason: str) -> RunEnded:
     """Return the report of how a node task ended on a node that was given back or taken.
 
     Parameters
     ----------
-    piece : OwnedPiece
+    piece : OwnedNodeTask
         The node task.
     end : AllocationEnd
         How the allocation ended; it decides if the node task had not ended by itself.
     reason : str
         Why the allocation ended, in plain words.
     """
-    state = piece.state()
+    state = node_task.state()
     if state is None:
         return RunEnded(machine, *key, _OUTCOMES.get(end, "lost"), reason, has_run=False)
     if state.phase == "ended" and state.outcome in ("finished", "failed", "limit"):
@@ -473,10 +475,13 @@ def output_of(
     folder: SharedFolder, job_id: int, attempt: int, rank: int, stream: str, offset: int, limit: int
 ) -> OutputRead:
     """Return a part of a rank's output, like `AgentDriver.part`, from the node that has it."""
-    for piece in folder.pieces_of((job_id, attempt)):
-        launch = piece.launch()
+    for node_task in folder.tasks_of((job_id, attempt)):
+        launch = node_task.launch()
         if launch is None or all(each.rank != rank for each in launch.ranks):
             continue
-        data, size = piece.read(written_path(piece.folder, piece.folder, rank, stream), offset, limit) or (b"", 0)
+        data, size = node_task.read(written_path(node_task.folder, node_task.folder, rank, stream), offset, limit) or (
+            b"",
+            0,
+        )
         return OutputRead(is_here=True, data=data, size=size)
     return OutputRead(is_here=False, data=b"", size=0)

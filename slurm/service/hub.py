@@ -15,7 +15,7 @@ from gridweave.site.messages import (
     ENCODER,
     ORDERS,
     REPORTS,
-    LookForRoom,
+    CheckCapacity,
     MachineJoined,
     MachineReady,
     MachineTakes,
@@ -80,7 +80,7 @@ class Hub:
         self._machines: dict[str, Place] = {}
         # The number of the allocation with each name; a second one with the same name is a mistake.
         self._numbers: dict[str, str] = {}
-        self._wanted: dict[int, str] | None = None  # by job; None until the site has set it
+        self._needed: dict[int, str] | None = None  # by job; None until the site has set it
         self._pilots: Mapping[str, Place] = {}
         self._places: Mapping[str, Place] = {}  # nodes of the machines that run jobs or belong to pilots
         self._kept: Mapping[str, int] = {}  # number of nodes of each needed allocation
@@ -114,7 +114,7 @@ class Hub:
         have.
         """
         jobs = {self._folder.job_of(name): name for name in nodes}
-        self._wanted = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
+        self._needed = {job_id: name for job_id, name in jobs.items() if job_id != PILOT}
         self._kept, self._pilots, self._places = nodes, pilots, {**pilots, **runs}
         self._numbers = {name: number for name, number in self._numbers.items() if name in {*nodes, *known}}
         gone = [place for place in self._nodes if place[0] not in self._kept]
@@ -168,9 +168,9 @@ class Hub:
         """Return the node for an order: the one with the node task, or any of the job's for an end before the start."""
         if machine in self._pilots:
             return self._pilots[machine]
-        if isinstance(order, LookForRoom):
+        if isinstance(order, CheckCapacity):
             return self._machines.get(machine)
-        wanted = self._wanted or {}
+        wanted = self._needed or {}
         if isinstance(order, StartRun):
             name = wanted.get(order.launch.job_id)
             return None if name is None else (name, order.launch.ranks[0].node)
@@ -196,7 +196,7 @@ class Hub:
 
     def _knows(self, key: bytes, name: str) -> bool:
         """Whether an allocation is needed; InputError if its key is another, UnavailableError at the site's start."""
-        if self._wanted is None:
+        if self._needed is None:
             raise UnavailableError("the site is starting")
         if name not in self._kept:
             return False

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Set
 
 from gridweave.site.launch import OutputLimits
 from gridweave.site.machine.agent import OutputRead
-from gridweave.site.machine.folders import Key, piece_folder
-from gridweave.site.machine.kept import DAY_MS, KeptPiece, KeptPieces, folder_bytes
+from gridweave.site.machine.folders import Key, task_folder
+from gridweave.site.machine.kept import DAY_MS, KeptNodeTask, KeptNodeTasks, folder_bytes
 from gridweave.slurm.service.folder import NODES, REGISTERS, Left, NodeLeft, SharedFolder, output_of, remove_left
 
 
@@ -29,7 +29,7 @@ class KeptOutput:
     def __init__(self, folder: SharedFolder, limits: OutputLimits) -> None:
         self._folder, self._limits = folder, limits
         self._lock = threading.Lock()
-        self._opened: KeptPieces | None = None
+        self._opened: KeptNodeTasks | None = None
         # Jobs on nodes of the site's own account that were given back; these cannot change any more.
         self._keys: dict[NodeLeft, tuple[Key, ...]] = {}
 
@@ -80,7 +80,7 @@ class KeptOutput:
                 places[key].append(node)
         over, register = places.keys() - busy, self._register()
         unknown = [key for key in sorted(over - register.registered()) if register.removal(key) is None]
-        register.register([self._piece(key, places[key], now_ms) for key in unknown], now_ms)
+        register.register([self._entry(key, places[key], now_ms) for key in unknown], now_ms)
         gone = self._gone(given_back, over - register.registered())
         for node in left.nodes:
             is_old = node.changed_ms < now_ms - self._limits.days * DAY_MS
@@ -98,7 +98,7 @@ class KeptOutput:
             kept = tuple(key for key in keys if key not in removed)
             folder = node.folder
             if kept:
-                gone[node.runs_as] += [str(piece_folder(folder, key)) for key in keys if key in removed]
+                gone[node.runs_as] += [str(task_folder(folder, key)) for key in keys if key in removed]
             else:
                 gone[node.runs_as].append(str(folder))
             if kept and not node.runs_as:
@@ -109,24 +109,24 @@ class KeptOutput:
         known = self._keys.get(node)
         return self._folder.keys_of(node) if known is None else known
 
-    def _piece(self, key: Key, nodes: Collection[NodeLeft], now_ms: int) -> KeptPiece:
+    def _entry(self, key: Key, nodes: Collection[NodeLeft], now_ms: int) -> KeptNodeTask:
         """Return the register entry for all nodes of a job; the user's own files do not decide whose job it is."""
-        pieces = [self._folder.piece(node.allocation, node.number, key) for node in nodes]
+        pieces = [self._folder.node_task(node.allocation, node.number, key) for node in nodes]
         users = [self._folder.owner(node.allocation).user for node in nodes]
-        users += [launch.user for piece in pieces if (launch := piece.launch()) is not None]
-        states = [state for piece in pieces if (state := piece.state()) is not None]
+        users += [launch.user for node_task in pieces if (launch := node_task.launch()) is not None]
+        states = [state for node_task in pieces if (state := node_task.state()) is not None]
         ended_ms = max((state.ended_ms for state in states if state.ended_ms is not None), default=now_ms)
-        size_bytes = sum(folder_bytes(piece.folder)[0] for piece in pieces)
-        return KeptPiece(key, next(filter(None, users), ""), min(ended_ms, now_ms), size_bytes)
+        size_bytes = sum(folder_bytes(node_task.folder)[0] for node_task in pieces)
+        return KeptNodeTask(key, next(filter(None, users), ""), min(ended_ms, now_ms), size_bytes)
 
-    def _register(self) -> KeptPieces:
+    def _register(self) -> KeptNodeTasks:
         """Return the register; the first call opens it. OSError if that fails."""
         with self._lock:
             if self._opened is None:
                 root = self._folder.path / REGISTERS / self._folder.prefix.rstrip("-")
                 root.mkdir(mode=0o700, exist_ok=True)
                 try:
-                    self._opened = KeptPieces(root, self._limits, "in the folder of the site")
+                    self._opened = KeptNodeTasks(root, self._limits, "in the folder of the site")
                 except sqlite3.Error as error:
                     raise OSError(f"{root}: the register cannot be opened: {error}") from error
             return self._opened

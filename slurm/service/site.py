@@ -14,7 +14,7 @@ from gridweave.site.service.site_driver import SiteDriver
 from gridweave.slurm.service.dictionary import system_of
 from gridweave.slurm.service.folder import SharedFolder
 from gridweave.slurm.service.hub import Hub
-from gridweave.slurm.service.keeper import BatchKeeper
+from gridweave.slurm.service.reconciler import BatchReconciler
 from gridweave.slurm.system import BatchPlan, BatchSystem, size_problem
 
 
@@ -60,12 +60,12 @@ async def check_plan(plan: BatchPlan, nodes: int) -> tuple[str, ...]:
     return notes if problem is None else (problem, *notes)
 
 
-def make_keeper(
+def make_reconciler(
     driver: BatchSiteDriver, folder: SharedFolder, plan: BatchPlan, system: BatchSystem | None = None
-) -> tuple[Hub, BatchKeeper]:
+) -> tuple[Hub, BatchReconciler]:
     """Return the hub of a site's nodes, and the reconciler of its batch system: `system`, or else that of the plan."""
     if driver.site.runs.users != plan.rules.users:
         for machine in driver.settings.machines:
             driver.tell(MachineTakes(machine.name, plan.rules.users))
     driver.hub = hub = Hub(folder, driver.report, plan.rules)
-    return hub, BatchKeeper(driver, system or system_of(plan), hub, folder, plan)
+    return hub, BatchReconciler(driver, system or system_of(plan), hub, folder, plan)

@@ -16,11 +16,11 @@ from gridweave.grid.config.reading import ReadGrid, grid_of_text
 from gridweave.grid.service import actors, local, serve
 from gridweave.grid.service.actors import RunningActors
 from gridweave.grid.service.cluster import GridPlan, plan_of
-from gridweave.grid.service.local import bring_up, wanted_grid
+from gridweave.grid.service.local import bring_up, grid_spec
 from gridweave.site.journal.journal import Journal
-from gridweave.site.launch import PieceState
-from gridweave.site.machine.folders import piece_folder, write_state
-from gridweave.site.maxima import NO_MAXIMA, MaximaSet
+from gridweave.site.launch import NodeTaskState
+from gridweave.site.machine.folders import task_folder, write_state
+from gridweave.site.quotas import NO_QUOTAS, QuotasChanged
 
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -47,18 +47,18 @@ def write_journals(plan: GridPlan, *, is_used: bool = True) -> None:
     """Write the journals of a grid, with one input each if they are used."""
     for journal in plan.journals():
         Path(journal.place).parent.mkdir(parents=True, exist_ok=True)
-        with Journal(journal.place, event_type=MaximaSet, identity=journal.identity) as written:
+        with Journal(journal.place, event_type=QuotasChanged, identity=journal.identity) as written:
             if is_used:
                 with written.step() as step:
-                    step.input(0, [MaximaSet(NO_MAXIMA)])
+                    step.input(0, [QuotasChanged(NO_QUOTAS)])
             written.flush()
 
 
 def keep_a_job(folder: Path) -> None:
     """Leave the folder of a part of a job that runs on the machine m0 of the site north."""
-    piece = piece_folder(folder / "north" / "m0", (1, 0))
+    piece = task_folder(folder / "north" / "m0", (1, 0))
     piece.mkdir(parents=True)
-    write_state(piece, PieceState(job_id=1, attempt=0, phase="running", boot_id=""))
+    write_state(piece, NodeTaskState(job_id=1, attempt=0, phase="running", boot_id=""))
 
 
 def test_journals_of_these_settings_are_accepted(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_start_that_fails_ends_no_job_that_ran_before(
 
     monkeypatch.setattr(local, "make_private", fail)
     with pytest.raises(UnavailableError, match="no folder can be made"):
-        bring_up(wanted_grid(a_grid(tmp_path), name="test"), lambda what: None)
+        bring_up(grid_spec(a_grid(tmp_path), name="test"), lambda what: None)
     assert bool(ended) is not had_jobs
 
 
@@ -180,7 +180,7 @@ def test_serve_starts_over_when_asked(shell: Shell, tmp_path: Path, monkeypatch:
         f'folder = {json.dumps(str(folder))}\n[site]\nname = "north"\nnumber = 0\nnodes = 4\n'
     )
     (folder / "grid.journal").unlink()
-    with Journal(folder / "north" / "site.journal", event_type=MaximaSet, identity=None) as journal:
+    with Journal(folder / "north" / "site.journal", event_type=QuotasChanged, identity=None) as journal:
         with journal.step() as step:
             step.note(1, 0, "submitted")
         journal.flush()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.option_texts import parse_after, parse_array
 from gridweave.grid.client.scripts import shipped
-from gridweave.site.elements import count_of
+from gridweave.site.array_tasks import count_of
 from gridweave.site.job import After, ArrayPlace, JobRecord, JobRequest, Program, Resources, Traffic
 from support.commands import OF_ITS_OWN, handed_in, script
 from support.gateway import Elsewhere
@@ -179,14 +179,14 @@ def test_packed_arrays(here: Elsewhere, shell: Shell) -> None:
     assert err.startswith("array step-mine: 2 jobs of 4 elements, each job 1 node for at most 1 h")
     places = [request.array for request in handed_in(here)]
     parts = [((1, 2), (3, 4), (5, 6), (7, 8)), ((9, 10), (20, 23))]
-    assert places == [ArrayPlace(name="step-mine", index=part[0][0], elements=part) for part in parts]
+    assert places == [ArrayPlace(name="step-mine", index=part[0][0], array_tasks=part) for part in parts]
     assert [job["key"] for job in json.loads(shell("submit", *options, "--json", "--", "./step")[1])["jobs"]] == [
         "mine-1",
         "mine-9",
     ]
     shell("submit", "--array", "1-1000", "--pack", "--", "./step")
     nodes = sum(here.grid.nodes.values())
-    counts = [count_of(request.array.elements) for request in handed_in(here)[2:] if request.array is not None]
+    counts = [count_of(request.array.array_tasks) for request in handed_in(here)[2:] if request.array is not None]
     assert (len(counts), sum(counts), max(counts)) == (2 * nodes, 1000, 42)
     status, _, err = shell("submit", "--pack", "--", "./step")
     assert status == 2

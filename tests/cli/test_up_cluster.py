@@ -71,7 +71,7 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         self.world = UpWorld(folder)
-        self.folder, self.story = folder, folder / "story"
+        self.folder, self.history = folder, folder / "story"
         self.address = f"127.0.0.1:{unused_port()}"
         (folder / "grid.toml").write_text(GRID.format(host=own_address()))
         token = folder / "ray-token"
@@ -172,7 +172,7 @@ class Hosts:
 
     def submit(self, name: str, widths: Sequence[int], sleep_s: float) -> list[int]:
         """Hand in jobs that write down what they do, and wait until one of them runs."""
-        argv = [*WRITES_ITS_OWN_STORY, str(self.story), str(sleep_s)]
+        argv = [*WRITES_ITS_OWN_STORY, str(self.history), str(sleep_s)]
 
         async def hand_in(grid: Client) -> list[int]:
             jobs = [
@@ -188,7 +188,7 @@ class Hosts:
 
     def wrote(self, jobs: Sequence[JobHandle]) -> bool:
         """Return whether one of these jobs has written down that it began."""
-        lines = self.story.read_text().splitlines() if self.story.exists() else []
+        lines = self.history.read_text().splitlines() if self.history.exists() else []
         return any(int(line.split()[1]) in {job.id for job in jobs} for line in lines)
 
     def settle(self, job_ids: Sequence[int]) -> list[JobRecord]:
@@ -252,4 +252,4 @@ def test_nothing_is_lost_when_hosts_and_the_head_are(hosts: Hosts) -> None:
     assert status == 0, printed
     outcomes = check_history(hosts.plan())
     assert outcomes == dict.fromkeys(jobs, "finished")
-    check_stories(hosts.story, outcomes, SITES)
+    check_stories(hosts.history, outcomes, SITES)

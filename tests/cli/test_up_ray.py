@@ -152,14 +152,14 @@ def test_what_is_killed_comes_back_by_itself(world: UpWorld) -> None:
     """Each part is killed with SIGKILL, one after the other: it comes back, and a job that runs goes on meanwhile."""
     from gridweave.grid.client.client import Client
 
-    story = world.folder / "story"
+    history = world.folder / "story"
 
     async def begin() -> int:
         state = state_now()
         async with Client(state.url, token=state.token) as grid:
-            line = f"echo $$ >> {story}; exec sleep 3000"
+            line = f"echo $$ >> {history}; exec sleep 3000"
             job = await grid.submit(["sh", "-c", line], nodes=1, limit="2h", working_directory=str(world.folder))
-            while not story.exists():
+            while not history.exists():
                 await job.record()
             return job.id
 
@@ -178,14 +178,14 @@ def test_what_is_killed_comes_back_by_itself(world: UpWorld) -> None:
         os.kill(killed, signal.SIGKILL)
         until(functools.partial(is_back, world, part, killed), patience_s=600.0, every_s=0.5)
         assert run_job("true", nodes=4)[0] == "finished", part
-        assert len(story.read_text().split()) == 1, f"{part}: the job that ran was begun again"
+        assert len(history.read_text().split()) == 1, f"{part}: the job that ran was begun again"
     assert world.run("status")[0] == 0
     before = asyncio.run(end(job_id))
     assert (before.state, before.attempt) == ("running", 1)
-    keeper = state_folder("default") / "logs" / "keeper.log"
+    watchdog = state_folder("default") / "logs" / "keeper.log"
     # On a busy machine a try may fail, and what ends meanwhile is brought back with the rest.
-    assert "the Ray node of south ended" in keeper.read_text()
-    assert "brought back: " in keeper.read_text()
+    assert "the Ray node of south ended" in watchdog.read_text()
+    assert "brought back: " in watchdog.read_text()
 
 
 def test_the_meta_scheduler_stands_on_the_head(world: UpWorld) -> None:
@@ -211,10 +211,10 @@ def test_everything_is_ended_and_known_again(world: UpWorld) -> None:
     state = state_now()
     head = state.process(HEAD)
     assert head is not None
-    keeper = state.keeper[0]
-    os.kill(keeper.pid, signal.SIGSTOP)  # it is to be found with the head gone, and what it would bring back
+    watchdog = state.watchdog[0]
+    os.kill(watchdog.pid, signal.SIGSTOP)  # it is to be found with the head gone, and what it would bring back
     os.kill(head.pid, signal.SIGKILL)
-    os.kill(keeper.pid, signal.SIGCONT)
+    os.kill(watchdog.pid, signal.SIGCONT)
     status, printed = world.run("down")
     assert status == 0, printed
     assert (world.left(), world.folders_left()) == ([], [])

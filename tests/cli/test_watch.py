@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gridweave.cli.watch import first_look, follow
-from gridweave.cli.watch_screen import Seen, WatchView, bar, past_events, screen
+from gridweave.cli.watch_screen import GridSnapshot, WatchView, bar, past_events, screen
 from gridweave.grid.api import JobEvent, Queue, QueuedJob, SiteInfo
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
@@ -26,7 +26,7 @@ Shell = Callable[..., tuple[int, str, str]]
 NOW_MS = 1_700_000_000_000
 
 
-def drawn(seen: Seen, width: int, height: int | None = None) -> list[str]:
+def drawn(seen: GridSnapshot, width: int, height: int | None = None) -> list[str]:
     """Return the lines of a screen."""
     console = Console(width=width, height=height, color_system=None, legacy_windows=False)
     with console.capture() as captured:
@@ -34,9 +34,9 @@ def drawn(seen: Seen, width: int, height: int | None = None) -> list[str]:
     return captured.get().splitlines()
 
 
-def busy(sites: int = 3, jobs: int = 5, events: int = 5) -> Seen:
+def busy(sites: int = 3, jobs: int = 5, events: int = 5) -> GridSnapshot:
     """Return a grid with much to show."""
-    seen = Seen(url="http://127.0.0.1:8750", now_ms=NOW_MS)
+    seen = GridSnapshot(url="http://127.0.0.1:8750", now_ms=NOW_MS)
     seen.sites = [
         SiteInfo(
             name=f"site-{number}",
@@ -93,7 +93,7 @@ def test_what_a_screen_shows() -> None:
     assert "[bold]x" in text, "names are no markup"
 
 
-def with_running(seen: Seen) -> Seen:
+def with_running(seen: GridSnapshot) -> GridSnapshot:
     """Add jobs that run: one for 40 s still, one on two sites, one that is ending, and one on a time-shared site."""
     places = [(("site-0", 3),), (("site-0", 2), ("site-1", 1)), (("site-1", 4),), (("site-2", 1),), (("site-2", 1),)]
     for number, where in enumerate(places):
@@ -154,7 +154,7 @@ def test_keys_sort_scroll_and_filter() -> None:
 
 def test_an_empty_grid() -> None:
     """Where there is nothing to show the screen says so."""
-    text = "\n".join(drawn(Seen(url="http://127.0.0.1:1", now_ms=NOW_MS), 80))
+    text = "\n".join(drawn(GridSnapshot(url="http://127.0.0.1:1", now_ms=NOW_MS), 80))
     for words in ("no news of the sites yet", "no job waits", "nothing yet"):
         assert words in text
 

@@ -235,7 +235,7 @@ def test_the_dashboard_shows_what_the_gateway_exports(tmp_path: Path) -> None:
     from gridweave.grid.api import JobEvent, Queue, SiteInfo
     from gridweave.grid.gateway.link import LinkDoor
     from gridweave.grid.gateway.metrics import GatewayMetrics
-    from gridweave.site.desk_messages import LinkStatus
+    from gridweave.site.query_messages import LinkStatus
     from gridweave.site.service.link import Link, LinkEnd, Secrets
 
     async def take(_site: str, _data: bytes) -> str | None:

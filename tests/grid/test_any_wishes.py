@@ -11,8 +11,8 @@ import pytest
 
 from gridweave.grid.messages import (
     FromSite,
-    GridJobBarred,
     GridJobCancelled,
+    GridJobExclusions,
     GridJobHeld,
     GridJobReleased,
     GridJobSubmitted,
@@ -140,7 +140,7 @@ class Grid:
             for each in self._parts[job]:
                 self._send(-1, each, FragmentsMet(*job))
 
-    def wish(self) -> Any:
+    def apply_action(self) -> Any:
         """Return what somebody wants, if anybody wants something."""
         rng = self.rng
         kind = rng.choice(list(WHAT_HAPPENS), p=list(WHAT_HAPPENS.values()))
@@ -151,13 +151,13 @@ class Grid:
             job = Job(job_id=len(self._jobs) + 1, width=int(rng.integers(1, max(self.nodes) + 3)), estimate_ms=100)
             self._jobs[job.job_id] = job
             self.open.add(job.job_id)
-            return GridJobSubmitted(job, barred=self._barred(0.15))
+            return GridJobSubmitted(job, excluded=self._excluded(0.15))
         job = self._jobs[int(rng.choice(sorted(self.open)))]
         if job.job_id in self.held:
-            return GridJobSubmitted(job, attempt=self.held.pop(job.job_id), barred=self._barred(0.15))
+            return GridJobSubmitted(job, attempt=self.held.pop(job.job_id), excluded=self._excluded(0.15))
         wishes = {"hold": GridJobHeld, "release": GridJobReleased, "cancel": GridJobCancelled}
         if kind == "bar":
-            return GridJobBarred(GridJobSubmitted(job, barred=self._barred(0.5)))
+            return GridJobExclusions(GridJobSubmitted(job, excluded=self._excluded(0.5)))
         return wishes[kind](job.job_id) if kind in wishes else None
 
     def _at_random_site(self) -> tuple[int, Any]:
@@ -173,7 +173,7 @@ class Grid:
         self._calendar[self.now_ms + 1] += [(site, ResumeSite()) for site in range(len(self.sites))]
         self.go_on(self.now_ms, *(GridJobCancelled(job_id) for job_id in sorted(self.open - self.held.keys())))
 
-    def _barred(self, part: float) -> tuple[int, ...]:
+    def _excluded(self, part: float) -> tuple[int, ...]:
         return tuple(site for site in range(len(self.sites)) if self.rng.random() < part)
 
 
@@ -195,10 +195,10 @@ def test_nothing_is_lost(policy: dict[str, Any]) -> None:
         for _ in range(60):
             if grid.rng.random() < 0.1:
                 grid.restart()
-            wish = grid.wish()
+            action = grid.apply_action()
             next_ms = grid.next_ms()
             quiet_ms = grid.now_ms + int(grid.rng.integers(1, 40))
-            grid.go_on(quiet_ms if next_ms is None else min(next_ms, quiet_ms), *([] if wish is None else [wish]))
+            grid.go_on(quiet_ms if next_ms is None else min(next_ms, quiet_ms), *([] if action is None else [action]))
         grid.end_all()
         for _ in range(MOST_INSTANTS):
             if (next_ms := grid.next_ms()) is None:

@@ -17,6 +17,7 @@ from gridweave.site.job import Job, JobRequest, Program
 from gridweave.site.messages import (
     Ended,
     EnqueueJob,
+    JobAction,
     LeaseEnded,
     Quoted,
     RequestQuote,
@@ -25,7 +26,6 @@ from gridweave.site.messages import (
     SiteChanged,
     Started,
     UserSubmitted,
-    Wish,
 )
 from support.stepping import do, meta, said, submitted
 
@@ -164,8 +164,8 @@ def test_of_a_job_that_is_cancelled_while_it_is_held_nothing_is_kept() -> None:
     grid.handle(5, FromLiveSite(0, Started(1, 1, 5)))
     grid.handle(6, FromLiveSite(0, SiteChanged(4, 0)))
     grid.handle(10, FromLiveSite(0, Ended(1, 1, 10, "lost", WHY)))
-    grid.handle(20, Wish("hold", (1,)))
-    assert grid.book.records[1].state == "held"
+    grid.handle(20, JobAction("hold", (1,)))
+    assert grid.registry.records[1].state == "held"
     assert list(grid.core.state().evicted) == [1]
-    grid.handle(30, Wish("cancel", (1,)))
+    grid.handle(30, JobAction("cancel", (1,)))
     assert grid.core.state().evicted == {}

@@ -23,13 +23,13 @@ from gridweave.site.launch import Used
 from gridweave.site.messages import (
     Ended,
     Enqueued,
+    JobAction,
     Quoted,
     Refused,
     Reserved,
     SiteChanged,
     Started,
     UserSubmitted,
-    Wish,
 )
 from gridweave.site.state import dump_state
 
@@ -257,7 +257,7 @@ def test_the_ends_of_jobs_are_heard_of_late() -> None:
     for job_id, site, ran_ms in places:
         report = FragmentReport(job_id, 1, "", (), Used(), ("m",), ran_ms=ran_ms)
         core.handle(1_050, FromLiveSite(site, report), FromLiveSite(site, Ended(job_id, 1, 1_040, "finished")))
-    assert core.book.records[1].ran_ms == (90, 1_000)
+    assert core.registry.records[1].ran_ms == (90, 1_000)
     assert core.around_ms() == ((90 + 40) // 2, (50 + 20) // 2)
     assert told(core, 4, 1_050).start_ms == 1_050 + 5 * MINUTE_MS + 35
 
@@ -486,10 +486,10 @@ def test_who_else_asks_changes_no_answer(
 def test_held_jobs_say_by_whom() -> None:
     """A job that is kept from the queue says why, and has no start."""
     core = grid((8, 30), (8, 60), mode="sharing")
-    core.handle(1, Wish("hold", (2,)))
+    core.handle(1, JobAction("hold", (2,)))
     forecast = told(core, 2, 1)
     assert (forecast.state, forecast.start_ms, forecast.reason) == ("held", None, "is held by its user")
-    core.handle(2, Wish("cancel", (2,)))
+    core.handle(2, JobAction("cancel", (2,)))
     assert told(core, 2, 2).reason.startswith("cancelled")
     assert core.forecast(2, 77) is None
 

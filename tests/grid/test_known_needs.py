@@ -14,7 +14,7 @@ from gridweave.grid.config.checks import usual_needs
 from gridweave.grid.config.reading import grid_of_text, read_grid
 from gridweave.site.job import JobRecord, JobRequest, Program, Resources, why_impossible_needs
 from gridweave.site.launch import NodeSharing, Used
-from gridweave.site.needs.known import LEAST_RUNS, KnownNeeds, NeedsExperience, UsualNeeds, time_parts
+from gridweave.site.needs.estimates import LEAST_RUNS, KnownNeeds, NeedsExperience, UsualNeeds, time_parts
 from gridweave.site.needs.text import parse_resources, resources_text
 
 SECOND_MS = 1000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError
 from gridweave.grid.api import NetworkLink
-from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
+from gridweave.grid.messages import FromLiveSite, LiveGridEvent, SendToSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
@@ -36,6 +36,7 @@ from gridweave.site.messages import (
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
+    JobAction,
     KillFragment,
     LeaseEnded,
     OpenGate,
@@ -49,7 +50,6 @@ from gridweave.site.messages import (
     SiteChanged,
     Started,
     UserSubmitted,
-    Wish,
     Withdrawn,
 )
 from gridweave.site.scheduler.contract import ALONE_MS
@@ -73,7 +73,7 @@ def job(nodes: int, *, key: str = "key", ranks: str = "each-node", **more: Any) 
 
 def told(commands: list[Any], *kinds: type) -> list[tuple[int, Any]]:
     """Return what sites are told, of some kinds."""
-    return [(c.site, c.message) for c in commands if isinstance(c, TellSite) and isinstance(c.message, kinds)]
+    return [(c.site, c.message) for c in commands if isinstance(c, SendToSite) and isinstance(c.message, kinds)]
 
 
 def north(message: Any) -> FromLiveSite:
@@ -106,7 +106,7 @@ def running() -> LiveGrid:
 
 def state(core: LiveGrid, job_id: int = 1) -> tuple[str, str, int]:
     """Return how it stands with a job."""
-    record = core.book.records[job_id]
+    record = core.registry.records[job_id]
     return record.state, record.outcome, record.attempt
 
 
@@ -159,7 +159,7 @@ def test_ranks_begin_when_all_are_ready_and_the_job_runs_when_all_have_begun() -
     met = told(do(core, 520, north(FragmentOpened(1, 1))), FragmentsMet)
     assert met == [(site, FragmentsMet(1, 1)) for site in (NORTH, SOUTH)]
     assert state(core) == ("running", "", 1)
-    assert core.book.records[1].start_ms == 500
+    assert core.registry.records[1].start_ms == 500
 
 
 def test_a_part_that_was_cancelled_is_met_by_none_that_begins_later() -> None:
@@ -167,14 +167,14 @@ def test_a_part_that_was_cancelled_is_met_by_none_that_begins_later() -> None:
     core = split()
     do(core, 500, south(Started(1, 1, 500)), north(Started(1, 1, 500)))
     do(core, 505, south(FragmentReady(1, 1)), north(FragmentReady(1, 1)), south(FragmentOpened(1, 1)))
-    do(core, 510, Wish("cancel", (1,)))
+    do(core, 510, JobAction("cancel", (1,)))
     do(core, 520, south(Ended(1, 1, 515, "cancelled")))
     commands = do(core, 900, north(FragmentOpened(1, 1)))
     assert told(commands, FragmentsMet) == []
     assert not [note for note in commands if isinstance(note, Noted) and note.kind == "runs"]
     do(core, 950, north(Ended(1, 1, 940, "cancelled")))
     assert state(core) == ("ended", "cancelled", 1)
-    assert core.book.records[1].start_ms is None
+    assert core.registry.records[1].start_ms is None
 
 
 @pytest.mark.parametrize("alone", ["finished", "failed"])
@@ -204,7 +204,7 @@ def test_what_sites_report_is_added_up() -> None:
         report = FragmentReport(1, 1, "", (), Used(cpu_s=2.0), (agent,), ran_ms=ran_ms)
         commands = do(core, 900, site(report), site(Ended(1, 1, 890, "finished")))
     assert state(core) == ("ended", "finished", 1)
-    record = core.book.records[1]
+    record = core.registry.records[1]
     assert (record.used.cpu_s, record.machines) == (4.0, ("north/a", "south/b"))
     assert record.ran_ms == (520, 700)
     assert [(usage.width, usage.run_ms) for usage in commands if isinstance(usage, RecordUsage)] == [(6, 200)]
@@ -220,7 +220,7 @@ def test_what_was_lost_or_alone_ends_the_rest_and_begins_anew(how: str) -> None:
     commands = do(core, 700, north(report), north(Ended(1, 1, 690, "cancelled")))
     assert {message.attempt for _, message in told(commands, DescribeJob, ReserveNodes)} == {2}
     assert state(core) == ("starting", "", 2)
-    record = core.book.records[1]
+    record = core.registry.records[1]
     assert (record.exit_codes, record.used, record.reason) == ((), Used(), "")
 
 
@@ -238,35 +238,35 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
     """Waiting, held, and running; what is said afterwards brings no job back."""
     core = grid()
     do(core, 0, job(8), job(8, key="waits"))
-    do(core, 1, Wish("cancel", (2,)))
+    do(core, 1, JobAction("cancel", (2,)))
     assert state(core, 2) == ("ended", "cancelled", 0)
     do(core, 2, north(Reserved(1, 1, "n1:2000")))
-    assert [site for site, _ in told(do(core, 3, Wish("cancel", (1, 1))), CancelJob)] == [NORTH, SOUTH]
+    assert [site for site, _ in told(do(core, 3, JobAction("cancel", (1, 1))), CancelJob)] == [NORTH, SOUTH]
     do(core, 4, north(LeaseEnded(1, 1)))
     do(core, 5, south(LeaseEnded(1, 1)))
     assert state(core) == ("ended", "cancelled", 1)
     core = running()
-    do(core, 600, Wish("cancel", (1,)))
+    do(core, 600, JobAction("cancel", (1,)))
     for site in (north, south):
         do(core, 700, site(Ended(1, 1, 690, "cancelled")))
     assert state(core) == ("ended", "cancelled", 1)
-    do(core, 800, Wish("cancel", (1,)), Wish("cancel", (77,)))
+    do(core, 800, JobAction("cancel", (1,)), JobAction("cancel", (77,)))
     assert state(core) == ("ended", "cancelled", 1)
 
 
 def test_a_job_on_two_sites_is_ending_until_all_of_it_is_over_and_both_are_told_to_hurry() -> None:
     """Cancelled it is ending, and killed both sites are told so; only a job that runs is sent a signal, by both."""
     core = running()
-    assert (state(core)[0], core.book.records[1].starts) == ("running", 1)
-    sent = told(do(core, 510, Wish("signal", (1,), signal="USR1")), SignalFragment)
+    assert (state(core)[0], core.registry.records[1].starts) == ("running", 1)
+    sent = told(do(core, 510, JobAction("signal", (1,), signal="USR1")), SignalFragment)
     assert [(site, message.signal) for site, message in sent] == [(0, "USR1"), (1, "USR1")]
-    sent = told(do(core, 515, Wish("requeue", (1,), "anna")), RequeueFragment)
+    sent = told(do(core, 515, JobAction("requeue", (1,), "anna")), RequeueFragment)
     why = "requeued by wish, by anna"
     assert [(site, message.reason) for site, message in sent] == [(0, why), (1, why)]
-    do(core, 520, Wish("cancel", (1,)))
+    do(core, 520, JobAction("cancel", (1,)))
     assert state(core)[0] == "ending"
-    assert not told(do(core, 530, Wish("signal", (1,), signal="USR1")), SignalFragment)
-    assert [site for site, _ in told(do(core, 540, Wish("kill", (1,))), KillFragment)] == [0, 1]
+    assert not told(do(core, 530, JobAction("signal", (1,), signal="USR1")), SignalFragment)
+    assert [site for site, _ in told(do(core, 540, JobAction("kill", (1,))), KillFragment)] == [0, 1]
     do(core, 550, north(Ended(1, 1, 550, "cancelled")))
     assert state(core)[0] == "ending"
     do(core, 560, south(Ended(1, 1, 560, "cancelled")))
@@ -287,7 +287,7 @@ def test_a_job_at_its_limit_is_ending_and_waits_again_if_it_was_lost() -> None:
         do(core, 1, north(Started(1, 1, 0)))
         do(core, 1000, north(FragmentEnding(1, 1)), south(SiteChanged(4, 0)))
         assert state(core)[0] == "ending"
-        do(core, 1001, *([] if is_wanted else [Wish("cancel", (1,))]))
+        do(core, 1001, *([] if is_wanted else [JobAction("cancel", (1,))]))
         do(core, 1002, north(SiteChanged(4, 0)), north(Ended(1, 1, 1002, "lost")))
         assert state(core) == expected
 
@@ -296,7 +296,7 @@ def test_a_start_that_was_refused_is_no_attempt() -> None:
     """A job that sites refused twice before it ran has started once, by its record and by what its ranks are told."""
     core = split()
     do(core, 30, north(Refused(1, 1, "late")), south(Withdrawn(1, 1)))
-    assert core.book.records[1].starts == 0
+    assert core.registry.records[1].starts == 0
     core = running()
     do(core, 600, north(Ended(1, 1, 600, "lost")))
     described = told(do(core, 610, south(Ended(1, 1, 610, "cancelled"))), DescribeJob)
@@ -307,12 +307,12 @@ def test_what_is_said_of_a_job_that_has_ended_does_not_bring_it_back() -> None:
     """A site that refuses after the job was given up, at another's refusal, changes nothing any more."""
     core = grid()
     do(core, 0, job(6))
-    do(core, 1, Wish("cancel", (1,)))
+    do(core, 1, JobAction("cancel", (1,)))
     do(core, 2, north(Refused(1, 1, "busy")))
     assert state(core) == ("ended", "cancelled", 1)
     do(core, 3, south(Refused(1, 1, "busy")), south(FragmentReport(1, 1, "late", (), Used(cpu_s=9.0), ("b",))))
     assert state(core) == ("ended", "cancelled", 1)
-    assert core.book.records[1].used == Used()
+    assert core.registry.records[1].used == Used()
 
 
 def test_what_is_said_of_an_earlier_attempt_is_passed_over() -> None:
@@ -322,7 +322,7 @@ def test_what_is_said_of_an_earlier_attempt_is_passed_over() -> None:
     do(core, 700, north(Ended(1, 1, 690, "cancelled")))
     do(core, 710, north(Started(1, 1, 500)), south(FragmentReport(1, 1, "old", (), Used(cpu_s=9.0), ("b",))))
     assert state(core) == ("starting", "", 2)
-    assert core.book.records[1].used == Used()
+    assert core.registry.records[1].used == Used()
 
 
 def test_a_job_that_cannot_be_is_declined() -> None:
@@ -332,32 +332,32 @@ def test_a_job_that_cannot_be_is_declined() -> None:
     answers = [command for command in commands if isinstance(command, (Accepted, Declined))]
     assert sorted(answer.key for answer in answers) == ["b", "c", "d", "key"]
     assert all(isinstance(answer, Declined) and answer.reason for answer in answers)
-    assert core.book.records == {}
+    assert core.registry.records == {}
 
 
 def test_a_job_that_is_delegated_is_described_for_each_site_that_has_it() -> None:
     """Under limited control a job that one site withdraws is described to the next under its next attempt."""
     core = grid("limited")
-    asked = [message for _, message in [(c.site, c.message) for c in do(core, 0, job(2)) if isinstance(c, TellSite)]]
+    asked = [message for _, message in [(c.site, c.message) for c in do(core, 0, job(2)) if isinstance(c, SendToSite)]]
     commands = do(core, 1, north(Quoted(asked[0].quote_id, 0, 500)), south(Quoted(asked[1].quote_id, 0, 400)))
     ((site, word),) = told(commands, DescribeJob)
     assert (site, word.sites) == (SOUTH, ("south",))
     do(core, 2, south(Withdrawn(1, word.attempt)))
     assert state(core) == ("waiting", "", word.attempt)
-    assert core.book.records[1].places == (("south", 2),)
+    assert core.registry.records[1].places == (("south", 2),)
 
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave, those that wait or run stay, and all are counted."""
-    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.users.registry.KEEP_ENDED", 20)
     core = grid()
     do(core, 0, job(8, key="stays"))
     for number in range(2, 52):
         do(core, number, job(1, key=str(number)))
-        do(core, number, Wish("cancel", (number,)))
-    assert 1 in core.book.records
-    assert len(core.book.records) <= 22
-    assert core.book.n_ended == 50
+        do(core, number, JobAction("cancel", (number,)))
+    assert 1 in core.registry.records
+    assert len(core.registry.records) <= 22
+    assert core.registry.n_ended == 50
 
 
 def test_time_only_goes_on_and_sites_are_those_of_the_grid() -> None:
@@ -367,7 +367,7 @@ def test_time_only_goes_on_and_sites_are_those_of_the_grid() -> None:
     for now_ms, event in ((4, job(1, key="2")), (6, FromLiveSite(2, SiteChanged(0, 4)))):
         with pytest.raises(InputError):
             core.handle(now_ms, event)
-    assert list(core.book.records) == [1]
+    assert list(core.registry.records) == [1]
 
 
 jobs, attempts = st.integers(1, 4), st.integers(1, 3)
@@ -395,8 +395,8 @@ answers = st.one_of(
 submissions = st.builds(lambda key, nodes: job(nodes, key=key), st.text(min_size=1, max_size=3), st.integers(1, 9))
 anything = st.one_of(
     submissions,
-    st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
-    st.builds(Wish, st.just("requeue"), st.tuples(jobs)),
+    st.builds(JobAction, st.just("cancel"), st.tuples(jobs)),
+    st.builds(JobAction, st.just("requeue"), st.tuples(jobs)),
     st.builds(FromLiveSite, st.integers(0, 1), answers),
 )
 
@@ -422,11 +422,11 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
             snapshot, recorded = dump_state(core), []
         now_ms += later_ms
         encoded, events = codec.keep_all(tuple(given_events))
-        over = {job_id for job_id, record in core.book.records.items() if is_over(record)}
+        over = {job_id for job_id, record in core.registry.records.items() if is_over(record)}
         recorded.append((now_ms, encoded, digest(core.handle(now_ms, *events))))
-        assert all(is_over(core.book.records[job_id]) for job_id in over)
+        assert all(is_over(core.registry.records[job_id]) for job_id in over)
         assert all(
-            core.book.records[job_id].state != "running"
+            core.registry.records[job_id].state != "running"
             for job_id, gate in core._gates.items()
             if gate.begun != {NORTH, SOUTH}
         )
@@ -435,5 +435,5 @@ def test_whatever_sites_say_the_state_holds_and_can_be_replayed(
         again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
-    assert again.book.records == core.book.records
+    assert again.registry.records == core.registry.records
     assert again.next_wakeup_ms() == core.next_wakeup_ms()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.messages import FromLiveSite, SendToSite
 from gridweave.grid.meta.live import GridSettings, LiveGrid
 from gridweave.grid.policy import GridPolicy
 from gridweave.scenarios.batch.stepped import job_messages
@@ -24,8 +24,8 @@ from gridweave.site.messages import (
     PaceRun,
     RunEnded,
     RunStarted,
+    SendToGrid,
     StartRun,
-    TellGrid,
     UserSubmitted,
 )
 from gridweave.site.policy import SitePolicy
@@ -99,7 +99,7 @@ class LiveTogether:
                     events += self._at_site(now_ms, site, command)
             commands, events = self.grid.handle(now_ms, *events), []
             for command in commands:
-                if isinstance(command, TellSite):
+                if isinstance(command, SendToSite):
                     self._told[command.site].append(command.message)
                 elif isinstance(command, Noted):
                     self.notes[command.job_id].append((command.kind, command.detail))
@@ -116,7 +116,7 @@ class LiveTogether:
             work = self.works[command.job_id]
             work.left = int(work_left(work.left, work.rate, work.since_ms, now_ms))
             work.rate, work.since_ms = round(command.speed * RATE_ONE), now_ms
-        return [FromLiveSite(site, command.message)] if isinstance(command, TellGrid) else []
+        return [FromLiveSite(site, command.message)] if isinstance(command, SendToGrid) else []
 
 
 def simulated(workload: Workload, nodes: list[int], shared: int) -> Any:
@@ -132,7 +132,7 @@ def test_the_live_schedule_is_that_of_the_simulation(seed: int) -> None:
     workload = random_workload(rng, 8, coarse=seed % 2 == 0)
     nodes = [8, int(rng.integers(2, 9))]
     result, live = simulated(workload, nodes, 1), LiveTogether(workload, nodes, 1)
-    records = live.grid.book.records
+    records = live.grid.registry.records
     # The grid numbers jobs in the order of submission, from 1.
     found = [(records[n].start_ms, records[n].end_ms, records[n].places[0][0]) for n in range(1, len(workload) + 1)]
     sites = [f"site{result.fragments_of(n)[0][0]}" for n in range(len(workload))]
@@ -145,7 +145,7 @@ def test_a_pair_of_the_grid_is_named_with_its_slowdown() -> None:
     jobs = [{"submit": 0, "width": 4, "estimate": 20 * MINUTE} | needs[0] for _ in range(2)]
     jobs.append({"submit": MINUTE, "width": 4, "estimate": 10 * MINUTE} | needs[1])
     live = LiveTogether(workload_of(jobs), [4, 4], 1)
-    sharing = live.grid.book.records[3].sharing
+    sharing = live.grid.registry.records[3].sharing
     assert sharing is not None
     assert (sharing.beside, sharing.now, round(sharing.slowdown, 2)) == ((1,), (), 1.28)
     notes = dict(live.notes[3])
@@ -154,6 +154,6 @@ def test_a_pair_of_the_grid_is_named_with_its_slowdown() -> None:
     )
     assert notes["shares"] == "its nodes at site0: beside job 1: 12 min 48 s instead of 10 min (factor 1.28)"
     assert notes["took"].startswith("it took 12 min 48 s, beside job 1: expected to take 1.28 times as long as alone; ")
-    host = live.grid.book.records[1].sharing
+    host = live.grid.registry.records[1].sharing
     assert host is not None
     assert (host.beside, round(host.slowdown, 3)) == ((3,), round(22.8 / 20, 3))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gridweave.grid.messages import (
     FromLiveSite,
     LiveGridEvent,
-    TellSite,
+    SendToSite,
 )
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
@@ -22,6 +22,7 @@ from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
+    JobAction,
     LeaseEnded,
     Quoted,
     Refused,
@@ -30,7 +31,6 @@ from gridweave.site.messages import (
     ReserveNodes,
     Started,
     UserSubmitted,
-    Wish,
     WithdrawJob,
     Withdrawn,
 )
@@ -55,7 +55,7 @@ def job(nodes: int = 1, *, key: str = "key", past: tuple[Past, ...] = (), **more
 
 def told(commands: list[Any], *kinds: type) -> list[tuple[int, Any]]:
     """Return what sites are told, of some kinds."""
-    return [(c.site, c.message) for c in commands if isinstance(c, TellSite) and isinstance(c.message, kinds)]
+    return [(c.site, c.message) for c in commands if isinstance(c, SendToSite) and isinstance(c.message, kinds)]
 
 
 def said(site: int, *messages: Any) -> list[FromLiveSite]:
@@ -65,7 +65,7 @@ def said(site: int, *messages: Any) -> list[FromLiveSite]:
 
 def states(core: LiveGrid) -> list[str]:
     """Return the states of all jobs."""
-    return [record.state for record in core.book.records.values()]
+    return [record.state for record in core.registry.records.values()]
 
 
 def notes(commands: list[Any], *kinds: str) -> list[tuple[int, str, str]]:
@@ -92,11 +92,11 @@ def test_a_held_job_goes_into_the_queue_when_it_is_released() -> None:
         (1, "submitted", "2 nodes, by anna"),
         (1, "kept", "is held by its user"),
     ]
-    assert (states(core), core.book.records[1].reason, core.book.n_open) == (["held"], "is held by its user", 1)
-    commands = do(core, 5, Wish("release", (1, 77), "anna"))
+    assert (states(core), core.registry.records[1].reason, core.registry.n_open) == (["held"], "is held by its user", 1)
+    commands = do(core, 5, JobAction("release", (1, 77), "anna"))
     assert [message.width for _, message in told(commands, ReserveNodes)] == [2]
     assert notes(commands, "release", "queued") == [(1, "release", "by wish, by anna"), (1, "queued", "")]
-    assert (states(core), core.book.records[1].reason) == (["starting"], "")
+    assert (states(core), core.registry.records[1].reason) == (["starting"], "")
 
 
 def test_what_can_never_run_is_declined_also_if_it_is_held() -> None:
@@ -105,7 +105,7 @@ def test_what_can_never_run_is_declined_also_if_it_is_held() -> None:
         core = grid(control)
         (answer,) = [each for each in do(core, 0, job(9, hold=True)) if isinstance(each, (Accepted, Declined))]
         assert isinstance(answer, Declined)
-        assert core.book.records == {}
+        assert core.registry.records == {}
 
 
 def test_a_waiting_job_is_taken_out_of_the_queue_and_counts_its_attempts_on() -> None:
@@ -114,12 +114,12 @@ def test_a_waiting_job_is_taken_out_of_the_queue_and_counts_its_attempts_on() ->
     do(core, 0, job(6))
     do(core, 1, *said(NORTH, Refused(1, 1, "busy")))
     do(core, 2, *said(SOUTH, Refused(1, 1, "busy")))
-    assert core.book.records[1].state == "waiting"
-    commands = do(core, 3, Wish("hold", (1,), "anna"))
+    assert core.registry.records[1].state == "waiting"
+    commands = do(core, 3, JobAction("hold", (1,), "anna"))
     assert notes(commands, "hold", "kept") == [(1, "hold", "by wish, by anna"), (1, "kept", "is held by its user")]
     assert states(core) == ["held"]
     assert told(do(core, 70_000), ReserveNodes) == []
-    commands = do(core, 70_001, Wish("release", (1,)))
+    commands = do(core, 70_001, JobAction("release", (1,)))
     assert {message.attempt for _, message in told(commands, ReserveNodes)} == {2}
 
 
@@ -128,7 +128,7 @@ def test_what_sites_say_late_of_a_held_job_does_not_let_it_go() -> None:
     core = grid()
     do(core, 0, job(6))
     do(core, 1, *said(NORTH, Refused(1, 1, "busy")))
-    do(core, 2, Wish("hold", (1,)))
+    do(core, 2, JobAction("hold", (1,)))
     do(core, 3, *said(SOUTH, Reserved(1, 1)), *said(SOUTH, LeaseEnded(1, 1)))
     assert states(core) == ["held"]
 
@@ -137,15 +137,15 @@ def test_a_placed_job_is_held_when_it_comes_back_and_runs_if_it_starts() -> None
     """A wish for a job whose sites have been asked counts if they refuse, and is over when it runs."""
     core = grid()
     do(core, 0, job(6), job(2, key="other"))
-    do(core, 1, Wish("hold", (1, 2)))
+    do(core, 1, JobAction("hold", (1, 2)))
     do(core, 2, *said(NORTH, Refused(1, 1, "busy")))
     do(core, 3, *said(SOUTH, Started(2, 1, 3)))
     assert states(core) == ["held", "running"]
-    assert [core.book.eligibility.is_wished(job_id) for job_id in (1, 2)] == [True, False]
+    assert [core.registry.eligibility.is_wished(job_id) for job_id in (1, 2)] == [True, False]
     do(core, 4, *said(SOUTH, Ended(2, 1, 4, "lost")))
-    assert core.book.records[2].state in ("waiting", "starting")
-    do(core, 5, Wish("hold", (2,)), Wish("release", (2,)))
-    assert core.book.records[2].state in ("waiting", "starting")
+    assert core.registry.records[2].state in ("waiting", "starting")
+    do(core, 5, JobAction("hold", (2,)), JobAction("release", (2,)))
+    assert core.registry.records[2].state in ("waiting", "starting")
 
 
 def test_a_running_job_is_not_held() -> None:
@@ -153,9 +153,9 @@ def test_a_running_job_is_not_held() -> None:
     core = grid()
     do(core, 0, job(2))
     do(core, 1, *said(NORTH, Started(1, 1, 1)))
-    do(core, 2, Wish("hold", (1, 2, 77)), job(8, key="guessed"))
+    do(core, 2, JobAction("hold", (1, 2, 77)), job(8, key="guessed"))
     assert states(core) == ["running", "waiting"]
-    assert not core.book.eligibility.is_wished(1)
+    assert not core.registry.eligibility.is_wished(1)
 
 
 def test_a_delegated_job_is_asked_back_before_it_is_held() -> None:
@@ -165,12 +165,12 @@ def test_a_delegated_job_is_asked_back_before_it_is_held() -> None:
     ((site, enqueued),) = told(commands, EnqueueJob)
     do(core, 2, *said(site, Enqueued(1, enqueued.attempt)))
     assert states(core) == ["waiting"]
-    asked = told(do(core, 3, Wish("hold", (1,))), WithdrawJob)
+    asked = told(do(core, 3, JobAction("hold", (1,))), WithdrawJob)
     assert asked == [(site, WithdrawJob(1, enqueued.attempt))]
     assert states(core) == ["waiting"]
     do(core, 4, *said(site, Withdrawn(1, enqueued.attempt)))
     assert states(core) == ["held"]
-    again = told(quoted(core, 6, do(core, 5, Wish("release", (1,))), {NORTH: 4, SOUTH: 4}), EnqueueJob)
+    again = told(quoted(core, 6, do(core, 5, JobAction("release", (1,))), {NORTH: 4, SOUTH: 4}), EnqueueJob)
     assert again[0][1].attempt > enqueued.attempt
 
 
@@ -179,7 +179,7 @@ def test_a_delegated_job_that_starts_first_runs() -> None:
     core = grid("limited")
     commands = quoted(core, 1, do(core, 0, job(2)), {NORTH: 1, SOUTH: 0})
     ((site, enqueued),) = told(commands, EnqueueJob)
-    do(core, 2, Wish("hold", (1,)))
+    do(core, 2, JobAction("hold", (1,)))
     do(core, 3, *said(site, Started(1, enqueued.attempt, 3)))
     assert states(core) == ["running"]
     commands = do(core, 4, *said(site, Ended(1, enqueued.attempt, 4, "lost")))
@@ -191,8 +191,8 @@ def test_a_delegated_job_that_is_released_while_it_is_asked_back_waits_on() -> N
     core = grid("limited")
     commands = quoted(core, 1, do(core, 0, job(2)), {NORTH: 1, SOUTH: 0})
     ((site, enqueued),) = told(commands, EnqueueJob)
-    do(core, 2, Wish("hold", (1,)))
-    do(core, 3, Wish("release", (1,)))
+    do(core, 2, JobAction("hold", (1,)))
+    do(core, 3, JobAction("release", (1,)))
     commands = do(core, 4, *said(site, Withdrawn(1, enqueued.attempt)))
     assert states(core) == ["waiting"]
     assert len(told(commands, RequestQuote)) == 2
@@ -202,16 +202,16 @@ def test_a_job_that_was_sent_away_is_asked_back_without_control_too() -> None:
     """Its site gives it back, or has started it; one that all sites refused is held at once."""
     core = grid("none")
     ((site, sent),) = told(do(core, 0, job(2)), EnqueueJob)
-    assert told(do(core, 1, Wish("hold", (1,))), WithdrawJob) == [(site, WithdrawJob(1, sent.attempt))]
+    assert told(do(core, 1, JobAction("hold", (1,))), WithdrawJob) == [(site, WithdrawJob(1, sent.attempt))]
     do(core, 2, *said(site, Withdrawn(1, sent.attempt)))
     assert states(core) == ["held"]
-    ((site, again),) = told(do(core, 3, Wish("release", (1,))), EnqueueJob)
+    ((site, again),) = told(do(core, 3, JobAction("release", (1,))), EnqueueJob)
     assert again.attempt == sent.attempt + 1
     ((site, last),) = told(do(core, 4, *said(site, Refused(1, again.attempt, "busy"))), EnqueueJob)
     do(core, 5, *said(site, Refused(1, last.attempt, "busy")))
-    do(core, 6, Wish("hold", (1,)))
+    do(core, 6, JobAction("hold", (1,)))
     assert states(core) == ["held"]
-    ((_, more),) = told(do(core, 7, Wish("release", (1,))), EnqueueJob)
+    ((_, more),) = told(do(core, 7, JobAction("release", (1,))), EnqueueJob)
     assert more.attempt == last.attempt + 1
 
 
@@ -219,7 +219,7 @@ def test_a_held_job_is_cancelled_at_once() -> None:
     """It has ended, and is kept as such; one that is released at that very instant as well."""
     core = grid()
     do(core, 0, job(2, hold=True), job(2, key="b", hold=True))
-    commands = do(core, 1, Wish("cancel", (1,), "anna"), Wish("release", (2,)), Wish("cancel", (2,)))
+    commands = do(core, 1, JobAction("cancel", (1,), "anna"), JobAction("release", (2,)), JobAction("cancel", (2,)))
     assert [(each.record.job_id, each.record.outcome) for each in commands if isinstance(each, RecordEnded)] == [
         (1, "cancelled"),
         (2, "cancelled"),
@@ -242,7 +242,7 @@ def test_a_job_waits_for_others_and_is_cancelled_if_there_is_no_hope() -> None:
     assert states(core)[1:] == ["starting", "held", "held", "held", "held"]
     commands = do(core, 3, *said(NORTH, Ended(1, 1, 3, "failed")))
     assert states(core) == ["ended", "starting", "ended", "starting", "starting", "ended"]
-    assert [core.book.records[job_id].outcome for job_id in (3, 6)] == ["cancelled", "cancelled"]
+    assert [core.registry.records[job_id].outcome for job_id in (3, 6)] == ["cancelled", "cancelled"]
     assert notes(commands, "ended")[1:] == [
         (3, "ended", "cancelled: it waited until job 1 has finished, and that has ended: failed"),
         (6, "ended", "cancelled: it waited until job 3 has finished, and that has ended: cancelled"),
@@ -270,10 +270,10 @@ def test_an_array_has_so_many_jobs_under_way_as_may_be() -> None:
     sweep = [job(1, key=str(index), array=ArrayPlace(name="sweep", index=index, at_once=2)) for index in range(4)]
     do(core, 0, *sweep)
     assert states(core) == ["starting", "starting", "held", "held"]
-    assert core.book.records[3].reason == "2 jobs of its array sweep are under way, as many as may be"
+    assert core.registry.records[3].reason == "2 jobs of its array sweep are under way, as many as may be"
     do(core, 1, *said(NORTH, Started(1, 1, 1)), *said(NORTH, Ended(1, 1, 1, "failed")))
     assert states(core) == ["ended", "starting", "starting", "held"]
-    do(core, 2, Wish("cancel", (4,)))
+    do(core, 2, JobAction("cancel", (4,)))
     assert states(core) == ["ended", "starting", "starting", "ended"]
 
 
@@ -301,9 +301,9 @@ submissions = st.builds(
     places,
 )
 wishes = st.one_of(
-    st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
-    st.builds(Wish, st.just("hold"), st.tuples(jobs)),
-    st.builds(Wish, st.just("release"), st.tuples(jobs)),
+    st.builds(JobAction, st.just("cancel"), st.tuples(jobs)),
+    st.builds(JobAction, st.just("hold"), st.tuples(jobs)),
+    st.builds(JobAction, st.just("release"), st.tuples(jobs)),
 )
 anything = st.one_of(submissions, wishes, st.builds(FromLiveSite, st.integers(0, 1), answers))
 
@@ -332,11 +332,11 @@ def test_whatever_is_wished_the_state_holds_and_can_be_replayed(
             job_id = message.job_id if isinstance(message, ReserveNodes) else message.job.job_id
             assert (site, job_id, message.attempt) not in used
             used.add((site, job_id, message.attempt))
-            assert core.book.records[job_id].attempt >= message.attempt
+            assert core.registry.records[job_id].attempt >= message.attempt
     again = grid(control)
     if snapshot:
         again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
-    assert again.book.records == core.book.records
+    assert again.registry.records == core.registry.records
     assert again.next_wakeup_ms() == core.next_wakeup_ms()

@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.messages import FromLiveSite, SendToSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, Declined, FragmentReport, JobRequest, Program, RecordUsage
 from gridweave.site.launch import Used
-from gridweave.site.maxima import Maxima, MaximaSet, Maximum
-from gridweave.site.messages import Ended, ReserveNodes, Started, UserSubmitted, Wish
+from gridweave.site.messages import Ended, JobAction, ReserveNodes, Started, UserSubmitted
+from gridweave.site.quotas import Quota, Quotas, QuotasChanged
 from gridweave.site.state import dump_state, read_state
 from support.stepping import do
 
 HOUR_MS = 3_600_000
 
 
-def grid(maxima: Maxima) -> LiveGrid:
+def grid(quotas: Quotas) -> LiveGrid:
     """Return a grid of one site with eight nodes, under these maxima."""
     found = LiveGrid(GridSettings(sites=(("north", 8),), policy=GridPolicy(mode="sharing")))
-    do(found, 0, MaximaSet(maxima))
+    do(found, 0, QuotasChanged(quotas))
     return found
 
 
@@ -35,7 +35,7 @@ def job(key: str, nodes: int = 1, **more: Any) -> UserSubmitted:
 
 def placed(commands: list[Any]) -> list[int]:
     """Return the jobs for which nodes are asked."""
-    return [c.message.job_id for c in commands if isinstance(c, TellSite) and isinstance(c.message, ReserveNodes)]
+    return [c.message.job_id for c in commands if isinstance(c, SendToSite) and isinstance(c.message, ReserveNodes)]
 
 
 def says(*answers: Any) -> list[FromLiveSite]:
@@ -76,7 +76,7 @@ def test_what_goes_beyond_a_hard_maximum_is_refused_at_once(
     maximum: dict[str, Any], asked: dict[str, Any], reason: str
 ) -> None:
     """One line says what, by how much, and what would be right; a quote says the same, and others are not concerned."""
-    core = grid(Maxima(users={"anna": Maximum(**maximum)}))
+    core = grid(Quotas(users={"anna": Quota(**maximum)}))
     assert do(core, 1, job("a", **asked)) == [Declined("a", reason)]
     quote = core.quote(1, job("a", **asked).request)
     assert (quote.state, quote.reason) == ("refused", reason)
@@ -85,7 +85,7 @@ def test_what_goes_beyond_a_hard_maximum_is_refused_at_once(
 
 def test_one_job_too_many_that_waits_is_refused() -> None:
     """Jobs that have not started count, wherever they wait; one that starts makes room."""
-    core = grid(Maxima(each_user=Maximum(waiting_jobs=2)))
+    core = grid(Quotas(each_user=Quota(waiting_jobs=2)))
     do(core, 1, job("a", 8), job("b", hold=True))
     refused = do(core, 2, job("c"))
     assert refused == [
@@ -97,13 +97,13 @@ def test_one_job_too_many_that_waits_is_refused() -> None:
     ]
     do(core, 3, *says(Started(1, 1, 3)))
     assert Accepted in [type(command) for command in do(core, 4, job("c"))]
-    do(core, 5, Wish("cancel", (2, 3)))
+    do(core, 5, JobAction("cancel", (2, 3)))
     assert Accepted in [type(command) for command in do(core, 6, job("d"))]
 
 
 def test_more_jobs_than_may_run_wait_in_the_order_of_their_numbers() -> None:
     """`explain` says which maximum binds, by how much, and until when; the end of one lets the next in."""
-    core = grid(Maxima(each_user=Maximum(running_jobs=2), each_account=Maximum(running_jobs=1)))
+    core = grid(Quotas(each_user=Quota(running_jobs=2), each_account=Quota(running_jobs=1)))
     assert placed(do(core, 0, *(job(key) for key in "abcd"), job("e", user="bert"))) == [1, 2, 5]
     do(core, 1_000, *says(Started(1, 1, 1_000), Started(2, 1, 1_000)))
     found = core.forecast(1_000, 3)
@@ -120,7 +120,7 @@ def test_more_jobs_than_may_run_wait_in_the_order_of_their_numbers() -> None:
 
 def test_an_account_binds_all_its_users() -> None:
     """Who has room of their own waits for the account; another account does not wait."""
-    core = grid(Maxima(accounts={"physics": Maximum(running_nodes=4)}))
+    core = grid(Quotas(accounts={"physics": Quota(running_nodes=4)}))
     first = job("a", 3, account="physics")
     assert placed(do(core, 0, first, job("b", 2, user="bert", account="physics"))) == [1]
     found = core.forecast(0, 2)
@@ -134,12 +134,12 @@ def test_an_account_binds_all_its_users() -> None:
     found = core.forecast(1, 3)
     assert found is not None
     assert found.reason == "job 2 stands in line before it, for the same maximum"
-    assert placed(do(core, 2, Wish("cancel", (2,)))) == [3]
+    assert placed(do(core, 2, JobAction("cancel", (2,)))) == [3]
 
 
 def test_node_hours_come_back_when_they_have_left_the_window() -> None:
     """What was used counts for the window, to a hundredth of it; the grid wakes up by itself, also after a restart."""
-    core = grid(Maxima(each_user=Maximum(node_hours=10, window_hours=100)))
+    core = grid(Quotas(each_user=Quota(node_hours=10, window_hours=100)))
     assert placed(do(core, 0, job("a", 8), job("b", 8))) == [1]
     do(core, 10, *says(Started(1, 1, 10)))
     found = core.forecast(10, 2)
@@ -161,7 +161,7 @@ def test_node_hours_come_back_when_they_have_left_the_window() -> None:
 
 def test_an_outage_uses_no_node_hours() -> None:
     """What ran for half an hour has used that, though its site was silent for nine; so has what the journal keeps."""
-    core = grid(Maxima(each_user=Maximum(node_hours=20, window_hours=100)))
+    core = grid(Quotas(each_user=Quota(node_hours=20, window_hours=100)))
     do(core, 0, job("a", 8))
     do(core, 10, *says(Started(1, 1, 10)))
     report = FragmentReport(1, 1, "", (), Used(), ("n0",), ran_ms=(20, HOUR_MS // 2 + 10))
@@ -172,7 +172,7 @@ def test_an_outage_uses_no_node_hours() -> None:
 
 def test_what_is_lost_in_an_outage_has_used_its_limit_at_most() -> None:
     """Nobody knows when it ended: it used 8 node-hours of its 9 hours, and may use as many once more."""
-    core = grid(Maxima(each_user=Maximum(node_hours=20, window_hours=100)))
+    core = grid(Quotas(each_user=Quota(node_hours=20, window_hours=100)))
     do(core, 0, job("a", 8))
     do(core, 10, *says(Started(1, 1, 10)))
     assert placed(do(core, 9 * HOUR_MS, *says(Ended(1, 1, 9 * HOUR_MS, "lost")), job("b", 8))) == [1]
@@ -183,7 +183,7 @@ def test_what_is_lost_in_an_outage_has_used_its_limit_at_most() -> None:
 
 def test_node_hours_of_every_attempt_count() -> None:
     """A job that is run again has used what its first attempt did, and may use its whole limit once more."""
-    core = grid(Maxima(each_user=Maximum(node_hours=20, window_hours=100)))
+    core = grid(Quotas(each_user=Quota(node_hours=20, window_hours=100)))
     assert placed(do(core, 0, job("a", 8))) == [1]
     do(core, 10, *says(Started(1, 1, 10)))
     assert placed(do(core, HOUR_MS + 10, *says(Ended(1, 1, HOUR_MS + 10, "lost")))) == [1]
@@ -197,10 +197,10 @@ def test_node_hours_of_every_attempt_count() -> None:
 
 def test_other_maxima_count_for_those_who_wait() -> None:
     """A higher maximum lets in at once; a lower one takes nobody out, and keeps nobody forever."""
-    core = grid(Maxima(each_user=Maximum(running_nodes=2)))
+    core = grid(Quotas(each_user=Quota(running_nodes=2)))
     assert placed(do(core, 0, job("a", 2), job("b", 2))) == [1]
-    assert placed(do(core, 1, MaximaSet(Maxima(each_user=Maximum(running_nodes=4))))) == [2]
-    do(core, 2, job("c", 4), MaximaSet(Maxima(each_user=Maximum(running_nodes=1))))
+    assert placed(do(core, 1, QuotasChanged(Quotas(each_user=Quota(running_nodes=4))))) == [2]
+    do(core, 2, job("c", 4), QuotasChanged(Quotas(each_user=Quota(running_nodes=1))))
     do(core, 3, *says(Started(1, 1, 3), Started(2, 1, 3)))
     assert placed(do(core, 4, *says(Ended(1, 1, 4, "finished")))) == []
     assert placed(do(core, 5, *says(Ended(2, 1, 5, "finished")))) == [3]

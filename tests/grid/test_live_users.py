@@ -7,16 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.messages import FromLiveSite, SendToSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Accepted, Declined, DescribeJob, Job, JobRequest, Noted, Program
-from gridweave.site.launch import TakenUsers
+from gridweave.site.launch import AcceptedUsers
 from gridweave.site.messages import (
     Ended,
     Enqueued,
     EnqueueJob,
+    JobAction,
     Machine,
     MachineJoined,
     MachineTakes,
@@ -25,12 +26,11 @@ from gridweave.site.messages import (
     RequestQuote,
     Reserved,
     ReserveNodes,
+    SendToGrid,
     SiteChanged,
     Started,
     TakesUsers,
-    TellGrid,
     UserSubmitted,
-    Wish,
     WithdrawJob,
     Withdrawn,
 )
@@ -40,8 +40,8 @@ from gridweave.site.scheduler.live import LiveSite
 from gridweave.site.state import dump_state, read_state
 
 NORTH, SOUTH = 0, 1
-ANNA = TakenUsers(anyone=False, names=("anna",), is_mapped=True)
-OWNER = TakenUsers(anyone=False, names=("olga",))
+ANNA = AcceptedUsers(anyone=False, names=("anna",), is_mapped=True)
+OWNER = AcceptedUsers(anyone=False, names=("olga",))
 WHY = "it maps 'bert' to no account; have its operator add one"
 
 
@@ -71,7 +71,7 @@ def do(core: Any, now_ms: int, *events: Any) -> list[Any]:
 def asked(commands: list[Any], *kinds: type) -> list[tuple[int, Any]]:
     """Return what sites are asked for, of some kinds."""
     kinds = kinds or (ReserveNodes, EnqueueJob)
-    return [(c.site, c.message) for c in commands if isinstance(c, TellSite) and isinstance(c.message, kinds)]
+    return [(c.site, c.message) for c in commands if isinstance(c, SendToSite) and isinstance(c.message, kinds)]
 
 
 def place(core: LiveGrid, now_ms: int, commands: list[Any]) -> list[tuple[int, Any]]:
@@ -93,7 +93,7 @@ def refuse_for_good(core: LiveGrid, now_ms: int, commands: list[Any]) -> list[in
             said = Refused(1, request.attempt, why, "never")
         sites.append(site)
         commands = [
-            *commands[commands.index(TellSite(site, request)) + 1 :],
+            *commands[commands.index(SendToSite(site, request)) + 1 :],
             *do(core, now_ms, FromLiveSite(site, said)),
         ]
     return sites
@@ -126,7 +126,7 @@ def test_a_job_that_no_site_takes_is_refused_at_once(control: str) -> None:
     assert do(core, 3, job("b", "bert")) == [Declined("b", why)]
     quote = core.quote(3, job("b", "bert").request)
     assert (quote.state, quote.reason) == ("refused", why)
-    do(core, 4, FromLiveSite(SOUTH, TakesUsers(TakenUsers())))
+    do(core, 4, FromLiveSite(SOUTH, TakesUsers(AcceptedUsers())))
     assert Accepted in [type(command) for command in do(core, 5, job("b", "bert"))]
 
 
@@ -207,8 +207,8 @@ def test_a_job_that_no_site_can_ever_run_is_refused_and_holds_nobody_up(control:
         GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="sharing", control=control))
     )
     sites = refuse_for_good(core, 1, do(core, 0, job("a", "anna")))
-    assert (sorted(sites), core.book.records[1].state) == ([NORTH, SOUTH], "refused")
-    assert core.book.records[1].reason == (
+    assert (sorted(sites), core.registry.records[1].state) == ([NORTH, SOUTH], "refused")
+    assert core.registry.records[1].reason == (
         "no site can run it: north: no machine of site 0 will do; south: no machine of site 1 will do"
     )
     assert len(place(core, 3, do(core, 3, job("b", "anna")))) == 1
@@ -219,7 +219,7 @@ def test_what_is_said_of_a_refused_job_names_every_site(control: str) -> None:
     """The one that does not take its user as well as the one that can never run it."""
     core = grid(control)
     assert refuse_for_good(core, 2, do(core, 1, job("b", "bert"))) == [SOUTH]
-    assert core.book.records[1].reason == f"no site can run it: south: no machine of site 1 will do; north: {WHY}"
+    assert core.registry.records[1].reason == f"no site can run it: south: no machine of site 1 will do; north: {WHY}"
 
 
 def test_of_a_job_that_is_cancelled_while_it_is_held_no_refusal_is_kept() -> None:
@@ -228,12 +228,12 @@ def test_of_a_job_that_is_cancelled_while_it_is_held_no_refusal_is_kept() -> Non
     ((_, request),) = asked(do(core, 0, job("a", "anna")))
     commands = do(core, 1, FromLiveSite(NORTH, Refused(1, request.attempt, "no machine will do", "never")))
     ((_, enqueued),) = place(core, 1, commands)
-    do(core, 2, Wish("hold", (1,)))
+    do(core, 2, JobAction("hold", (1,)))
     do(core, 3, FromLiveSite(SOUTH, Withdrawn(1, enqueued.attempt)))
-    assert core.book.records[1].state == "held"
-    do(core, 4, Wish("cancel", (1,)))
-    assert core.book.records[1].outcome == "cancelled"
-    assert b"no machine will do" not in msgspec.json.encode(msgspec.structs.replace(core.state(), book=None))
+    assert core.registry.records[1].state == "held"
+    do(core, 4, JobAction("cancel", (1,)))
+    assert core.registry.records[1].outcome == "cancelled"
+    assert b"no machine will do" not in msgspec.json.encode(msgspec.structs.replace(core.state(), registry=None))
 
 
 @pytest.mark.parametrize("control", ["full", "limited"])
@@ -250,7 +250,7 @@ def test_a_job_that_is_too_wide_without_a_site_that_takes_no_parts_is_refused(co
         ((_, request), _) = asked(commands, ReserveNodes)
         said = [FromLiveSite(NORTH, Refused(1, request.attempt, "it takes no part", "never"))]
     do(core, 1, *said)
-    record = core.book.records[1]
+    record = core.registry.records[1]
     assert record.state == "refused"
     assert record.reason.startswith("no site can run it: north: it takes no part")
     assert "it needs 6 nodes and all sites together have 4" in record.reason
@@ -273,7 +273,7 @@ def test_a_job_that_one_site_can_never_run_goes_to_another() -> None:
             "north",
             "can never run it: no machine will do",
         )
-    told = do(core, 3, FromLiveSite(NORTH, TakesUsers(TakenUsers())), FromLiveSite(NORTH, SiteChanged(0, 4)))
+    told = do(core, 3, FromLiveSite(NORTH, TakesUsers(AcceptedUsers())), FromLiveSite(NORTH, SiteChanged(0, 4)))
     assert [site for site, _ in asked(told, RequestQuote)] == [NORTH]
 
 
@@ -285,17 +285,17 @@ def test_jobs_that_wait_follow_what_sites_say() -> None:
     ((site, enqueued),) = place(core, 1, commands)
     assert (site, enqueued.job.job_id) == (SOUTH, 3)
     do(core, 2, FromLiveSite(SOUTH, Enqueued(3, enqueued.attempt)))
-    both = [FromLiveSite(NORTH, TakesUsers(TakenUsers())), FromLiveSite(SOUTH, TakesUsers(ANNA))]
+    both = [FromLiveSite(NORTH, TakesUsers(AcceptedUsers())), FromLiveSite(SOUTH, TakesUsers(ANNA))]
     assert asked(do(core, 3, *both), WithdrawJob) == [(SOUTH, WithdrawJob(3, enqueued.attempt))]
     again = place(core, 4, do(core, 4, FromLiveSite(SOUTH, Withdrawn(3, enqueued.attempt))))
     assert [site for site, _ in again] == [NORTH]
     do(core, 5, FromLiveSite(NORTH, Withdrawn(3, again[0][1].attempt)))
     do(core, 6, FromLiveSite(NORTH, TakesUsers(ANNA)))
-    assert core.book.records[3].state == "refused"
-    assert core.book.records[3].reason.startswith("no site takes jobs of 'bert'")
+    assert core.registry.records[3].state == "refused"
+    assert core.registry.records[3].reason.startswith("no site takes jobs of 'bert'")
 
 
-def say(core: LiveGrid, now_ms: int, users: TakenUsers, *sites: int) -> None:
+def say(core: LiveGrid, now_ms: int, users: AcceptedUsers, *sites: int) -> None:
     """Have sites say whom they take; they give back what is asked for."""
     told = do(core, now_ms, *(FromLiveSite(site, TakesUsers(users)) for site in sites or (NORTH, SOUTH)))
     for site, request in asked(told, WithdrawJob):
@@ -310,7 +310,7 @@ def test_a_job_that_waits_is_refused_when_no_site_takes_its_user_any_more(contro
     place(core, 0, do(core, 0, job("x", "anna", 4), job("y", "anna", 4)))
     place(core, 1, do(core, 1, job("b", "bert", 2)))
     say(core, 2, ANNA)
-    record = core.book.records[3]
+    record = core.registry.records[3]
     assert (record.state, record.reason) == ("refused", f"no site takes jobs of 'bert': north: {WHY}; south: {WHY}")
 
 
@@ -319,9 +319,9 @@ def test_what_sites_say_at_one_instant_counts_together(order: tuple[int, int]) -
     """In whichever order: a job that one of them takes from now on is not refused as the other one no longer does."""
     core = grid("limited")
     do(core, 1, job("b", "bert"))
-    users = {NORTH: TakenUsers(), SOUTH: ANNA}
+    users = {NORTH: AcceptedUsers(), SOUTH: ANNA}
     do(core, 2, *(FromLiveSite(site, TakesUsers(users[site])) for site in order))
-    assert core.book.records[1].state == "waiting"
+    assert core.registry.records[1].state == "waiting"
 
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
@@ -332,7 +332,7 @@ def test_a_job_that_comes_at_the_instant_at_which_sites_say_whom_they_take_goes_
     (answer,) = [each for each in do(core, 1, job("a", "bert"), *news) if isinstance(each, Declined)]
     assert answer.reason.startswith("no site takes jobs of 'bert'")
     core = grid(control)
-    do(core, 0, FromLiveSite(NORTH, TakesUsers(TakenUsers())))
+    do(core, 0, FromLiveSite(NORTH, TakesUsers(AcceptedUsers())))
     commands = do(core, 1, job("a", "bert"), FromLiveSite(NORTH, TakesUsers(ANNA)))
     assert {site for site, _ in asked(commands, RequestQuote, ReserveNodes, EnqueueJob)} == {SOUTH}
 
@@ -345,9 +345,9 @@ def test_a_job_that_is_too_wide_for_the_sites_that_still_take_its_user_is_refuse
     place(core, 0, do(core, 0, job("x", "anna", 4)))
     place(core, 1, do(core, 1, job("b", "bert", 3)))
     say(core, 2, ANNA, NORTH)
-    assert core.book.records[2].state == "refused"
+    assert core.registry.records[2].state == "refused"
     (declined,) = do(core, 3, job("c", "bert", 3))
-    assert core.book.records[2].reason == f"{declined.reason}; north: {WHY}"
+    assert core.registry.records[2].reason == f"{declined.reason}; north: {WHY}"
 
 
 @pytest.mark.parametrize("control", ["full", "limited", "none"])
@@ -357,9 +357,9 @@ def test_a_job_that_runs_while_no_site_takes_its_user_goes_on_and_is_placed_agai
     core = LiveGrid(GridSettings(sites=(("north", 4), ("south", 4)), policy=policy))
     ((site, request),) = place(core, 0, do(core, 0, job("b", "bert", 2)))
     do(core, 1, FromLiveSite(site, Started(1, request.attempt, 1)))
-    for number, users in enumerate((ANNA, TakenUsers())):
+    for number, users in enumerate((ANNA, AcceptedUsers())):
         do(core, 2 + number, FromLiveSite(NORTH, TakesUsers(users)), FromLiveSite(SOUTH, TakesUsers(users)))
-    assert core.book.records[1].state == "running"
+    assert core.registry.records[1].state == "running"
     again = place(core, 5, do(core, 5, FromLiveSite(site, Ended(1, request.attempt, 5, "lost"))))
     assert [asked_for.attempt > request.attempt for _, asked_for in again] == [True]
 
@@ -373,7 +373,7 @@ def test_of_a_job_that_is_refused_while_its_parts_are_reserved_nothing_is_kept()
     do(core, 1, FromLiveSite(NORTH, Reserved(1, attempt, "10.0.0.1:7000")))
     do(core, 2, FromLiveSite(SOUTH, TakesUsers(ANNA)))
     do(core, core.next_wakeup_ms() or 0)
-    assert core.book.records[1].state == "refused"
+    assert core.registry.records[1].state == "refused"
     assert core.state().meeting == {}
 
 
@@ -381,9 +381,9 @@ def site() -> LiveSite:
     """Return a site of two machines, of which one takes anna and bert, and the other anna alone."""
     machines = (Machine(name="a", nodes=2), Machine(name="b", nodes=2))
     found = LiveSite(SiteSettings(name="north", number=0, machines=machines, policy=SitePolicy()))
-    both = TakenUsers(anyone=False, names=("anna", "bert"), is_mapped=True)
+    both = AcceptedUsers(anyone=False, names=("anna", "bert"), is_mapped=True)
     told = do(found, 0, MachineJoined("a", "here", both), MachineJoined("b", "here", ANNA))
-    assert [command.message for command in told if isinstance(command, TellGrid)][-1] == TakesUsers(ANNA)
+    assert [command.message for command in told if isinstance(command, SendToGrid)][-1] == TakesUsers(ANNA)
     return found
 
 
@@ -394,16 +394,16 @@ def test_a_site_refuses_a_grid_that_asks_anyway() -> None:
     described = [DescribeJob(number, 1, request, 1000, 0, 1, ("north",)) for number in (1, 2)]
     told = do(core, 1, *described, RequestQuote(7, 1, 1000, None, 1, "bert"), ReserveNodes(1, 1, 1, 1000))
     told += do(core, 2, EnqueueJob(Job(job_id=2, width=1, estimate_ms=1000), 1, 9_000))
-    assert [command.message for command in told if isinstance(command, TellGrid)] == [
+    assert [command.message for command in told if isinstance(command, SendToGrid)] == [
         Quoted(7, 0, None, WHY, cause="user"),
         Refused(1, 1, WHY, "user"),
         Refused(2, 1, WHY, "user"),
     ]
     assert do(core, 3, job("own", "bert")) == [Declined("own", WHY)]
     assert core.quote(3, request).reason == WHY
-    told = do(core, 4, MachineTakes("b", TakenUsers()))
+    told = do(core, 4, MachineTakes("b", AcceptedUsers()))
     assert [command.message for command in told] == [
-        TakesUsers(TakenUsers(anyone=False, names=("anna", "bert"), is_mapped=True))
+        TakesUsers(AcceptedUsers(anyone=False, names=("anna", "bert"), is_mapped=True))
     ]
     assert Accepted in [type(command) for command in do(core, 5, job("own", "bert"))]
 
@@ -419,7 +419,7 @@ def with_options(key: str, *options: str) -> UserSubmitted:
 def test_options_for_a_batch_system_bind_a_job_to_who_passes_them_on() -> None:
     """A site that passes on none, or others, is not asked; a job that no site takes as it is asked for is refused."""
     core = grid()
-    do(core, 0, FromLiveSite(NORTH, TakesUsers(TakenUsers(options=("nice",)))))
+    do(core, 0, FromLiveSite(NORTH, TakesUsers(AcceptedUsers(options=("nice",)))))
     told = do(core, 1, with_options("nice", "nice=3"))
     assert {site for site, _ in place(core, 1, told)} == {NORTH}
     (told,) = do(core, 2, with_options("gres", "nice=3", "gres=gpu:1"))
@@ -430,8 +430,8 @@ def test_options_for_a_batch_system_bind_a_job_to_who_passes_them_on() -> None:
 def test_a_site_takes_no_job_with_options_that_it_does_not_pass_on() -> None:
     """Neither of its own users nor of the grid, which may ask it about other jobs of that user."""
     core = site()
-    told = do(core, 1, *(MachineTakes(name, TakenUsers(options=("nice",))) for name in "ab"))
-    assert [command.message for command in told] == [TakesUsers(TakenUsers(options=("nice",)))]
+    told = do(core, 1, *(MachineTakes(name, AcceptedUsers(options=("nice",))) for name in "ab"))
+    assert [command.message for command in told] == [TakesUsers(AcceptedUsers(options=("nice",)))]
     assert do(core, 2, with_options("own", "gres=gpu:1")) == [Declined("own", NO_GRES)]
     request = with_options("", "gres=gpu:1").request
     told = do(core, 3, DescribeJob(1, 1, request, 1000, 0, 1, ("north",)), ReserveNodes(1, 1, 1, 1000))

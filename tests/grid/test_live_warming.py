@@ -18,7 +18,7 @@ def test_all_jobs_of_the_warming_end(control: str, mode: str) -> None:
     settings = GridSettings(sites=(("north", 4), ("south", 2)), policy=GridPolicy(mode=mode, control=control))
     grid = warm_up(settings)
     grid.check_invariants()
-    assert grid.book.records
-    assert {record.outcome for record in grid.book.records.values()} == {"finished"}
-    split = [record for record in grid.book.records.values() if len(record.places) > 1]
+    assert grid.registry.records
+    assert {record.outcome for record in grid.registry.records.values()} == {"finished"}
+    split = [record for record in grid.registry.records.values() if len(record.places) > 1]
     assert bool(split) == (mode == "adaptive")

@@ -318,7 +318,7 @@ def test_a_grid_has_nodes(nodes: list[int]) -> None:
 def test_nodes_of_a_job_that_is_apart_and_held_are_free_again() -> None:
     """It is taken out while one of its sites has reserved nodes; when these are released, others have them."""
     core = grid(4, 4, 4, margin_ms=50)
-    quotes = do(core, 0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100), barred=(2,)))
+    quotes = do(core, 0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100), excluded=(2,)))
     asked_for = do(core, 1, *(FromSite(c.site, Quoted(c.request.quote_id, 4, None)) for c in quotes))
     assert [(c.site, c.request.width) for c in asked_for] == [(0, 4), (1, 2)]
     attempt = asked_for[0].request.attempt
@@ -334,7 +334,7 @@ def test_nodes_of_a_job_that_is_apart_and_held_are_free_again() -> None:
 def test_a_part_apart_whose_start_and_end_are_heard_at_once_has_no_nodes() -> None:
     """Ends are heard first; while the other part goes on, the nodes of this one are free."""
     core = grid(4, 4, 4, margin_ms=50)
-    quotes = do(core, 0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100), barred=(2,)))
+    quotes = do(core, 0, GridJobSubmitted(Job(job_id=1, width=6, estimate_ms=100), excluded=(2,)))
     asked_for = do(core, 1, *(FromSite(c.site, Quoted(c.request.quote_id, 4, None)) for c in quotes))
     attempt = asked_for[0].request.attempt
     do(core, 2, *said(0, Reserved(1, attempt)), *said(1, Reserved(1, attempt)))

@@ -11,8 +11,8 @@ from gridweave.grid.kernels.links import NO_DATA
 from gridweave.grid.messages import (
     FromSite,
     GridCommand,
-    GridJobHopeless,
     GridJobSubmitted,
+    GridJobUnplaceable,
     LinksChanged,
     ReportRefused,
     ToSite,
@@ -89,11 +89,11 @@ def test_links_change_before_jobs_are_submitted() -> None:
 def test_a_hopeless_job_is_refused_where_it_waits() -> None:
     """One that waits is refused at once, also if it has just been submitted; one that is not known is passed over."""
     core = meta()
-    commands = core.handle(0, GridJobHopeless(1, "no way"), submitted(1, 6))
+    commands = core.handle(0, GridJobUnplaceable(1, "no way"), submitted(1, 6))
     assert commands == [ReportRefused(1, "no way")]
-    assert core.handle(1, GridJobHopeless(9, "no way")) == []
+    assert core.handle(1, GridJobUnplaceable(9, "no way")) == []
     core.handle(2, LinksChanged((0.0,)), submitted(2, 6))
-    assert core.handle(3, GridJobHopeless(2, "no way")) == [ReportRefused(2, "no way")]
+    assert core.handle(3, GridJobUnplaceable(2, "no way")) == [ReportRefused(2, "no way")]
     core.check_invariants()
 
 
@@ -101,7 +101,7 @@ def test_a_hopeless_job_that_runs_is_refused_when_it_is_lost() -> None:
     """It is left alone while it runs; lost with a site, it is not queued again."""
     core = meta()
     core.handle(0, submitted(1, 3))
-    assert core.handle(1, GridJobHopeless(1, "no way")) == []
+    assert core.handle(1, GridJobUnplaceable(1, "no way")) == []
     assert core.handle(2, FromSite(0, Ended(1, 1, 2, "lost"))) == [ReportRefused(1, "no way")]
     core.check_invariants()
 

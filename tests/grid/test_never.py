@@ -9,7 +9,7 @@ import pytest
 
 from gridweave.grid.messages import (
     FromSite,
-    GridJobBarred,
+    GridJobExclusions,
     GridJobHeld,
     GridJobSubmitted,
     ReportHeld,
@@ -209,7 +209,7 @@ def test_under_full_control_what_was_said_of_parts_outlasts_a_restart() -> None:
     again = restored(core, grid("full", 4, 4, 4, mode="multi-site"))
     refusal = said(1, Refused(1, 2, "it takes no part", "never"))
     assert [type(c) for c in do(again, 0, *refusal)] == [ToSite, ReportRefused]
-    do(core, 0, GridJobBarred(submitted(1, 6)))
+    do(core, 0, GridJobExclusions(submitted(1, 6)))
     assert [type(c) for c in do(core, 0, *refusal)] == [ToSite]
     assert list(core.waiting()) == [1]
 
@@ -219,7 +219,7 @@ def test_a_site_that_takes_its_user_no_more_is_not_chosen_for_what_it_has_quoted
     core = grid("limited", 4, 4)
     first, second = do(core, 0, submitted(1, 3))
     do(core, 1, *said(0, Quoted(first.request.quote_id, 4, 1)))
-    do(core, 2, GridJobBarred(msgspec.structs.replace(submitted(1, 3), barred=(0,))))
+    do(core, 2, GridJobExclusions(msgspec.structs.replace(submitted(1, 3), excluded=(0,))))
     (placed,) = do(core, 3, *said(1, Quoted(second.request.quote_id, 0, 500)))
     assert (placed.site, type(placed.request)) == (1, EnqueueJob)
 
@@ -228,5 +228,5 @@ def test_a_site_that_says_anew_whom_it_takes_is_asked_anew() -> None:
     """It may have other machines by now."""
     core = grid("limited", 4, 4)
     play(core, 0, submitted(1, 3), never=(0,), busy=True)
-    assert do(core, 1, GridJobBarred(submitted(1, 3))) == []
+    assert do(core, 1, GridJobExclusions(submitted(1, 3))) == []
     assert [c.site for c in do(core, 2, *said(0, SiteChanged(1, 3)))] == [0]

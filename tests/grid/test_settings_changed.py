@@ -10,7 +10,7 @@ import pytest
 from gridweave.errors import InputError
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import NO_DATA
-from gridweave.grid.messages import FromLiveSite, LiveGridEvent, TellSite
+from gridweave.grid.messages import FromLiveSite, LiveGridEvent, SendToSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
@@ -61,7 +61,7 @@ def change(now: GridSettings) -> LiveGridEvent:
     return kept
 
 
-class Played:
+class SiteOutcome:
     """A grid whose sites do at once what they are told, and run each job to its limit."""
 
     def __init__(self, grid: LiveGrid) -> None:
@@ -72,7 +72,7 @@ class Played:
     def tell(self, now_ms: int, *events: LiveGridEvent) -> None:
         """Tell the grid something, and have its sites answer."""
         for command in do(self.grid, now_ms, *events):
-            if isinstance(command, TellSite):
+            if isinstance(command, SendToSite):
                 for at_ms, answer in self._answers(now_ms, command.site, command.message):
                     self.due.setdefault(at_ms, []).append(FromLiveSite(command.site, answer))
 
@@ -113,9 +113,9 @@ class Played:
             self.tell(now_ms, *self.due.pop(now_ms, ()))
 
 
-def filled(now: GridSettings) -> Played:
+def filled(now: GridSettings) -> SiteOutcome:
     """Return a grid whose sites are full, with jobs that wait."""
-    found = Played(LiveGrid(now))
+    found = SiteOutcome(LiveGrid(now))
     for number, filler in enumerate(FILLERS):
         found.tell(number, *submitted([filler], 1 + number))
         found.play(number)
@@ -178,7 +178,7 @@ def test_jobs_that_can_never_be_placed_by_the_new_settings_are_refused(options: 
     """Its user hears why at once; the others wait on."""
     played = filled(settings())
     played.tell(20, change(settings(**options)))
-    records = played.grid.book.records
+    records = played.grid.registry.records
     assert (records[4].state, why in (records[4].reason or "")) == ("refused", True)
     assert [records[number].state for number in (3, 5, 6)] == ["waiting"] * 3
 
@@ -191,7 +191,7 @@ def test_a_grid_with_changed_settings_is_restored_with_them() -> None:
     again = LiveGrid(settings())
     again.restore(read_state(again, dump_state(played.grid)))
     assert again.settings == now
-    twin = Played(again)
+    twin = SiteOutcome(again)
     twin.due, twin.lengths = {at: list(events) for at, events in played.due.items()}, dict(played.lengths)
     twin.starts = list(played.starts)
     for each in (played, twin):
@@ -204,13 +204,13 @@ def test_settings_change_at_every_level_of_control(control: str) -> None:
     """Delegated jobs go on, and the lease is another from then on."""
     before = settings(control=control)
     now = settings(control=control, reserve_after_s=5.0, more={"lease_ms": 60_000, "retry_ms": 1_000})
-    played = Played(LiveGrid(before))
+    played = SiteOutcome(LiveGrid(before))
     shapes = [shape for shape in FILLERS + WAITING if shape[0] <= 6]
     played.tell(0, *submitted(shapes, 1))
     played.play(2)
     played.tell(2, change(now))
     played.play(50_000)
-    states = {record.state for record in played.grid.book.records.values()}
+    states = {record.state for record in played.grid.registry.records.values()}
     assert (states, played.grid.settings) == ({"ended"}, now)
 
 

@@ -14,7 +14,7 @@ from gridweave.grid.config.checks import grid_policy, usual_communication
 from gridweave.grid.config.reading import grid_of_text, read_grid
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import BLOCKING
-from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.messages import FromLiveSite, SendToSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.meta.traffic import LEAST_RUNS, KnownTraffic
@@ -82,10 +82,10 @@ def run(grid: LiveGrid, now_ms: int, asked: JobRequest, run_ms: int) -> JobRecor
     """Run a job on an idle grid, from its submission to its end; return its record."""
     commands = grid.handle(now_ms, UserSubmitted(f"at {now_ms}", asked))
     while commands:
-        told = [command for command in commands if isinstance(command, TellSite)]
+        told = [command for command in commands if isinstance(command, SendToSite)]
         events = [FromLiveSite(one.site, said) for one in told for said in answers(one.message, now_ms)]
         commands = grid.handle(now_ms, *events) if events else []
-    record = max(grid.book.records.values(), key=lambda each: each.job_id)
+    record = max(grid.registry.records.values(), key=lambda each: each.job_id)
     for name, _ in record.places:
         site = [site for site, _ in grid.settings.sites].index(name)
         ended = Ended(record.job_id, record.attempt, now_ms + run_ms, "finished")
@@ -206,7 +206,7 @@ def test_a_small_message_does_not_go_over_a_long_way(latency_ms: float, kilobyte
             grid.handle(at_ms, Probed(near, "c", at_ms, trips_ms, 0.0, 0.0))
     assert {site for site, _ in grid.quote(MINUTE_MS, request(4, ring)).places} == {"a", "b"}
     grid.handle(MINUTE_MS, UserSubmitted("on b", request(2)))
-    (taken,) = grid.book.records.values()
+    (taken,) = grid.registry.records.values()
     assert taken.places[0][0] == "a", "the first of sites that fit equally well"
     silent, ringing = grid.quote(MINUTE_MS, request(4, "none")), grid.quote(MINUTE_MS, request(4, ring))
     assert (silent.start_ms, {site for site, _ in silent.places}) == (MINUTE_MS + MARGIN_MS, {"b", "c"})

@@ -14,7 +14,7 @@ from gridweave.errors import InputError
 from gridweave.grid.api import OtherPolicy, Outlook, WhatIf
 from gridweave.grid.control.links import GridNetwork
 from gridweave.grid.kernels.links import NO_DATA
-from gridweave.grid.messages import FromLiveSite, TellSite
+from gridweave.grid.messages import FromLiveSite, SendToSite
 from gridweave.grid.meta.live import LiveGrid
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
@@ -71,9 +71,11 @@ def hand_in(grid: LiveGrid, now_ms: int, *requests: JobRequest) -> None:
 def answer_to(command: object, now_ms: int) -> Answer | None:
     """Return what a site says that grants all and starts jobs at once."""
     match command:
-        case TellSite(message=ReserveNodes(job_id=job_id, attempt=attempt, start_ms=start_ms)) if start_ms is not None:
+        case SendToSite(message=ReserveNodes(job_id=job_id, attempt=attempt, start_ms=start_ms)) if (
+            start_ms is not None
+        ):
             return Reserved(job_id, attempt)
-        case TellSite(
+        case SendToSite(
             message=ReserveNodes(job_id=job_id, attempt=attempt) | CommitNodes(job_id=job_id, attempt=attempt)
         ):
             return Started(job_id, attempt, now_ms)
@@ -153,7 +155,7 @@ def test_what_came_comes_again_and_twice_as_much_of_it() -> None:
     grid = grid_of({"north": 4})
     for hour in range(4):
         hand_in(grid, hour * HOUR_MS, request(4, 30))
-        for record in [each for each in grid.book.records.values() if each.state == "running"]:
+        for record in [each for each in grid.registry.records.values() if each.state == "running"]:
             half = hour * HOUR_MS + HOUR_MS // 2
             grid.handle(half, FromLiveSite(0, Ended(record.job_id, record.attempt, half, "finished")))
     now, then = outlooks(grid, 4 * HOUR_MS, load=2, hours=5)
@@ -171,7 +173,7 @@ def test_jobs_that_take_less_than_they_may_are_a_second_play() -> None:
     for number in range(12):
         at_ms = number * MINUTE_MS
         hand_in(grid, at_ms, request(4, 1))
-        record = grid.book.records[number + 1]
+        record = grid.registry.records[number + 1]
         grid.handle(at_ms + 15_000, FromLiveSite(0, Ended(record.job_id, record.attempt, at_ms + 15_000, "finished")))
     hand_in(grid, HOUR_MS, request(4), request(4))
     answer = grid.what_if(HOUR_MS, WhatIf(again=False, drain=(), hours=2))()

@@ -115,8 +115,8 @@ def cases(draw: st.DrawFn, flows: int = 12) -> Case:
     capacity = draw(st.lists(st.integers(0, 50), min_size=1, max_size=6))
     route = st.lists(st.integers(0, len(capacity) - 1), min_size=1, max_size=4, unique=True)
     routes = draw(st.lists(route, min_size=1, max_size=flows))
-    wish = st.one_of(st.just(math.inf), st.integers(0, 40).map(float))
-    return Case(capacity, routes, [draw(wish) for _ in routes])
+    action = st.one_of(st.just(math.inf), st.integers(0, 40).map(float))
+    return Case(capacity, routes, [draw(action) for _ in routes])
 
 
 def test_three_flows_by_hand() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gridweave.errors import InputError, OptionError
 from gridweave.netmodel.communication import GRIDS_BY_NAME, PATTERNS, Communication, rank_grid
 from gridweave.netmodel.kernels.overhead import split_factor
-from gridweave.netmodel.kernels.state import PART, with_own_room
+from gridweave.netmodel.kernels.state import PART, with_own_scratch
 from gridweave.netmodel.model import NetworkModel
 from gridweave.netmodel.reading import topology_of_graph
 from gridweave.netmodel.routing import find_paths
@@ -340,7 +340,7 @@ def test_mirrored_paths_are_detected() -> None:
 
 def test_scratch_space_can_be_separate_while_paths_are_shared() -> None:
     first = drawn_model(np.random.default_rng(1), 4).arrays
-    second = with_own_room(first)
+    second = with_own_scratch(first)
     record = Communication(pattern="all-to-all", fraction=0.5, message_bytes=1e6).records([9])[0]
     parts = np.array([(0, 3), (1, 3), (3, 3)], PART)
     before = [np.copy(each) for each in first]

@@ -60,7 +60,7 @@ class OneJob:
 
 
 @dataclass
-class Story:
+class JobHistory:
     """What has happened: (instant, job, ...), in the order in which it did."""
 
     starts: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Site:
         self.members = [[one for one in numbers(each.nodes) if one not in self.out] for each in policy.clusters]
         self.known = Experience()
         self.jobs: list[OneJob] = []
-        self.story = Story()
+        self.history = JobHistory()
         self.now = 0
 
     # Where a job can run, at which speed.
@@ -126,8 +126,8 @@ class Site:
         """Whether a machine is one on which a form runs."""
         kind = self.kind[machine]
         named = not form.on or any(name in (kind.name, *kind.labels) for name in form.on)
-        has_room = kind.memory_mb is None or kind.memory_mb >= form.memory_mb
-        return named and has_room and kind.cores >= form.cores and machine not in self.out
+        has_capacity = kind.memory_mb is None or kind.memory_mb >= form.memory_mb
+        return named and has_capacity and kind.cores >= form.cores and machine not in self.out
 
     def speed_alone(self, job: Job, machine: int) -> Fraction:
         """Return the speed of a job on a machine alone, in the fastest of its forms; 0 if it does not run there."""
@@ -200,7 +200,7 @@ class Site:
             if one.end == now:
                 self.known.learn(one, now)
                 one.machines, one.ended = (), now
-                self.story.ends.append((now, one.job.job_id))
+                self.history.ends.append((now, one.job.job_id))
         self.jobs += comes
         for one in self.running:
             if one.expected <= now:
@@ -229,7 +229,7 @@ class Site:
                 evicted += self.evict(level, one, plan.places[at])
                 one.machines, one.resource, one.speed = plan.places[at], resource, speed
                 one.start, one.expected = self.now, plan.ends[at]
-                self.story.starts.append((self.now, one.job.job_id, one.machines))
+                self.history.starts.append((self.now, one.job.job_id, one.machines))
         return evicted
 
     def wanted(self, level: int, queue: list[OneJob], teams: list[Team], claimed: list[int]) -> Plan:
@@ -280,10 +280,10 @@ class Site:
             if (one.job.if_evicted or self.policy.evicted) == "checkpoint":
                 one.kept += math.floor((self.now - one.start) * one.speed)
             else:
-                self.story.lost_machine_ms += (self.now - one.start) * len(one.machines)
+                self.history.lost_machine_ms += (self.now - one.start) * len(one.machines)
             one.machines = ()
             one.evictions += 1
-            self.story.evictions.append((self.now, one.job.job_id, by.job.job_id))
+            self.history.evictions.append((self.now, one.job.job_id, by.job.job_id))
         return gone
 
 
@@ -298,7 +298,7 @@ def numbers(text: str) -> list[int]:
     return [number for part in ends for number in range(int(part[0]), int(part[-1]) + 1)]
 
 
-def play(policy: HeterogeneousPolicy, jobs: Sequence[tuple[int, Job, int]]) -> Story:
+def play(policy: HeterogeneousPolicy, jobs: Sequence[tuple[int, Job, int]]) -> JobHistory:
     """Return what happens to jobs: of each when it is submitted, and the work that it has, at most its estimate."""
     site = Site(policy)
     coming = [OneJob(job, submit, work, evictions=job.evictions) for submit, job, work in jobs]
@@ -310,4 +310,4 @@ def play(policy: HeterogeneousPolicy, jobs: Sequence[tuple[int, Job, int]]) -> S
         site.step(now, [one for one in coming if one.submit == now])
         coming = [one for one in coming if one.submit > now]
     assert all(one.ended is not None for one in site.jobs), "a job waits on a site on which nothing runs"
-    return site.story
+    return site.history

@@ -250,7 +250,7 @@ class GangReference:
                 held[column] += other.memory
         return {column for column in range(self.nodes) if job.memory and held[column] + job.memory > 1_000_000}
 
-    def _has_room(self, job: _Job, row: int) -> bool:
+    def _has_capacity(self, job: _Job, row: int) -> bool:
         return self.nodes - len(self._taken(row) | self._crowded(job)) >= job.width
 
     def _longest(self, job: _Job) -> int:
@@ -308,7 +308,7 @@ class GangReference:
                     return False
                 job.rows = set()
                 self._option_1(job, target, in_the_way)
-            elif job.moved_in != self.decisions and job.tasks <= self.budget and self._has_room(job, target):
+            elif job.moved_in != self.decisions and job.tasks <= self.budget and self._has_capacity(job, target):
                 if job.begun and not self._may_cost(job, target, in_the_way, cost, cost // 2):
                     return False
                 job.rows = set()
@@ -368,7 +368,7 @@ class GangReference:
         self.promises = {}
         for job in list(self.queue):
             fitting = [row for row in self.open_rows if self._may_start(job, row)]
-            rows = [row for row in fitting if self._has_room(job, row)]
+            rows = [row for row in fitting if self._has_capacity(job, row)]
             if rows:
                 row = min(rows, key=lambda row: (self.nodes - self._used(row), self._turns_until(row)))
                 job.home = job.ran_in = row

@@ -263,10 +263,10 @@ class Site:
 
     def room(self, host: Job, job: Job) -> list[Node]:
         """Return the nodes of a host that a job would take; fewer than it needs if there are not enough."""
-        found = [node for node in host.nodes if self.has_room(node, job)]
+        found = [node for node in host.nodes if self.has_capacity(node, job)]
         return found[: job.width]
 
-    def has_room(self, node: Node, job: Job) -> bool:
+    def has_capacity(self, node: Node, job: Job) -> bool:
         """Whether a job could join those of a node."""
         here = node.jobs()
         if not node.usable(job) or sum(None in core for core in node.cores) < job.cores:
@@ -441,17 +441,17 @@ class Site:
 
     def conservative(self) -> None:
         """Give everybody who does not start a reservation."""
-        book = Book(self)
+        registry = Book(self)
         for job in list(self.waiting):
             if job not in self.waiting:
                 continue
-            start = book.earliest(job)
+            start = registry.earliest(job)
             if start == self.now:
-                self.start_with_matches(job, book)
+                self.start_with_matches(job, registry)
                 continue
-            host = self.match_running(job, book)
+            host = self.match_running(job, registry)
             if host is None:
-                book.reserved[job] = start
+                registry.reserved[job] = start
             else:
                 self.start(job, self.room(host, job))
 

@@ -24,7 +24,7 @@ NOWHERE = 10**6  # wider than any grid here, and an overhead that no wait is wor
 unhurried = settings(deadline=None, max_examples=150)
 
 
-def story(case: GridCase, **options: Any) -> GridOutcome:
+def history(case: GridCase, **options: Any) -> GridOutcome:
     """Simulate a case."""
     return simulate_grid(
         case.jobs, case.nodes, home=case.home, draws=case.draws, **{"sensitivity": case.sensitivity} | options
@@ -71,7 +71,7 @@ def test_every_outcome_is_valid(data: st.DataObject) -> None:
     """Nodes suffice on every site, everybody starts once where it may or is refused, and runs as long as it has to."""
     case = data.draw(grid_cases(too_wide=1))
     options = data.draw(grid_options(orders=ORDERS))
-    outcome = story(case, **options)
+    outcome = history(case, **options)
     options |= {"home": case.home, "sensitivity": case.sensitivity}
     assert validate_grid(outcome, case.jobs, case.nodes, **options) == []
 
@@ -83,7 +83,7 @@ def test_the_order_in_which_jobs_are_handed_over_means_nothing(data: st.DataObje
     case = data.draw(grid_cases())
     options = data.draw(grid_options(orders=ORDERS))
     shuffled = case._replace(jobs=data.draw(st.permutations(case.jobs)))
-    assert story(shuffled, **options) == story(case, **options)
+    assert history(shuffled, **options) == history(case, **options)
 
 
 @unhurried
@@ -93,7 +93,7 @@ def test_one_site_is_the_queue_of_that_site(data: st.DataObject) -> None:
     case = data.draw(grid_cases(max_sites=1))
     options = data.draw(grid_options(orders=ORDERS))
     alone = simulate(case.jobs, case.nodes[0], order=options["order"], backfill=options["backfill"])
-    outcome = story(case, **options)
+    outcome = history(case, **options)
     assert (outcome.start, outcome.end, set(outcome.refused)) == (alone.start, alone.end, set(alone.refused))
     assert [one.shadow for one in outcome.log] == [one.shadow for one in alone.log]
     assert [one.extra for one in outcome.log] == [None if one.extra is None else (one.extra,) for one in alone.log]
@@ -104,7 +104,7 @@ def test_one_site_is_the_queue_of_that_site(data: st.DataObject) -> None:
 def test_without_backfilling_jobs_start_in_the_order_of_their_submission(data: st.DataObject) -> None:
     """First come, first served."""
     case = data.draw(grid_cases())
-    outcome = story(case, **data.draw(grid_options(GRID_MODES, backfills=["none"])))
+    outcome = history(case, **data.draw(grid_options(GRID_MODES, backfills=["none"])))
     ordered = [
         outcome.start[one.id]
         for one in sorted(case.jobs, key=lambda one: (one.submit, one.id))
@@ -122,7 +122,7 @@ def test_without_backfilling_a_pass_at_which_nothing_came_free_starts_nobody(dat
     instants = data.draw(st.lists(st.integers(0, 40), max_size=10))
     refused = [Job(NOWHERE + number, instant, NOWHERE, 1, 1) for number, instant in enumerate(instants)]
     more = case._replace(jobs=[*case.jobs, *refused], draws=case.draws | {one.id: 0.0 for one in refused})
-    assert schedule(story(more, **options)) == schedule(story(case, **options))
+    assert schedule(history(more, **options)) == schedule(history(case, **options))
 
 
 # What splitting comes to at its ends
@@ -137,7 +137,7 @@ def test_splitting_for_nothing_makes_the_grid_one_machine(data: st.DataObject) -
     """
     case = data.draw(grid_cases())
     options = data.draw(grid_options(("multi-site", "adaptive"), backfills=["none"], orders=ORDERS, limited=False))
-    outcome = story(case, **options | {"overhead": 0.0})
+    outcome = history(case, **options | {"overhead": 0.0})
     machine = simulate(case.jobs, sum(case.nodes), order=options["order"], backfill="none")
     assert (outcome.start, outcome.end) == (machine.start, machine.end)
 
@@ -148,7 +148,7 @@ def test_a_head_waits_only_if_it_cannot_be_placed(data: st.DataObject) -> None:
     """Before candidates are looked for, too few nodes are free: on each site, or on all together with splits."""
     case = data.draw(grid_cases())
     options = data.draw(grid_options(("sharing", "multi-site"), limited=False))
-    outcome = story(case, **options)
+    outcome = history(case, **options)
     jobs = {one.id: one for one in case.jobs}
     for moment in outcome.log:
         if moment.head is not None:
@@ -164,13 +164,13 @@ def test_a_grid_that_may_split_nobody_shares(data: st.DataObject) -> None:
     """A lower bound, a limit of one fragment, or under adaptive an overhead beyond all waits: all are job sharing."""
     case = data.draw(grid_cases(for_one_site=True))
     options = data.draw(grid_options(("sharing",), orders=ORDERS, limited=False))
-    shared = story(case, **options)
+    shared = history(case, **options)
     never: list[dict[str, Any]] = [
         {"mode": "multi-site", "lower_bound": max(case.nodes)},
         {"mode": "multi-site", "max_fragments": [(NOWHERE, 1)]},
         {"mode": "adaptive", "overhead": float(NOWHERE), "sensitivity": {}},
     ]
-    assert all(story(case, **options | changes) == shared for changes in never)
+    assert all(history(case, **options | changes) == shared for changes in never)
 
 
 @unhurried
@@ -179,7 +179,7 @@ def test_without_backfilling_no_job_is_in_more_parts_than_it_need_be(data: st.Da
     """No smaller number of sites had the nodes, by trying all sets of sites."""
     case = data.draw(grid_cases())
     options = data.draw(grid_options(GRID_MODES, backfills=["none"]))
-    outcome = story(case, **options)
+    outcome = history(case, **options)
     for moment in outcome.log:
         for job_id in moment.started:
             fragments = outcome.fragments[job_id]
@@ -197,7 +197,7 @@ def test_without_backfilling_no_job_is_in_more_parts_than_it_need_be(data: st.Da
 def test_a_head_starts_no_later_than_any_shadow_time_it_was_shown(data: st.DataObject) -> None:
     """Under first come, first served nobody goes ahead of a head; so under sharing and multi-site."""
     case = data.draw(grid_cases())
-    outcome = story(case, **data.draw(grid_options(("sharing", "multi-site"), backfills=["easy"])))
+    outcome = history(case, **data.draw(grid_options(("sharing", "multi-site"), backfills=["easy"])))
     assert all(outcome.start[head] <= shadow for head, shadow, _ in heads(outcome))
 
 
@@ -212,7 +212,7 @@ def test_a_head_ends_by_estimate_no_later_than_it_was_ever_promised(data: st.Dat
     options = data.draw(grid_options(("sharing", "adaptive"), backfills=["easy"]))
     if isinstance(options["overhead"], tuple):
         options["overhead"] = tuple(sorted(options["overhead"]))
-    outcome = story(case, **options)
+    outcome = history(case, **options)
     estimates = {one.id: one.estimate for one in case.jobs}
     for head, shadow, parts in heads(outcome):
         extra = options["overhead"], case.sensitivity[head]
@@ -226,7 +226,7 @@ def test_a_head_ends_by_estimate_no_later_than_it_was_ever_promised(data: st.Dat
 def test_with_perfect_estimates_a_head_starts_at_its_shadow_time(data: st.DataObject) -> None:
     """Nothing comes free before it should, and nothing that was reserved is taken: the promise never changes."""
     case = data.draw(grid_cases(perfect=True))
-    outcome = story(case, **data.draw(grid_options(GRID_MODES, backfills=["easy"])))
+    outcome = history(case, **data.draw(grid_options(GRID_MODES, backfills=["easy"])))
     assert all(outcome.start[head] == shadow for head, shadow, _ in heads(outcome))
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.launch import Launch, Limits, PieceEnded, PieceStarted, Rank
+from gridweave.site.launch import Launch, Limits, NodeTaskEnded, NodeTaskStarted, Rank
 from gridweave.site.machine.cgroups import open_cgroups
-from gridweave.site.machine.folders import piece_folder
+from gridweave.site.machine.folders import task_folder
 from gridweave.site.machine.runner import Runner
 from gridweave.site.machine.starter import ask_launcher
 from support.machine import PATIENCE_S, have_users
@@ -65,7 +65,7 @@ class Place:
         await self.runner.start(self.launch("bob", 1, "sh", "-c", script, environment={"SECRET": SECRET}))
         async with asyncio.timeout(PATIENCE_S):
             event = await anext(self.runner.events())
-        assert isinstance(event, PieceStarted), event
+        assert isinstance(event, NodeTaskStarted), event
 
     def launch(self, user: str, job_id: int, *argv: str, **more: object) -> Launch:
         """Return the launch of a user's node task with one rank."""
@@ -92,17 +92,17 @@ class Place:
         """Return what attackers know: paths and process numbers."""
         state = self.runner.state(1, 0)
         assert state is not None
-        keeper = int(Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[1])
-        assert keeper > 1
+        watchdog = int(Path(f"/proc/{self.victim}/stat").read_text().rpartition(")")[2].split()[1])
+        assert watchdog > 1
         return {
             "token": self.token,
             "file": self.file,
             "socket": self.socket,
             "runner": self.runner.root,
-            "bob": piece_folder(self.runner.root, (1, 0)),
+            "bob": task_folder(self.runner.root, (1, 0)),
             "victim": self.victim,
             "shim": state.shim_pid,
-            "keeper": keeper,
+            "keeper": watchdog,
             "launcher": self.launcher.pid,
             "memory": self.groups.get("memory", "/nowhere"),
             "test": os.getpid(),
@@ -112,25 +112,25 @@ class Place:
         """Run a shell script as alice, never as root, and return its output."""
         return self.run("alice", "sh", "-c", f'test "$(id -un)" = {UNIX["alice"]} || exit 99; {script}')[2]
 
-    def run(self, user: str, *argv: str, **more: object) -> tuple[PieceEnded, Path, str]:
+    def run(self, user: str, *argv: str, **more: object) -> tuple[NodeTaskEnded, Path, str]:
         """Run a job to its end; return the end, the job's folder and its output."""
         self.number += 1
         number = self.number
 
-        async def to_the_end() -> PieceEnded:
+        async def to_the_end() -> NodeTaskEnded:
             await self.runner.start(self.launch(user, number, *argv, **more))
             return await self.end_of(number)
 
         ended = self.loop.run(to_the_end())
-        folder = piece_folder(self.runner.root, (number, 0))
+        folder = task_folder(self.runner.root, (number, 0))
         said = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("rank-*")))
         return ended, folder, said
 
-    async def end_of(self, job_id: int) -> PieceEnded:
+    async def end_of(self, job_id: int) -> NodeTaskEnded:
         """Wait for the end of a job and return it."""
         async with asyncio.timeout(PATIENCE_S):
             async for event in self.runner.events():
-                if isinstance(event, PieceEnded) and event.job_id == job_id:
+                if isinstance(event, NodeTaskEnded) and event.job_id == job_id:
                     return event
         raise AssertionError
 

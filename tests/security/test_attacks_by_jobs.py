@@ -19,9 +19,9 @@ import pytest
 from gridweave.errors import UnavailableError
 from gridweave.site.machine import launcher
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
-from gridweave.site.machine.folders import error_path, piece_folder, read_regular, result_path
+from gridweave.site.machine.folders import error_path, read_regular, result_path, task_folder
+from gridweave.site.machine.node_tasks import objects_of, task_bytes
 from gridweave.site.machine.output import output_path
-from gridweave.site.machine.pieces import objects_of, piece_bytes
 from gridweave.site.machine.processes import process_stat
 from gridweave.site.machine.starter import LauncherStarter, ask_launcher, bytes_as_user, clear_as_user
 from support.machine import PATIENCE_S
@@ -217,7 +217,7 @@ def test_a_job_of_a_user_is_paused_and_resumed(place: Place) -> None:
     script = "setsid sh -c 'while :; do :; done' & while :; do :; done"
     place.loop.run(place.runner.start(place.launch("alice", 6, "sh", "-c", script)))
     _until(lambda: len(_processes_of("gw-test-alice")) == 2 and _states("gw-test-alice") <= {"R"})
-    folder = piece_folder(place.runner.root, (6, 0))
+    folder = task_folder(place.runner.root, (6, 0))
     group = Cgroups(ControlGroup(place.groups)).group(group_name(folder))
     for runs in (False, True, False):
         place.loop.run(place.runner.pace(6, 0, runs=runs))
@@ -269,7 +269,7 @@ def test_ipc_is_private_and_goes(place: Place) -> None:
     assert objects_of(pwd.getpwnam("gw-test-alice").pw_uid) == before == []
     script = f"{CREATES}\nimport time; time.sleep(1000)"
     place.loop.run(place.runner.start(place.launch("bob", 7, "/usr/bin/python3", "-uc", script)))
-    _until(lambda: b"GOT" in read_regular(output_path(piece_folder(place.runner.root, (7, 0)), 0, "out")))
+    _until(lambda: b"GOT" in read_regular(output_path(task_folder(place.runner.root, (7, 0)), 0, "out")))
     assert place.run("alice", "/usr/bin/python3", "-c", ATTACHES)[2].split() == ["held"]
     place.loop.run(place.runner.cancel(7, 0, "enough"))
     place.loop.run(place.end_of(7))
@@ -295,9 +295,9 @@ def test_output_without_end_is_cut(place: Place) -> None:
 def test_a_packed_array_runs_as_its_user(place: Place) -> None:
     """Each element runs once, as the user; what became of it is known, and what the user writes in between is not."""
     script = 'id -un; test $GRIDWEAVE_ARRAY_INDEX = 3 && echo "[9, 0]" >> ../elements.json && exit 4; exit 0'
-    ended, _, said = place.run("alice", "sh", "-c", script, elements=((1, 6),))
+    ended, _, said = place.run("alice", "sh", "-c", script, array_tasks=((1, 6),))
     assert said.split() == ["gw-test-alice"] * 5
-    assert [(one.index, one.exit_code) for one in ended.elements] == [(1, 0), (2, 0), (3, 4), (4, 0), (5, 0)]
+    assert [(one.index, one.exit_code) for one in ended.array_tasks] == [(1, 0), (2, 0), (3, 4), (4, 0), (5, 0)]
     assert (ended.outcome, ended.interrupted) == ("failed", ())
 
 
@@ -306,9 +306,9 @@ def test_a_packed_array_runs_as_its_user(place: Place) -> None:
 def test_records_of_elements_are_read_without_following(place: Place, put: str, name: str) -> None:
     """What a user puts in place of the records of a packed array harms nobody but that array."""
     script = f"rm -f ../{name}; {put.replace('{0}', f'../{name}').replace('{token}', str(place.token))}; exit 0"
-    ended, folder, said = place.run("alice", "sh", "-c", script, elements=((1, 3),))
+    ended, folder, said = place.run("alice", "sh", "-c", script, array_tasks=((1, 3),))
     assert os.path.lexists(folder / "own" / name)
-    assert {one.index for one in ended.elements} <= {1, 2}
+    assert {one.index for one in ended.array_tasks} <= {1, 2}
     assert set(ended.interrupted) <= {1, 2}
     assert "GOT" not in said
 
@@ -323,8 +323,8 @@ def test_keepers_serve_one_user_after_the_other(place: Place) -> None:
         keepers.append(said.split()[1])
     assert len(set(keepers)) < len(keepers)
     outside = os.readlink(f"/proc/{place.launcher.pid}/ns/mnt")
-    for keeper in set(keepers):
-        _until(lambda keeper=keeper: os.readlink(f"/proc/{keeper}/ns/mnt") == outside)
+    for watchdog in set(keepers):
+        _until(lambda watchdog=watchdog: os.readlink(f"/proc/{watchdog}/ns/mnt") == outside)
 
 
 def test_a_launcher_that_could_import_anything_does_not_start(place: Place) -> None:
@@ -362,7 +362,7 @@ def test_what_a_user_locks_up_is_counted(place: Place) -> None:
     script = "mkdir -p a/b; head -c 1000000 /dev/zero > a/b/c; chmod 0 a/b a .. ."
     _, folder, _ = place.run("alice", "sh", "-c", script)
     assert 1_000_000 <= bytes_as_user(folder, place.launch("alice", place.number, "true")) < 1_100_000
-    assert piece_bytes(folder) >= 1_000_000
+    assert task_bytes(folder) >= 1_000_000
 
 
 @pytest.mark.parametrize("user", ["mallory", "root", "", "gw-test-bob", "nobody", "alice\n", "../alice"])

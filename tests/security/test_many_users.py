@@ -23,8 +23,8 @@ from gridweave.grid.api import JobQuery
 from gridweave.site.job import Accepted, ArrayPlace, Declined, JobRecord, JobRequest, Program
 from gridweave.site.launch import Limits, MachineRules
 from gridweave.site.machine.cgroups import open_cgroups
-from gridweave.site.machine.folders import piece_folder
-from gridweave.site.maxima import Maxima, Maximum
+from gridweave.site.machine.folders import task_folder
+from gridweave.site.quotas import Quota, Quotas
 from support.live_grids import LocalGrid
 
 USERS, JOBS = (int(part) for part in os.environ.get("GRIDWEAVE_MANY_USERS", "5x8").split("x"))
@@ -112,7 +112,7 @@ def requests(user: int) -> list[tuple[str, JobRequest]]:
         program=Program(argv=("sh", "-c", SCRIPT)), limit_ms=600_000, user=f"user{user}", account=f"account{user % 2}"
     )
     plain = [(f"{user} {number}", request) for number in range(PLAIN)]
-    array = ArrayPlace(name="all", index=0, elements=((0, JOBS - PLAIN),))
+    array = ArrayPlace(name="all", index=0, array_tasks=((0, JOBS - PLAIN),))
     return [*plain, (f"{user} array", JobRequest(**{**fields(request), "array": array}))]
 
 
@@ -129,7 +129,7 @@ def most_jobs(user: int) -> int:
 async def ended(grid: LocalGrid, count: int) -> list[JobRecord]:
     """Return the records of all jobs, when they are over."""
     async with asyncio.timeout(PATIENCE_S):
-        while grid.driver.grid.book.n_ended < count:
+        while grid.driver.grid.registry.n_ended < count:
             await asyncio.sleep(0.1)
     records: list[JobRecord] = []
     below: int | None = None
@@ -143,11 +143,11 @@ async def ended(grid: LocalGrid, count: int) -> list[JobRecord]:
 @pytest.mark.asyncio
 async def test_every_file_process_and_limit_is_right(place: Place) -> None:
     """Each job is its user's own Unix user at the site where it ran, within the limits; no maximum is exceeded."""
-    named = {f"user{user}": Maximum(running_jobs=most_jobs(user)) for user in range(USERS)}
-    maxima = Maxima(users=named, each_account=Maximum(running_nodes=NODES))
+    named = {f"user{user}": Quota(running_jobs=most_jobs(user)) for user in range(USERS)}
+    quotas = Quotas(users=named, each_account=Quota(running_nodes=NODES))
     await listening(place)
     sites = tuple((site, (NODES,)) for site in SITES)
-    async with LocalGrid(place.folder, sites, rules=place.rules, maxima=maxima) as grid:
+    async with LocalGrid(place.folder, sites, rules=place.rules, quotas=quotas) as grid:
         jobs = [job for user in range(USERS) for job in requests(user)]
         stranger = JobRequest(program=Program(argv=("true",)), limit_ms=1_000, user="nobody-here")
         async with asyncio.timeout(PATIENCE_S):
@@ -177,7 +177,7 @@ async def test_every_file_process_and_limit_is_right(place: Place) -> None:
 def said_by(folder: Path, record: JobRecord) -> str:
     """Return what a job has written, and the owner of each of its files, as seen from outside."""
     ((site, _),) = record.places
-    piece = piece_folder(folder / site / "m0", (record.job_id, record.attempt))
+    piece = task_folder(folder / site / "m0", (record.job_id, record.attempt))
     user = int(record.request.user.removeprefix("user"))
     for path in (piece / "own").rglob("*"):
         with contextlib.suppress(FileNotFoundError):

@@ -25,13 +25,13 @@ import asyncio, ctypes, os, sys
 from pathlib import Path
 from gridweave.site.launch import Launch, Rank
 from gridweave.site.machine.agent import AgentDriver
-from gridweave.site.machine.processes import spare_ray_worker
+from gridweave.site.machine.processes import protect_ray_worker
 from gridweave.site.messages import ENCODER, REPORTS, RunEnded, StartRun
 
 # As a worker of Ray on a cluster that somebody else has started, and larger than each process of the job.
 Path("/proc/self/oom_score_adj").write_text("1000")
 os.environ["RAY_JOB_ID"] = "01000000"
-spare_ray_worker()
+protect_ray_worker()
 ballast = bytearray(os.urandom(1 << 20) * 120)
 ended = asyncio.Queue()
 

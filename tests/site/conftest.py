@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.launch import Launch, PieceEnded, PieceEvent, Rank
+from gridweave.site.launch import Launch, NodeTaskEnded, NodeTaskEvent, Rank
 from gridweave.site.machine.processes import all_pids, process_stat
 from gridweave.site.machine.runner import Runner
 from support.machine import PATIENCE_S
@@ -29,8 +29,8 @@ class Machine:
         self.scratch = scratch
         self.mark = uuid.uuid4().hex
         self.environment = {**os.environ, MARK: self.mark}
-        self.pending: list[PieceEvent] = []
-        self.seen: list[PieceEvent] = []
+        self.pending: list[NodeTaskEvent] = []
+        self.seen: list[NodeTaskEvent] = []
 
     def runner(self) -> Runner:
         """Return a runner of this machine's folder."""
@@ -46,7 +46,7 @@ class Machine:
         options: dict[str, object] = {"working_directory": str(self.scratch), "grace_ms": 60_000, **more}
         return Launch(**{"job_id": job_id, "attempt": 0, "ranks": places, "argv": argv, **options})  # type: ignore[arg-type]
 
-    async def event(self, runner: Runner, kind: type[PieceEvent], job_id: int = 1) -> PieceEvent:
+    async def event(self, runner: Runner, kind: type[NodeTaskEvent], job_id: int = 1) -> NodeTaskEvent:
         """Wait for an event of a job; keep other jobs' events for later."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -57,13 +57,13 @@ class Machine:
                 self.pending.append(await anext(runner.events()))
                 self.seen.append(self.pending[-1])
 
-    async def ended(self, runner: Runner, job_id: int = 1) -> PieceEnded:
+    async def ended(self, runner: Runner, job_id: int = 1) -> NodeTaskEnded:
         """Wait for the end of a job."""
-        event = await self.event(runner, PieceEnded, job_id)
-        assert isinstance(event, PieceEnded)
+        event = await self.event(runner, NodeTaskEnded, job_id)
+        assert isinstance(event, NodeTaskEnded)
         return event
 
-    async def run(self, launch: Launch) -> PieceEnded:
+    async def run(self, launch: Launch) -> NodeTaskEnded:
         """Run one node task to its end."""
         async with self.runner() as runner:
             await runner.start(launch)

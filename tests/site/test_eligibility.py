@@ -68,9 +68,9 @@ class Keeper:
         while True:
             settled = self.keeping.settle()
             self.inside |= {job_id for job_id, _ in settled.let_in}
-            for job_id, _ in settled.hopeless:
+            for job_id, _ in settled.unplaceable:
                 self.end(job_id, "cancelled")
-            if not settled.hopeless:
+            if not settled.unplaceable:
                 break
         self.keeping.check_invariants()
 
@@ -93,37 +93,37 @@ def test_what_a_job_waits_for_comes_true_or_never(has: str, came: tuple[bool | N
 
 def test_a_job_goes_when_all_it_waits_for_has_come_true() -> None:
     """Each of them counts, and until the last one the reason says which are missing."""
-    keeper = Keeper()
-    first, second = keeper.add(request()), keeper.add(request())
-    third = keeper.add(request((first, "finished"), (second, "started"), (first, "ended")))
-    assert third in keeper.keeping
-    keeper.start(second)
-    assert keeper.keeping.reason(third) == "waits until job 1 has finished, job 1 has ended"
-    keeper.end(first, "finished")
-    keeper.settle()
-    assert third in keeper.inside
-    assert keeper.keeping.reason(third) == ""
+    watchdog = Keeper()
+    first, second = watchdog.add(request()), watchdog.add(request())
+    third = watchdog.add(request((first, "finished"), (second, "started"), (first, "ended")))
+    assert third in watchdog.keeping
+    watchdog.start(second)
+    assert watchdog.keeping.reason(third) == "waits until job 1 has finished, job 1 has ended"
+    watchdog.end(first, "finished")
+    watchdog.settle()
+    assert third in watchdog.inside
+    assert watchdog.keeping.reason(third) == ""
 
 
 def test_a_chain_without_hope_is_cancelled_to_its_end() -> None:
     """A job that waits for what can happen no more is ended, and so is what waits for it; what wants that, goes."""
-    keeper = Keeper()
-    first = keeper.add(request())
-    chain = [keeper.add(request((first, "finished")))]
+    watchdog = Keeper()
+    first = watchdog.add(request())
+    chain = [watchdog.add(request((first, "finished")))]
     for _ in range(2_000):
-        chain.append(keeper.add(request((chain[-1], "finished"))))
-    glad = keeper.add(request((chain[-1], "failed")))
-    keeper.end(first, "failed")
-    keeper.settle()
-    assert {keeper.ended[job_id] for job_id in chain} == {"cancelled"}
-    assert keeper.inside == {glad}
+        chain.append(watchdog.add(request((chain[-1], "finished"))))
+    glad = watchdog.add(request((chain[-1], "failed")))
+    watchdog.end(first, "failed")
+    watchdog.settle()
+    assert {watchdog.ended[job_id] for job_id in chain} == {"cancelled"}
+    assert watchdog.inside == {glad}
 
 
 def test_a_job_that_comes_too_late_is_without_hope_at_once() -> None:
     """What it waits for is judged by what is known; the reason says so."""
     keeping = Eligibility()
     assert not keeping.add(2, request((1, "finished")), {1: past(1, "limit")})
-    assert keeping.settle().hopeless == [(2, "it waited until job 1 has finished, and that has ended: limit")]
+    assert keeping.settle().unplaceable == [(2, "it waited until job 1 has finished, and that has ended: limit")]
 
 
 def _after_array(numbers: list[int], has: str = "failed") -> JobRequest:
@@ -136,21 +136,21 @@ def _after_array(numbers: list[int], has: str = "failed") -> JobRequest:
 @given(outcomes=st.lists(st.sampled_from(["finished", "failed", "limit", "cancelled"]), min_size=1, max_size=5))
 def test_an_array_has_failed_once_all_have_ended_and_one_did_not_finish(comes_late: bool, outcomes: list[str]) -> None:
     """As afternotok of an array in Slurm: in whatever order they end, and if the job comes when some have ended."""
-    keeper = Keeper()
-    numbers = [keeper.add(request()) for _ in outcomes]
-    cleanup = 0 if comes_late else keeper.add(_after_array(numbers))
+    watchdog = Keeper()
+    numbers = [watchdog.add(request()) for _ in outcomes]
+    cleanup = 0 if comes_late else watchdog.add(_after_array(numbers))
     for number, outcome in zip(numbers[:-1], outcomes, strict=False):
-        keeper.end(number, outcome)
-        keeper.settle()
-    cleanup = cleanup or keeper.add(_after_array(numbers))
-    assert cleanup in keeper.keeping, "one has not ended"
-    keeper.end(numbers[-1], outcomes[-1])
-    keeper.settle()
+        watchdog.end(number, outcome)
+        watchdog.settle()
+    cleanup = cleanup or watchdog.add(_after_array(numbers))
+    assert cleanup in watchdog.keeping, "one has not ended"
+    watchdog.end(numbers[-1], outcomes[-1])
+    watchdog.settle()
     one_failed = any(outcome != "finished" for outcome in outcomes)
-    assert (cleanup in keeper.inside) == one_failed
-    assert (keeper.ended.get(cleanup) == "cancelled") == (not one_failed)
-    late = keeper.add(_after_array(numbers))
-    assert (late in keeper.inside) == one_failed
+    assert (cleanup in watchdog.inside) == one_failed
+    assert (watchdog.ended.get(cleanup) == "cancelled") == (not one_failed)
+    late = watchdog.add(_after_array(numbers))
+    assert (late in watchdog.inside) == one_failed
 
 
 def test_a_condition_on_an_array_is_said_once() -> None:
@@ -162,62 +162,62 @@ def test_a_condition_on_an_array_is_said_once() -> None:
     for number in (1, 2, 3):
         keeping.over(past(number, "finished", started=True), request())
     why = "it waited until one of several jobs has failed, and all of them have finished"
-    assert keeping.settle().hopeless == [(4, why)]
+    assert keeping.settle().unplaceable == [(4, why)]
 
 
 def test_a_wish_keeps_a_job_until_it_is_released() -> None:
     """Beside whatever else keeps it; a job that was taken out of the queue keeps the number of its attempt."""
-    keeper = Keeper()
-    first = keeper.add(request(hold=True))
-    second = keeper.add(request((first, "ended"), hold=True))
-    assert keeper.keeping.reason(second) == "is held by its user; waits until job 1 has ended"
-    keeper.keeping.release(second)
-    keeper.settle()
-    assert keeper.keeping.reason(second) == "waits until job 1 has ended"
-    keeper.keeping.release(first)
-    keeper.settle()
-    assert keeper.inside == {first}
-    keeper.keeping.hold(first)
-    keeper.settle()
-    assert keeper.keeping.is_wished(first)
-    keeper.keeping.taken_out(first, keeper.requests[first], 4)
-    keeper.keeping.release(first)
-    assert keeper.keeping.settle().let_in == [(first, 4)]
+    watchdog = Keeper()
+    first = watchdog.add(request(hold=True))
+    second = watchdog.add(request((first, "ended"), hold=True))
+    assert watchdog.keeping.reason(second) == "is held by its user; waits until job 1 has ended"
+    watchdog.keeping.release(second)
+    watchdog.settle()
+    assert watchdog.keeping.reason(second) == "waits until job 1 has ended"
+    watchdog.keeping.release(first)
+    watchdog.settle()
+    assert watchdog.inside == {first}
+    watchdog.keeping.hold(first)
+    watchdog.settle()
+    assert watchdog.keeping.is_wished(first)
+    watchdog.keeping.left_queue(first, watchdog.requests[first], 4)
+    watchdog.keeping.release(first)
+    assert watchdog.keeping.settle().let_in == [(first, 4)]
 
 
 def test_a_wish_that_comes_too_late_is_over() -> None:
     """A job that runs before it could be taken out is held no more."""
-    keeper = Keeper()
-    first = keeper.add(request())
-    keeper.keeping.hold(first)
-    assert keeper.start(first)
-    assert not keeper.keeping.is_wished(first)
-    assert not keeper.start(first)
+    watchdog = Keeper()
+    first = watchdog.add(request())
+    watchdog.keeping.hold(first)
+    assert watchdog.start(first)
+    assert not watchdog.keeping.is_wished(first)
+    assert not watchdog.start(first)
 
 
 def test_so_many_of_an_array_are_under_way_as_may_be() -> None:
     """The lowest number goes next, one that is held gives its place to another, and gets one again when it may."""
-    keeper = Keeper()
-    jobs = [keeper.add(request(array=("sweep", 2))) for _ in range(6)]
-    other = keeper.add(request(array=("other", 1)))
-    assert keeper.inside == {jobs[0], jobs[1], other}
-    assert keeper.keeping.reason(jobs[2]) == "2 jobs of its array sweep are under way, as many as may be"
-    keeper.end(jobs[1], "finished")
-    keeper.settle()
-    assert keeper.inside == {jobs[0], jobs[2], other}
-    keeper.keeping.hold(jobs[3])
-    keeper.keeping.hold(jobs[0])
-    keeper.keeping.taken_out(jobs[0], keeper.requests[jobs[0]], 1)
-    keeper.inside.discard(jobs[0])
-    keeper.settle()
-    assert keeper.inside == {jobs[2], jobs[4], other}
+    watchdog = Keeper()
+    jobs = [watchdog.add(request(array=("sweep", 2))) for _ in range(6)]
+    other = watchdog.add(request(array=("other", 1)))
+    assert watchdog.inside == {jobs[0], jobs[1], other}
+    assert watchdog.keeping.reason(jobs[2]) == "2 jobs of its array sweep are under way, as many as may be"
+    watchdog.end(jobs[1], "finished")
+    watchdog.settle()
+    assert watchdog.inside == {jobs[0], jobs[2], other}
+    watchdog.keeping.hold(jobs[3])
+    watchdog.keeping.hold(jobs[0])
+    watchdog.keeping.left_queue(jobs[0], watchdog.requests[jobs[0]], 1)
+    watchdog.inside.discard(jobs[0])
+    watchdog.settle()
+    assert watchdog.inside == {jobs[2], jobs[4], other}
     for job_id in (jobs[0], jobs[3]):
-        keeper.keeping.release(job_id)
-    keeper.settle()
-    keeper.end(jobs[5], "cancelled")
-    keeper.end(jobs[4], "finished")
-    keeper.settle()
-    assert keeper.inside == {jobs[0], jobs[2], other}
+        watchdog.keeping.release(job_id)
+    watchdog.settle()
+    watchdog.end(jobs[5], "cancelled")
+    watchdog.end(jobs[4], "finished")
+    watchdog.settle()
+    assert watchdog.inside == {jobs[0], jobs[2], other}
 
 
 def test_only_known_jobs_of_the_same_user_can_be_waited_for() -> None:
@@ -271,36 +271,36 @@ steps = st.lists(
 @given(steps)
 def test_nobody_is_kept_for_nothing_and_nobody_goes_too_early(wanted: list[tuple[str, int, str, int]]) -> None:
     """Whatever happens: what is inside may be there, what is kept has a reason, and what has none is let in."""
-    keeper = Keeper()
+    watchdog = Keeper()
     for what, number, has, at_once in wanted:
-        job_id = number % max(1, len(keeper.requests)) + 1
-        known = job_id in keeper.requests
+        job_id = number % max(1, len(watchdog.requests)) + 1
+        known = job_id in watchdog.requests
         if what == "add":
             after = ((job_id, has),) if known and number % 2 else ()
-            keeper.add(request(*after, hold=number % 5 == 0, array=(f"a{at_once}", at_once) if number % 3 else None))
-        elif not known or job_id in keeper.ended:
+            watchdog.add(request(*after, hold=number % 5 == 0, array=(f"a{at_once}", at_once) if number % 3 else None))
+        elif not known or job_id in watchdog.ended:
             continue
         elif what == "end":
-            keeper.end(
-                job_id, "finished" if has == "finished" else "failed" if job_id in keeper.inside else "cancelled"
+            watchdog.end(
+                job_id, "finished" if has == "finished" else "failed" if job_id in watchdog.inside else "cancelled"
             )
-        elif what == "start" and job_id in keeper.inside:
-            keeper.start(job_id)
+        elif what == "start" and job_id in watchdog.inside:
+            watchdog.start(job_id)
         elif what == "hold":
-            keeper.keeping.hold(job_id)
+            watchdog.keeping.hold(job_id)
         elif what == "release":
-            keeper.keeping.release(job_id)
-        elif what == "out" and job_id in keeper.inside and keeper.keeping.is_wished(job_id):
-            keeper.inside.discard(job_id)
-            keeper.keeping.taken_out(job_id, keeper.requests[job_id], 1)
-        keeper.settle()
-        kept = {job_id for job_id in keeper.requests if job_id in keeper.keeping}
-        assert kept | keeper.inside | set(keeper.ended) == set(keeper.requests)
-        assert not kept & keeper.inside
-        assert all(keeper.keeping.reason(job_id) for job_id in kept)
+            watchdog.keeping.release(job_id)
+        elif what == "out" and job_id in watchdog.inside and watchdog.keeping.is_wished(job_id):
+            watchdog.inside.discard(job_id)
+            watchdog.keeping.left_queue(job_id, watchdog.requests[job_id], 1)
+        watchdog.settle()
+        kept = {job_id for job_id in watchdog.requests if job_id in watchdog.keeping}
+        assert kept | watchdog.inside | set(watchdog.ended) == set(watchdog.requests)
+        assert not kept & watchdog.inside
+        assert all(watchdog.keeping.reason(job_id) for job_id in kept)
         for most in (1, 2):
             mine = request(array=(f"a{most}", most)).array
-            assert sum(keeper.requests[each].array == mine for each in keeper.inside) <= most
+            assert sum(watchdog.requests[each].array == mine for each in watchdog.inside) <= most
 
 
 @pytest.mark.parametrize(

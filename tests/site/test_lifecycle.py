@@ -160,7 +160,7 @@ NO_RECORD = {
     ("grid/control/delegated_forecasts.py", "replace(known)"): "a forecast",
     ("grid/service/local.py", "self.done.state"): "what is known of a local grid",
     ("grid/service/ray.py", "self.state"): "what is known of a Ray cluster",
-    ("slurm/service/keeper.py", "replace(allocation)"): "what a batch system has shown last",
+    ("slurm/service/reconciler.py", "replace(allocation)"): "what a batch system has shown last",
     ("slurm/cluster/parse.py", "replace(known)"): "what Slurm has shown last",
     ("site/explain.py", "replace(forecast)"): "a forecast",
     ("site/run/runs.py", "self.killed"): "`Run.end_for`, which goes by the table",

@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.site.lines import Ask, GroupName, Lane, Lines, LinesState
-from gridweave.site.maxima import Maxima, Maximum, node_s_of
+from gridweave.site.admission import AdmissionQueue, AdmissionState, Ask, GroupName, GroupSet
+from gridweave.site.quotas import Quota, Quotas, node_s_of
 
 HOUR_MS = 3_600_000
 SMALL = st.integers(1, 4)
@@ -19,18 +19,18 @@ class Slow:
     """The rule as docs/maxima.md says it, over all jobs each time, from lists that are never tidied."""
 
     def __init__(self) -> None:
-        self.maxima = Maxima()
-        self.jobs: dict[int, tuple[Lane, Ask]] = {}
+        self.quotas = Quotas()
+        self.jobs: dict[int, tuple[GroupSet, Ask]] = {}
         self.standing: set[int] = set()
         self.inside: set[int] = set()
-        self.used: list[tuple[Lane, int, int]] = []
+        self.used: list[tuple[GroupSet, int, int]] = []
 
     def room(self, now_ms: int, name: GroupName, ask: Ask) -> bool:
         """Return whether a group has room for a job."""
         mine = [self.jobs[job_id][1] for job_id in self.inside if name in self.jobs[job_id][0]]
         if name[0] == "array":
             return not ask.at_once or len(mine) < ask.at_once
-        most = self.maxima.of(name[0], name[1])
+        most = self.quotas.of(name[0], name[1])
         if most.running_jobs is not None and len(mine) >= most.running_jobs:
             return False
         nodes = sum(other.nodes for other in mine)
@@ -57,15 +57,15 @@ class Slow:
                 return sorted(let_in)
 
 
-def maximum(numbers: tuple[int | None, int | None, int | None]) -> Maximum:
+def maximum(numbers: tuple[int | None, int | None, int | None]) -> Quota:
     """Return a maximum of jobs, nodes and node-hours under way."""
     jobs, nodes, hours = numbers
-    return Maximum(running_jobs=jobs, running_nodes=nodes, node_hours=hours, window_hours=10)
+    return Quota(running_jobs=jobs, running_nodes=nodes, node_hours=hours, window_hours=10)
 
 
 MAXIMUM = st.tuples(*[st.none() | SMALL] * 3).map(maximum)
 MAXIMA = st.builds(
-    lambda each, anna, physics: Maxima(each_user=each, users={"anna": anna}, each_account=physics),
+    lambda each, anna, physics: Quotas(each_user=each, users={"anna": anna}, each_account=physics),
     MAXIMUM,
     MAXIMUM,
     MAXIMUM,
@@ -95,8 +95,8 @@ STEPS = st.lists(
 @given(STEPS)
 def test_lines_let_in_whom_the_rule_lets_in(steps: list[Any]) -> None:
     """After each event the same jobs are inside as in the slow writing, also when the state was written and read."""
-    lines, slow, now_ms = Lines(), Slow(), 0
-    for number, (what, lane, nodes, hours, at_once, maxima) in enumerate(steps, 1):
+    lines, slow, now_ms = AdmissionQueue(), Slow(), 0
+    for number, (what, lane, nodes, hours, at_once, quotas) in enumerate(steps, 1):
         if what == "stand":
             ask = Ask(nodes, node_s_of(nodes, hours * HOUR_MS), at_once if lane[0][0] == "array" else 0)
             lines.came(lane)
@@ -109,7 +109,7 @@ def test_lines_let_in_whom_the_rule_lets_in(steps: list[Any]) -> None:
             used_s = node_s_of(ask.nodes, hours * HOUR_MS // 2)
             slow.inside.discard(job_id)
             # A window of 10 h has parts of 6 minutes, of which all these times are multiples.
-            counted = tuple(name for name in its if name[0] != "array" and slow.maxima.of(*name[:2]).node_hours)
+            counted = tuple(name for name in its if name[0] != "array" and slow.quotas.of(*name[:2]).node_hours)
             slow.used.append((counted, now_ms + 10 * HOUR_MS, used_s))
             lines.leave(its, ask, now_ms, used_s)
             lines.over(job_id, its)
@@ -121,20 +121,20 @@ def test_lines_let_in_whom_the_rule_lets_in(steps: list[Any]) -> None:
         elif what == "wait":
             now_ms += hours * HOUR_MS
         elif what == "set":
-            lines.change(maxima)
-            slow.maxima = maxima
+            lines.change(quotas)
+            slow.quotas = quotas
         assert sorted(lines.move(now_ms)) == slow.move(now_ms)
         assert {job_id for job_id in slow.jobs if job_id in lines} == slow.standing
         lines.check_invariants(now_ms)
-        fresh = Lines()
-        fresh.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(lines.state()), type=LinesState))
+        fresh = AdmissionQueue()
+        fresh.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(lines.state()), type=AdmissionState))
         lines = fresh
 
 
 def test_time_alone_lets_jobs_in_when_node_hours_leave_the_window() -> None:
     """Whoever waits for node-hours is to be looked at again when the first that were used count no more."""
-    lines, lane, ask = Lines(), (("user", "anna", ""),), Ask(2, 2 * 3600, 0)
-    lines.change(Maxima(each_user=Maximum(node_hours=3, window_hours=10)))
+    lines, lane, ask = AdmissionQueue(), (("user", "anna", ""),), Ask(2, 2 * 3600, 0)
+    lines.change(Quotas(each_user=Quota(node_hours=3, window_hours=10)))
     lines.came(lane)
     lines.enter(lane, ask)
     lines.leave(lane, ask, HOUR_MS, 2 * 3600)

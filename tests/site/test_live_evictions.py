@@ -11,23 +11,23 @@ from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.policy import LevelsPolicy
 from gridweave.site.disciplines.levels.rights import Level
-from gridweave.site.job import DescribeJob, JobForm, JobRequest, Noted, Program, SignalName, WishKind
+from gridweave.site.job import ActionKind, DescribeJob, JobForm, JobRequest, Noted, Program, SignalName
 from gridweave.site.launch import Outcome
 from gridweave.site.messages import (
     CancelJob,
     CommitNodes,
     Ended,
     EndRun,
+    JobAction,
     LeaseEnded,
     Machine,
     PaceRun,
     ReserveNodes,
     RunEnded,
     RunStarted,
+    SendToGrid,
     StartRun,
-    TellGrid,
     UserSubmitted,
-    Wish,
 )
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
@@ -89,7 +89,7 @@ def test_the_evicted_has_time_and_the_machine_is_left_before_another_begins() ->
     north.check_invariants()
     assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
     assert notes(commands, OWN) == ["retried"]
-    low, high = north.book.records[OWN], north.book.records[OWN + 1]
+    low, high = north.registry.records[OWN], north.registry.records[OWN + 1]
     assert (low.state, low.attempt, low.starts, high.start_ms) == ("waiting", 1, 1, 27_000)
     told = north.forecast(30_000, OWN)
     assert told is not None
@@ -143,7 +143,7 @@ def test_an_evicted_job_that_has_another_machine_starts_there_when_it_has_ended(
     commands = north.handle(2_000, RunEnded("m0", OWN + 1, 1, "finished"))
     north.check_invariants()
     assert starts(commands) == []
-    assert north.book.records[OWN].state == "running"
+    assert north.registry.records[OWN].state == "running"
     commands = north.handle(3_000, RunEnded("m1", OWN, 1, "cancelled"))
     north.check_invariants()
     assert starts(commands) == [("m1", OWN + 2, 1, 50_000), ("m0", OWN, 2, 100_000)]
@@ -161,15 +161,15 @@ def test_an_evicted_job_that_has_another_machine_starts_there_when_it_has_ended(
         ("cancelled", "hold", ("waiting", "")),
     ],
 )
-def test_how_an_evicted_job_ends(ends: Outcome, wish: WishKind | None, expected: tuple[str, str]) -> None:
+def test_how_an_evicted_job_ends(ends: Outcome, action: ActionKind | None, expected: tuple[str, str]) -> None:
     """What had done its work is over, what nobody wants too; all else waits, and only once."""
     north, _ = evicting()
-    if wish is not None:
-        north.handle(21_000, Wish(wish, (OWN,)))
+    if action is not None:
+        north.handle(21_000, JobAction(action, (OWN,)))
         north.check_invariants()
     commands = north.handle(22_000, RunEnded("m0", OWN, 1, ends))
     north.check_invariants()
-    record = north.book.records[OWN]
+    record = north.registry.records[OWN]
     assert (record.state, record.outcome) == expected
     assert starts(commands) == [("m0", OWN + 1, 1, 50_000)]
     waiting = [job.job_id for job, _ in north.core.site.waiting()]
@@ -182,7 +182,7 @@ def test_a_job_that_must_not_begin_again_is_not_evicted() -> None:
     north.handle(0, submitted("low", if_lost="fail"))
     commands = north.handle(10, submitted("high", 2))
     assert not [each for each in commands if isinstance(each, EndRun | StartRun)]
-    assert north.book.records[OWN + 1].state == "waiting"
+    assert north.registry.records[OWN + 1].state == "waiting"
 
 
 def of_the_grid(job_id: int, start_ms: int | None = None) -> tuple[DescribeJob, ReserveNodes]:
@@ -195,7 +195,7 @@ def of_the_grid(job_id: int, start_ms: int | None = None) -> tuple[DescribeJob, 
 
 def answers(commands: list[Any]) -> list[Any]:
     """Return what the grid is told of ends."""
-    told = [each.message for each in commands if isinstance(each, TellGrid)]
+    told = [each.message for each in commands if isinstance(each, SendToGrid)]
     return [each for each in told if isinstance(each, Ended | LeaseEnded)]
 
 
@@ -294,10 +294,10 @@ def test_where_jobs_are_paused_the_evicted_stands_still_on_its_machine() -> None
         assert [order for order in commands if isinstance(order, PaceRun)] == [PaceRun("m0", OWN, 1, True)]
         assert notes(commands, OWN) == ["resumed"]
         assert each.handle(140_000) == []
-        low = each.book.records[OWN]
+        low = each.registry.records[OWN]
         assert (low.state, low.attempt, low.starts) == ("running", 1, 1)
         each.handle(145_000, RunEnded("m0", OWN, 1, "finished"))
-        assert (each.book.records[OWN].outcome, low.starts) == ("finished", 1)
+        assert (each.registry.records[OWN].outcome, low.starts) == ("finished", 1)
         each.check_invariants()
 
 
@@ -306,7 +306,7 @@ def test_what_is_to_end_leaves_its_machine_and_is_not_paused() -> None:
     north = site(evicted="pause")
     north.handle(0, submitted("low"))
     north.handle(5, RunStarted("m0", OWN, 1))
-    north.handle(10_000, Wish("requeue", (OWN,)))
+    north.handle(10_000, JobAction("requeue", (OWN,)))
     commands = north.handle(11_000, submitted("high", 2, 50))
     assert [each for each in commands if isinstance(each, PaceRun | StartRun)] == []
     assert (notes(commands, OWN), north.runs.paused()) == ([], ())
@@ -325,7 +325,7 @@ def test_a_job_that_is_paused_where_it_has_not_begun_yet_begins_paused() -> None
     north.handle(5, RunStarted("m1", OWN, 1), RunStarted("m0", OWN + 1, 1))
     north.handle(1_000, submitted("high", 2, 50, forms=(large,)))
     commands = north.handle(2_000, RunEnded("m0", OWN + 1, 1, "finished"))
-    assert (starts(commands), north.book.records[OWN].state) == ([], "running")
+    assert (starts(commands), north.registry.records[OWN].state) == ([], "running")
     commands = north.handle(2_500, submitted("higher", 2, 90, forms=(small,)))
     assert [each for each in commands if isinstance(each, PaceRun)] == []
     assert starts(commands) == [("m0", OWN + 3, 1, 90_000)]

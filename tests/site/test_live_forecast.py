@@ -9,7 +9,7 @@ import pytest
 from gridweave.site.disciplines.sharing.policy import SharedNodes
 from gridweave.site.explain import Forecast
 from gridweave.site.job import DescribeJob, Job, JobRequest, Program
-from gridweave.site.messages import EnqueueJob, Machine, ReserveNodes, UserSubmitted, Wish
+from gridweave.site.messages import EnqueueJob, JobAction, Machine, ReserveNodes, UserSubmitted
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import OWN_IDS, LiveSite
@@ -66,7 +66,7 @@ def test_the_head_hears_its_start_and_nothing_changes(policy: Any) -> None:
 def test_jobs_that_do_not_wait() -> None:
     """What is being started, is held by its user, or is not known is said so."""
     core = site((3, 10), (4, 20))
-    core.handle(1, Wish("hold", (SECOND,)))
+    core.handle(1, JobAction("hold", (SECOND,)))
     assert (told(core, FIRST, 1).state, told(core, FIRST, 1).start_ms) == ("starting", 0)
     assert (told(core, SECOND, 1).state, told(core, SECOND, 1).reason) == ("held", "is held by its user")
     assert core.forecast(1, 77) is None

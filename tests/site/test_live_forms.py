@@ -14,16 +14,16 @@ from gridweave.site.job import Declined, DescribeJob, JobForm, JobRequest, Progr
 from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.messages import (
     DisciplineEdited,
+    JobAction,
     Machine,
     MachineJoined,
     ReserveNodes,
     RunEnded,
     RunStarted,
+    SendToGrid,
     StartRun,
     TakesUsers,
-    TellGrid,
     UserSubmitted,
-    Wish,
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
@@ -68,14 +68,14 @@ def test_a_job_starts_in_the_form_that_ends_first_on_the_agent_of_its_machines()
     both = asked(JobForm(width=2, on=("x86",), speed=1.5), JobForm(width=4, on=("old",), speed=2.0))
     commands = north.handle(0, UserSubmitted("one", both))
     assert starts(commands) == [("m1", OWN, (0, 1), 2, 20_000)]
-    assert north.book.records[OWN].places == (("north", 2),)
+    assert north.registry.records[OWN].places == (("north", 2),)
     commands = north.handle(1, UserSubmitted("two", both))
     # They would end at 30 s there, and at 40 s behind the first.
     assert starts(commands) == [("m0", OWN + 1, (0, 1, 2, 3), 4, 30_000)]
     north.handle(2, RunStarted("m1", OWN, 1), RunStarted("m0", OWN + 1, 1))
     commands = north.handle(9_000, RunEnded("m1", OWN, 1, "finished"))
     assert [(each.width, each.run_ms) for each in commands if isinstance(each, RecordUsage)] == [(2, 9_000)]
-    assert north.book.records[OWN].outcome == "finished"
+    assert north.registry.records[OWN].outcome == "finished"
     north.check_invariants()
 
 
@@ -125,7 +125,7 @@ def test_a_site_learns_only_from_jobs_that_ended_well() -> None:
     north = site(HeterogeneousPolicy(nodes=6, classes=(MachineClass(name="all", count=6),)))
     north.handle(0, *[UserSubmitted(str(n), asked(job_class="x")) for n in range(4)])
     north.handle(1, *[RunStarted("m0", OWN + n, 1) for n in range(4)])
-    north.handle(2, Wish("cancel", (OWN + 1,)))
+    north.handle(2, JobAction("cancel", (OWN + 1,)))
     for n, outcome in enumerate(("failed", "cancelled", "lost")):
         north.handle(50 + n, RunEnded("m0", OWN + n, 1, outcome))
     assert north.core.site.answer(EXPERIENCE) == []
@@ -215,7 +215,7 @@ def test_a_job_of_the_grid_has_its_forms_unless_it_is_on_several_sites(start_ms:
 def test_the_grid_hears_which_sites_take_forms(policy: Any, told: list[bool]) -> None:
     """A site whose machines differ says so when its first machine is there; by that the grid bars the others."""
     commands = site(policy).handle(0, MachineJoined("m0", "h"))
-    messages = [each.message for each in commands if isinstance(each, TellGrid)]
+    messages = [each.message for each in commands if isinstance(each, SendToGrid)]
     assert [each.users.forms for each in messages if isinstance(each, TakesUsers)] == told
 
 

@@ -116,10 +116,12 @@ def test_tasks_that_differ_have_their_ranks_and_their_parts_of_each_machine() ->
         (4, 0.1, ((1, 9),), "groups of tasks are not for a packed array"),
     ],
 )
-def test_groups_that_do_not_go_with_their_job_are_refused(nodes: int, memory: float, elements: Any, why: str) -> None:
+def test_groups_that_do_not_go_with_their_job_are_refused(
+    nodes: int, memory: float, array_tasks: Any, why: str
+) -> None:
     """In one line, before anything of it is placed."""
     groups = [TaskGroup(tasks=1, memory=0.5), TaskGroup(tasks=3, memory=memory)]
-    array = ArrayPlace(name="sweep", index=1, elements=elements) if elements else None
+    array = ArrayPlace(name="sweep", index=1, array_tasks=array_tasks) if array_tasks else None
     resources = needs_of_groups(groups)
     request = JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1_000, resources=resources, array=array)
     assert (request_problem(request) or "").startswith(why)

@@ -8,6 +8,7 @@ import pytest
 
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.job import (
+    ActionKind,
     Declined,
     DescribeJob,
     Job,
@@ -15,24 +16,23 @@ from gridweave.site.job import (
     Noted,
     Program,
     SignalName,
-    WishKind,
 )
 from gridweave.site.launch import Outcome
 from gridweave.site.messages import (
     EndRun,
     EnqueueJob,
+    JobAction,
     Machine,
     PaceRun,
     Refused,
     ReserveNodes,
     RunEnded,
     RunStarted,
+    SendToGrid,
     StartJob,
     StartRun,
-    TellGrid,
     ToGrid,
     UserSubmitted,
-    Wish,
 )
 from gridweave.site.run.runs import PACE_MARGIN_MS, SiteSettings
 from gridweave.site.scheduler.contract import ContractCore
@@ -127,7 +127,7 @@ def test_who_cannot_be_moved_is_refused_where_jobs_are() -> None:
     request = JobRequest(program=Program(argv=("true",)), nodes=2, limit_ms=1000)
     described = DescribeJob(7, 1, request, 1000, 0, 2, ("north",))
     enqueued = EnqueueJob(Job(job_id=7, width=2, estimate_ms=1000), 1, 10**6)
-    told = [each.message for each in north.handle(1, described, enqueued) if isinstance(each, TellGrid)]
+    told = [each.message for each in north.handle(1, described, enqueued) if isinstance(each, SendToGrid)]
     assert [each.reason for each in told if isinstance(each, Refused)] == [declined.reason]
 
 
@@ -155,7 +155,7 @@ def test_a_moved_job_saves_what_it_has_done_and_goes_on_elsewhere() -> None:
     assert (start.machine, start.launch.attempt, start.launch.starts, start.slots) == ("b", 2, 1, (0, 1))
     assert [each.kind for each in commands if isinstance(each, Noted)] == ["moved"]
     north.handle(70, RunStarted("b", OWN + 2, 2))
-    record = north.book.records[OWN + 2]
+    record = north.registry.records[OWN + 2]
     assert (record.state, record.attempt, record.starts) == ("running", 2, 2)
     north.handle(80, RunEnded("b", OWN + 2, 2, "finished"))
     assert (record.state, record.outcome) == ("ended", "finished")
@@ -171,14 +171,14 @@ def test_a_moved_job_saves_what_it_has_done_and_goes_on_elsewhere() -> None:
     ],
 )
 def test_a_job_that_ends_before_it_has_moved_goes_on_nowhere(
-    ends: Outcome, wish: WishKind | None, expected: tuple[str, str]
+    ends: Outcome, action: ActionKind | None, expected: tuple[str, str]
 ) -> None:
     """It finished or failed by itself, or nobody wants it any more; if it was lost it begins again, from the queue."""
     north, _ = moving()
-    if wish is not None:
-        north.handle(55, Wish(wish, (OWN + 2,)))
+    if action is not None:
+        north.handle(55, JobAction(action, (OWN + 2,)))
     commands = north.handle(60, RunEnded("a", OWN + 2, 1, ends))
     north.check_invariants()
-    record = north.book.records[OWN + 2]
+    record = north.registry.records[OWN + 2]
     assert (record.state, record.outcome) == expected
     assert "moved" not in [each.kind for each in commands if isinstance(each, Noted)]

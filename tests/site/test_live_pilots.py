@@ -8,11 +8,11 @@ from gridweave.site.disciplines.entry import Policy
 from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.job import JobRequest, Program
 from gridweave.site.messages import (
-    AskSeen,
-    BatchSeen,
+    BatchSnapshot,
     EndRun,
     Machine,
     PaceRun,
+    RequestStatus,
     RunEnded,
     RunStarted,
     StartRun,
@@ -40,9 +40,11 @@ def submitted(key: str, nodes: int = 2) -> UserSubmitted:
     return UserSubmitted(key, JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=10 * MINUTE))
 
 
-def ready(*pilots: int, start_ms: int | None = None) -> BatchSeen:
+def ready(*pilots: int, start_ms: int | None = None) -> BatchSnapshot:
     """Return that pilots are there."""
-    return BatchSeen(2, None, ((0, 2),), tuple(AskSeen(PILOT, number, "ready", start_ms) for number in pilots))
+    return BatchSnapshot(
+        2, None, ((0, 2),), tuple(RequestStatus(PILOT, number, "ready", start_ms) for number in pilots)
+    )
 
 
 def of(commands: list[Any], kind: type[Any]) -> list[tuple[str, int]]:
@@ -84,7 +86,7 @@ def test_what_runs_when_the_time_of_its_pilot_is_up_saves_what_it_has_done() -> 
     (end,) = [each for each in said if isinstance(each, EndRun)]
     assert (end.machine, end.reason, end.saves) == ("a", "the time of its pilot is up at north", True)
     live.handle(6 * MINUTE + 5, RunEnded("a", FIRST, 1, "cancelled", end.reason))
-    record = live.book.records[FIRST]
+    record = live.registry.records[FIRST]
     assert (record.state, record.attempt) == ("waiting", 1)
     assert of(live.handle(6 * MINUTE + 9, ready(2)), StartRun) == [("a", FIRST)]
     live.check_invariants()

@@ -12,7 +12,7 @@ from gridweave.site.job import DescribeJob, JobRequest, Noted, Program, RecordEn
 from gridweave.site.launch import NodeSharing
 from gridweave.site.messages import Machine, PaceRun, ReserveNodes, RunEnded, RunStarted, StartRun
 from gridweave.site.messages import UserSubmitted as Submitted
-from gridweave.site.needs.known import UsualNeeds
+from gridweave.site.needs.estimates import UsualNeeds
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.scheduler.live import LiveSite
 from support.stepping import do
@@ -51,9 +51,9 @@ def test_a_pair_is_named_with_its_slowdown_and_what_it_came_to() -> None:
     """Record and story say beside whom a job runs and how much longer that makes it; at its end, what it came to."""
     north = site(2)
     do(north, 0, job("a", ON_CPU))
-    assert north.book.records[OWN].sharing is None
+    assert north.registry.records[OWN].sharing is None
     commands = do(north, MINUTE_MS, job("b", ON_DISK))
-    records = north.book.records
+    records = north.registry.records
     text = "beside job {}: 12 min 48 s instead of 10 min (factor 1.28)"
     assert records[OWN].sharing == NodeSharing(
         beside=(OWN + 1,), now=(OWN + 1,), slowdown=pytest.approx(SLOWDOWN, abs=1e-4), text=text.format(OWN + 1)

@@ -27,6 +27,7 @@ from gridweave.site.journal.records import Codec, digest
 from gridweave.site.launch import RankReport, Used
 from gridweave.site.messages import (
     CancelJob,
+    CheckCapacity,
     CommitNodes,
     ConfirmRun,
     Ended,
@@ -36,10 +37,10 @@ from gridweave.site.messages import (
     FragmentOpened,
     FragmentReady,
     FragmentsMet,
+    JobAction,
     KillFragment,
     LeaseEnded,
     LiveSiteEvent,
-    LookForRoom,
     Machine,
     MachineForgotten,
     MachineJoined,
@@ -54,12 +55,11 @@ from gridweave.site.messages import (
     RunEnded,
     RunReady,
     RunStarted,
+    SendToGrid,
     SiteChanged,
     Started,
     StartRun,
-    TellGrid,
     UserSubmitted,
-    Wish,
     WithdrawJob,
     Withdrawn,
 )
@@ -98,7 +98,7 @@ def described(job_id: int, width: int, *, attempt: int = 1, first: int = 0, othe
 
 def of(commands: list[Any], *kinds: type) -> list[Any]:
     """Return the commands, or the messages to the grid, of some kinds."""
-    flat = [command.message if isinstance(command, TellGrid) else command for command in commands]
+    flat = [command.message if isinstance(command, SendToGrid) else command for command in commands]
     return [command for command in flat if isinstance(command, kinds)]
 
 
@@ -109,7 +109,7 @@ def ended(agent: str, job_id: int, outcome: str = "finished", *, attempt: int = 
 
 def state(core: LiveSite, job_id: int = OWN) -> tuple[str, str, int]:
     """Return how it stands with a job of the site's own users."""
-    record = core.book.records[job_id]
+    record = core.registry.records[job_id]
     return record.state, record.outcome, record.attempt
 
 
@@ -136,7 +136,7 @@ def test_a_job_over_two_machines_is_told_to_both_and_ends_with_the_last() -> Non
     assert state(core) == ("ended", "finished", 1)
     (usage,) = of(commands, RecordUsage)
     assert (usage.width, usage.run_ms, usage.used.cpu_s) == (3, 10, 3.0)
-    assert core.book.records[OWN].machines == ("a", "b")
+    assert core.registry.records[OWN].machines == ("a", "b")
 
 
 def test_a_batch_script_has_one_rank_on_its_first_node() -> None:
@@ -155,7 +155,7 @@ def test_a_job_that_no_site_can_run_is_declined() -> None:
     nothing = UserSubmitted("nothing", JobRequest(program=Program(), limit_ms=1))
     answers = of(do(core, 0, own(5, key="wide"), own(1, key="short", limit_ms=0), nothing, own()), Declined, Accepted)
     assert sorted(answer.key for answer in answers if isinstance(answer, Declined)) == ["nothing", "short", "wide"]
-    assert [record.state for record in core.book.records.values()] == ["starting"]
+    assert [record.state for record in core.registry.records.values()] == ["starting"]
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
@@ -168,8 +168,8 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     assert state(core)[0] == "starting"
     do(core, 6, ended("a", OWN, "cancelled", ranks=(RankReport(0, 1, 1, signal=15), RankReport(1, 1, 1, exit_code=0))))
     assert state(core) == ("ended", "failed", 1)
-    assert core.book.records[OWN].exit_codes == ((0, None, 15), (2, 3, None))
-    assert core.book.records[OWN].reason == "rank 2 exited with 3"
+    assert core.registry.records[OWN].exit_codes == ((0, None, 15), (2, 3, None))
+    assert core.registry.records[OWN].reason == "rank 2 exited with 3"
 
 
 def test_a_rank_that_fails_may_leave_the_others_alone() -> None:
@@ -199,7 +199,7 @@ def test_a_job_may_choose_to_fail_rather_than_to_run_again() -> None:
     do(core, 0, own(1, if_lost="fail"), ended("a", OWN, "lost", reason="killed"))
     do(core, 1, ended("a", OWN, "lost", reason="killed"))
     assert state(core) == ("ended", "failed", 1)
-    assert core.book.records[OWN].reason == "lost: killed"
+    assert core.registry.records[OWN].reason == "lost: killed"
 
 
 def test_a_job_that_is_at_its_limit_is_ended() -> None:
@@ -228,16 +228,16 @@ def test_a_wish_to_end_is_heard_at_every_stage() -> None:
     core = site()
     do(core, 0, own(4), own(4, key="waits"))
     assert state(core, OWN + 1) == ("waiting", "", 0)
-    do(core, 1, Wish("cancel", (OWN + 1,)))
+    do(core, 1, JobAction("cancel", (OWN + 1,)))
     assert state(core, OWN + 1) == ("ended", "cancelled", 0)
-    assert len(of(do(core, 2, Wish("cancel", (OWN,))), EndRun)) == 2
-    assert of(do(core, 3, Wish("cancel", (OWN,))), EndRun) == []
+    assert len(of(do(core, 2, JobAction("cancel", (OWN,))), EndRun)) == 2
+    assert of(do(core, 3, JobAction("cancel", (OWN,))), EndRun) == []
     do(core, 4, ended("a", OWN, "cancelled"), ended("b", OWN, "lost"))
     assert state(core) == ("ended", "cancelled", 1)
     for wish_first in (True, False):
         core = site()
         do(core, 0, own(1), RunStarted("a", OWN, 1))
-        events = [Wish("cancel", (OWN,)), ended("a", OWN, "lost")]
+        events = [JobAction("cancel", (OWN,)), ended("a", OWN, "lost")]
         do(core, 1, *(events if wish_first else events[::-1]))
         assert state(core) == ("ended", "cancelled", 1)
 
@@ -246,13 +246,13 @@ def test_a_job_saves_what_it_has_done_and_runs_again() -> None:
     """Requeued, its machines are told to let it save, once; it runs again when all of it is over, and it is counted."""
     core = site()
     do(core, 0, own(4, checkpoint_signal="USR1"))
-    assert of(do(core, 1, Wish("requeue", (OWN,))), EndRun) == [], "it does not run yet"
+    assert of(do(core, 1, JobAction("requeue", (OWN,))), EndRun) == [], "it does not run yet"
     do(core, 2, RunStarted("a", OWN, 1), RunStarted("b", OWN, 1))
-    commands = do(core, 3, Wish("requeue", (OWN,), "anna"))
+    commands = do(core, 3, JobAction("requeue", (OWN,), "anna"))
     why = "requeued by wish, by anna"
     assert of(commands, EndRun) == [EndRun(agent, OWN, 1, why, saves=True) for agent in "ab"]
     assert [(note.kind, note.detail) for note in of(commands, Noted)] == [("requeue", "by wish, by anna")]
-    assert of(do(core, 4, Wish("requeue", (OWN,))), EndRun) == []
+    assert of(do(core, 4, JobAction("requeue", (OWN,))), EndRun) == []
     assert [each.saves for each in core.runs.orders("b") if isinstance(each, EndRun)] == [True]
     assert of(do(core, 5, ended("a", OWN, "cancelled")), StartRun) == [], "a part of it still runs"
     starts = of(do(core, 6, ended("b", OWN, "cancelled")), StartRun)
@@ -267,7 +267,7 @@ def test_a_job_that_is_to_be_requeued_and_ends_otherwise_does_not_run_again() ->
     core = site()
     do(core, 0, own(1), own(1, key="cancelled"), own(1, key="once", if_lost="fail"))
     do(core, 1, *(RunStarted(agent, OWN + number, 1) for number, agent in enumerate("aab")))
-    commands = do(core, 2, Wish("requeue", (OWN, OWN + 1, OWN + 2)), Wish("cancel", (OWN + 1,)))
+    commands = do(core, 2, JobAction("requeue", (OWN, OWN + 1, OWN + 2)), JobAction("cancel", (OWN + 1,)))
     assert {each.job_id for each in of(commands, EndRun)} == {OWN, OWN + 1}
     do(core, 3, ended("a", OWN), ended("a", OWN + 1, "cancelled"))
     assert [state(core, OWN + number) for number in range(3)] == [
@@ -280,20 +280,20 @@ def test_a_job_that_is_to_be_requeued_and_ends_otherwise_does_not_run_again() ->
 def test_a_number_that_was_guessed_ends_nothing() -> None:
     """Of a job that was handed in at this instant nobody can know the number."""
     core = site()
-    do(core, 0, own(1), Wish("cancel", (OWN,)), Wish("cancel", (77,)))
+    do(core, 0, own(1), JobAction("cancel", (OWN,)), JobAction("cancel", (77,)))
     assert state(core) == ("starting", "", 1)
 
 
 def test_only_so_many_ended_jobs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest leave; those that wait or run stay."""
-    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 20)
+    monkeypatch.setattr("gridweave.site.users.registry.KEEP_ENDED", 20)
     core = site()
     do(core, 0, own(2, key="stays"))
     for number in range(1, 50):
         do(core, number, own(1, key=str(number)), ended("b", OWN + number))
         do(core, number, ended("b", OWN + number))
-    assert OWN in core.book.records
-    assert len(core.book.records) <= 22
+    assert OWN in core.registry.records
+    assert len(core.registry.records) <= 22
 
 
 # -- machines ---------------------------------------------------------------------------------------------------------
@@ -323,12 +323,12 @@ def test_a_machine_that_is_back_is_asked_and_told() -> None:
     do(core, 0, own(1), own(1, key="2"), own(1, key="3"), RunStarted("a", OWN, 1))
     do(core, 1, RunStarted("a", OWN, 1), RunStarted("a", OWN + 1, 1))
     assert [type(order) for order in core.runs.orders("a")] == [StartRun]
-    do(core, 2, MachineJoined("a", "here"), Wish("cancel", (OWN + 1,)))
+    do(core, 2, MachineJoined("a", "here"), JobAction("cancel", (OWN + 1,)))
     kinds = [(type(order), getattr(order, "job_id", OWN + 2)) for order in core.runs.orders("a", "b")]
     assert kinds == [(ConfirmRun, OWN), (ConfirmRun, OWN + 1), (EndRun, OWN + 1), (StartRun, OWN + 2)]
     do(core, 3, RunStarted("a", OWN, 1), ended("a", OWN + 1, "lost"), RunStarted("a", OWN + 2, 1))
     assert list(core.runs.orders("a")) == []
-    assert [core.book.records[OWN + number].state for number in range(3)] == ["running", "ended", "running"]
+    assert [core.registry.records[OWN + number].state for number in range(3)] == ["running", "ended", "running"]
 
 
 def test_a_greeting_that_comes_late_or_twice_loses_nothing() -> None:
@@ -449,7 +449,7 @@ def test_a_job_of_the_grid_starts_as_it_was_described_and_its_end_is_told() -> N
         FragmentReport(7, 1, "it broke", ((1, 2, None),), Used(), ("a",)),
         Ended(7, 1, 9, "failed"),
     ]
-    assert (core._expected, core.runs._runs, core.book.records) == ({}, {}, {})
+    assert (core._expected, core.runs._runs, core.registry.records) == ({}, {}, {})
 
 
 def test_the_grid_hears_that_a_job_is_ending_when_only_the_site_knows() -> None:
@@ -589,7 +589,7 @@ def test_time_only_goes_on() -> None:
     with pytest.raises(InputError, match="time never goes back"):
         core.handle(4, own(1, key="2"))
     core.check_invariants()
-    assert len(core.book.records) == 1
+    assert len(core.registry.records) == 1
 
 
 # -- anything in any order --------------------------------------------------------------------------------------------
@@ -648,10 +648,10 @@ anything = st.one_of(
     ),
     st.tuples(
         st.one_of(
-            st.builds(Wish, st.just("cancel"), st.tuples(jobs)),
-            st.builds(Wish, st.just("requeue"), st.tuples(jobs)),
-            st.builds(Wish, st.just("hold"), st.tuples(jobs)),
-            st.builds(Wish, st.just("release"), st.tuples(jobs)),
+            st.builds(JobAction, st.just("cancel"), st.tuples(jobs)),
+            st.builds(JobAction, st.just("requeue"), st.tuples(jobs)),
+            st.builds(JobAction, st.just("hold"), st.tuples(jobs)),
+            st.builds(JobAction, st.just("release"), st.tuples(jobs)),
             st.builds(RunStarted, agents, jobs, attempts),
             st.builds(RunEnded, agents, jobs, attempts, outcomes),
             st.builds(RunDelayed, agents.filter(lambda name: name != "c"), jobs, attempts, st.just("full")),
@@ -690,7 +690,7 @@ def test_whatever_happens_the_state_holds_and_can_be_replayed(told: list[tuple[i
         again.restore(read_state(again, snapshot))
     for instant_ms, encoded, decided in recorded:
         assert digest(again.handle(instant_ms, *codec.decode_all(encoded, "here"))) == decided
-    assert list(again.book.records.values()) == list(core.book.records.values())
+    assert list(again.registry.records.values()) == list(core.registry.records.values())
     assert list(again.runs.orders("a", "b")) == list(core.runs.orders("a", "b"))
 
 
@@ -702,7 +702,7 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
     for later_ms, groups in told:
         now_ms += later_ms
         core.handle(now_ms, *(event for group in groups for event in group))
-    do(core, now_ms, Wish("release", tuple(core.book.records)))
+    do(core, now_ms, JobAction("release", tuple(core.registry.records)))
     for _ in range(200):
         orders = list(core.runs.orders("a", "b"))
         now_ms = max(now_ms, core.next_wakeup_ms() or 0)
@@ -711,7 +711,7 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
             if isinstance(order, StartRun)
             else (order.machine, order.job_id, order.attempt)
             for order in orders
-            if not isinstance(order, LookForRoom)
+            if not isinstance(order, CheckCapacity)
         } | {(agent, run.job_id, run.attempt) for run in core.runs._runs.values() for agent in run.pieces}
         if not ends and core.next_wakeup_ms() is None:
             break
@@ -719,7 +719,7 @@ def test_what_is_run_comes_to_its_end(told: list[tuple[int, list[Any]]]) -> None
     assert core.core.site.free == 4
     assert list(core.runs.ports.taken()) == []
     assert core._expected == {}
-    assert {record.state for record in core.book.records.values()} <= {"ended"}
+    assert {record.state for record in core.registry.records.values()} <= {"ended"}
 
 
 def test_a_job_on_one_site_whose_start_was_agreed_on_has_one_port() -> None:
@@ -744,7 +744,7 @@ def test_a_full_machine_keeps_what_was_given_to_it_waiting() -> None:
     assert of(commands, Noted) == [Noted(OWN, "delayed", "full")]
     assert of(commands, SiteChanged, EndRun) == []
     assert (core.runs.problem_of("a"), core.runs.problem_of("b"), core.core.shut) == ("full", "", "")
-    assert [type(order) for order in core.runs.orders("a")] == [StartRun, LookForRoom]
+    assert [type(order) for order in core.runs.orders("a")] == [StartRun, CheckCapacity]
     assert list(core.runs.orders("b")) == [order for order in core.runs.orders("a", "b") if order.machine == "b"]
     do(core, 5, RunStarted("a", OWN, 1), MachineReady("a"))
     assert (state(core), core.runs.problem_of("a")) == (("running", "", 1), "")

@@ -7,12 +7,12 @@ from typing import Any
 from gridweave.site.eligibility import Past
 from gridweave.site.job import OWN_IDS, After, ArrayPlace, Declined, JobRequest, Noted, Program, RecordEnded
 from gridweave.site.messages import (
+    JobAction,
     Machine,
     RunEnded,
     RunStarted,
     StartRun,
     UserSubmitted,
-    Wish,
 )
 from gridweave.site.policy import SitePolicy
 from gridweave.site.run.runs import SiteSettings
@@ -41,7 +41,7 @@ def of(commands: list[Any], *kinds: type) -> list[Any]:
 
 def states(core: LiveSite) -> list[str]:
     """Return the states of all jobs."""
-    return [record.state for record in core.book.records.values()]
+    return [record.state for record in core.registry.records.values()]
 
 
 def test_a_held_job_starts_when_it_is_released() -> None:
@@ -49,7 +49,7 @@ def test_a_held_job_starts_when_it_is_released() -> None:
     core = site()
     commands = do(core, 0, own(hold=True))
     assert of(commands, StartRun) == []
-    commands += do(core, 5, Wish("release", (FIRST,), "bert"))
+    commands += do(core, 5, JobAction("release", (FIRST,), "bert"))
     assert len(of(commands, StartRun)) == 1
     assert [(note.kind, note.detail) for note in of(commands, Noted)] == [
         ("submitted", "to north, 1 node, by anna"),
@@ -64,25 +64,25 @@ def test_a_waiting_job_is_taken_out_of_the_queue_and_comes_back() -> None:
     """Others start in its stead; one that has nodes is not held; the number of its attempt goes on after a loss."""
     core = site()
     do(core, 0, own(2), own(2, key="b"), own(1, key="c"))
-    do(core, 1, Wish("hold", (FIRST, FIRST + 1, 77)))
+    do(core, 1, JobAction("hold", (FIRST, FIRST + 1, 77)))
     assert states(core) == ["starting", "held", "waiting"]
-    assert not core.book.eligibility.is_wished(FIRST)
+    assert not core.registry.eligibility.is_wished(FIRST)
     do(core, 2, RunEnded("a", FIRST, 1, "finished"))
     assert states(core) == ["ended", "held", "starting"]
     do(
         core,
         3,
-        Wish("hold", (FIRST + 1,)),
-        Wish("release", (FIRST + 1,)),
-        Wish("hold", (FIRST + 1,)),
-        Wish("release", (FIRST + 1,)),
+        JobAction("hold", (FIRST + 1,)),
+        JobAction("release", (FIRST + 1,)),
+        JobAction("hold", (FIRST + 1,)),
+        JobAction("release", (FIRST + 1,)),
     )
     assert states(core) == ["ended", "waiting", "starting"]
     do(core, 4, RunEnded("a", FIRST + 2, 1, "lost"))
-    do(core, 5, Wish("hold", (FIRST + 2,)))
+    do(core, 5, JobAction("hold", (FIRST + 2,)))
     assert states(core)[1:] == ["starting", "held"]
     do(core, 6, RunEnded("a", FIRST + 1, 1, "finished"))
-    (start,) = of(do(core, 7, Wish("release", (FIRST + 2,))), StartRun)
+    (start,) = of(do(core, 7, JobAction("release", (FIRST + 2,))), StartRun)
     assert start.launch.attempt == 2
 
 
@@ -90,9 +90,9 @@ def test_a_job_is_held_and_released_in_one_instant() -> None:
     """What is asked for at last counts, and the queue has the job once."""
     core = site()
     do(core, 0, own(2), own(2, key="b"))
-    do(core, 1, Wish("hold", (FIRST + 1,)), Wish("release", (FIRST + 1,)))
+    do(core, 1, JobAction("hold", (FIRST + 1,)), JobAction("release", (FIRST + 1,)))
     assert states(core) == ["starting", "waiting"]
-    do(core, 2, Wish("hold", (FIRST + 1,)), Wish("release", (FIRST + 1,)), Wish("cancel", (FIRST + 1,)))
+    do(core, 2, JobAction("hold", (FIRST + 1,)), JobAction("release", (FIRST + 1,)), JobAction("cancel", (FIRST + 1,)))
     assert states(core) == ["starting", "ended"]
 
 

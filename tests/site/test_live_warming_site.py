@@ -20,5 +20,5 @@ def test_all_jobs_of_the_warming_run(policy: Policy) -> None:
     settings = SiteSettings(name="north", number=0, machines=(Machine(name="m0", nodes=4),), policy=policy)
     site = warm_up(settings)
     site.check_invariants()
-    assert [record.outcome for record in site.book.records.values()] == ["finished"] * 4
+    assert [record.outcome for record in site.registry.records.values()] == ["finished"] * 4
     assert site.core.part_state(2) == "running"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gridweave.site.elements import Element, Ranges
+from gridweave.site.array_tasks import Element, Ranges
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program, request_problem
 from gridweave.site.messages import Machine, MachineForgotten, RunEnded, RunStarted, StartRun, UserSubmitted
 from gridweave.site.policy import SitePolicy
@@ -17,9 +17,9 @@ from gridweave.site.scheduler.live import LiveSite
 OWN = 1_000_000_000_001
 
 
-def packed(elements: Ranges, nodes: int = 1) -> JobRequest:
+def packed(array_tasks: Ranges, nodes: int = 1) -> JobRequest:
     """Return a request for the job of a packed array."""
-    array = ArrayPlace(name="sweep", index=elements[0][0], elements=elements)
+    array = ArrayPlace(name="sweep", index=array_tasks[0][0], array_tasks=array_tasks)
     return JobRequest(program=Program(argv=("true",)), nodes=nodes, limit_ms=1000, array=array)
 
 
@@ -39,17 +39,17 @@ def starts(core: LiveSite, now_ms: int, *events: Any) -> list[tuple[str, Ranges 
     commands = core.handle(now_ms, *events)
     core.check_invariants()
     launched = [command for command in commands if isinstance(command, StartRun)]
-    return [(each.machine, each.launch.elements, each.launch.attempt) for each in launched]
+    return [(each.machine, each.launch.array_tasks, each.launch.attempt) for each in launched]
 
 
 def record(core: LiveSite) -> JobRecord:
     """Return what is known of the job."""
-    return core.book.records[OWN]
+    return core.registry.records[OWN]
 
 
-def ended(machine: str, outcome: Any, *elements: Element, attempt: int = 1, **more: Any) -> RunEnded:
+def ended(machine: str, outcome: Any, *array_tasks: Element, attempt: int = 1, **more: Any) -> RunEnded:
     """Return that a machine runs nothing of the job any more."""
-    return RunEnded(machine, OWN, attempt, outcome, elements=elements, **more)
+    return RunEnded(machine, OWN, attempt, outcome, array_tasks=array_tasks, **more)
 
 
 def test_machines_share_the_elements_and_one_that_fails_ends_nobody() -> None:
@@ -61,7 +61,7 @@ def test_machines_share_the_elements_and_one_that_fails_ends_nobody() -> None:
     core.handle(2, ended("a", "finished", *map(over, range(1, 7))))
     found = record(core)
     assert (found.outcome, found.reason) == ("failed", "1 element failed: 8 (exit code 2)")
-    assert sorted(element.index for element in found.elements) == list(range(1, 10))
+    assert sorted(element.index for element in found.array_tasks) == list(range(1, 10))
     assert found.left() == ()
 
 
@@ -95,14 +95,14 @@ def test_what_was_lost_after_its_last_element_has_finished() -> None:
 
 
 @pytest.mark.parametrize("elements", [((3, 3),), ((5, 7), (6, 9)), ((0, 10_001),), ((1, 3), (2**31, 2**31 + 1))])
-def test_elements_that_no_job_has_are_refused(elements: Ranges) -> None:
+def test_elements_that_no_job_has_are_refused(array_tasks: Ranges) -> None:
     """Ranges that are empty, overlap or hold too many are named."""
-    assert "elements" in (request_problem(packed(elements)) or "")
+    assert "elements" in (request_problem(packed(array_tasks)) or "")
 
 
 def test_a_record_is_kept_as_it_is() -> None:
     """What became of the elements is in the record, as it goes into a journal."""
     found = JobRecord(
-        job_id=1, request=packed(((1, 3),)), submit_ms=0, elements=(over(1), over(2, 4)), interrupted=(2,)
+        job_id=1, request=packed(((1, 3),)), submit_ms=0, array_tasks=(over(1), over(2, 4)), interrupted=(2,)
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=JobRecord) == found

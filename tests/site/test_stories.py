@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from gridweave.site.desk_messages import EventKind
-from gridweave.site.job import WishKind
+from gridweave.site.job import ActionKind
+from gridweave.site.query_messages import EventKind
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = set(get_args(EventKind))
@@ -28,5 +28,5 @@ def test_what_is_noted_is_of_a_kind() -> None:
         noted |= set(re.findall(r'book\.note\([^"()]*,\s*"(\w+)"', path.read_text(encoding="utf-8")))
         noted |= set(re.findall(r'self\.note\([^"()]*(?:\([^()]*\))?[^"()]*"(\w+)"', path.read_text(encoding="utf-8")))
     # A wish is noted by its own name, but for the ends of jobs.
-    noted |= set(get_args(WishKind)) - {"cancel", "kill"}
+    noted |= set(get_args(ActionKind)) - {"cancel", "kill"}
     assert noted == KINDS

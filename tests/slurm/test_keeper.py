@@ -17,7 +17,7 @@ from gridweave.site.messages import ENCODER, RunEnded, RunStarted
 from gridweave.site.times import LONGEST_PAUSE_MS
 from gridweave.slurm.cluster.asking import refusal
 from gridweave.slurm.policy import BatchPolicy, PilotRules
-from gridweave.slurm.service import keeper
+from gridweave.slurm.service import reconciler
 from gridweave.slurm.service.folder import Owner, Ticket
 from gridweave.slurm.service.hub import SILENT_S
 from gridweave.slurm.system import Allocation, AllocationEnd, AllocationRequest, BatchUser
@@ -39,7 +39,7 @@ async def site(tmp_path: Path) -> AsyncIterator[KeptSite]:
 async def test_looks_that_fail_ask_for_nothing_twice(site: KeptSite) -> None:
     """What was asked for since the last look is known until one succeeds; then it is seen, and runs."""
     job = await site.submit()
-    await site.keeper.follow()
+    await site.reconciler.follow()
     site.batch.fails["view"] = AWAY
     for _ in range(3):
         await site.round()
@@ -307,7 +307,7 @@ async def test_a_limit_of_one_account_holds_up_nobody_else(tmp_path: Path) -> No
         site.batch.fails["physics"] = refusal("sbatch: error: AssocMaxSubmitJobLimit\n" + POLICY)
         await site.round()
         first, _, other = [await site.submit(user) for user in ("anna", "anna", "bert")]
-        await site.keeper.follow()
+        await site.reconciler.follow()
         assert len(site.batch.asked) == 2
         await site.round()
         assert "AssocMaxSubmitJobLimit" in site.why(first)
@@ -380,8 +380,8 @@ async def test_what_changes_while_the_site_is_told_is_seen_to_at_once(
         if acted == 1:
             site.hub.news.set()
 
-    monkeypatch.setattr(site.keeper, "follow", follow)
-    acting = asyncio.ensure_future(site.keeper._act_for(1_000.0))
+    monkeypatch.setattr(site.reconciler, "follow", follow)
+    acting = asyncio.ensure_future(site.reconciler._act_for(1_000.0))
     for _ in range(10):
         await asyncio.sleep(0)
     acting.cancel()
@@ -396,7 +396,7 @@ async def test_what_cannot_be_given_back_is_tried_again_after_the_next_look(
     job = await site.submit()
     await site.round()
     await site.round()
-    await site.driver.wish("cancel", [job])
+    await site.driver.apply_action("cancel", [job])
     tried = []
 
     async def cancel(allocations: Sequence[Allocation]) -> None:
@@ -406,7 +406,7 @@ async def test_what_cannot_be_given_back_is_tried_again_after_the_next_look(
     with monkeypatch.context() as patch:
         patch.setattr(site.batch, "cancel", cancel)
         for _ in range(3):
-            await site.keeper.follow()
+            await site.reconciler.follow()
         assert tried == [["1"]]
         await site.round()
         assert tried == [["1"], ["1"]]
@@ -425,15 +425,15 @@ async def test_nodes_that_came_since_the_last_look_give_themselves_back(
     assert site.batch.queue["1"].state == "waiting"
     (name,) = site.batch.asked
     await site.hub.hello(site.shared.key(name), name, 0, "1", "host", "")
-    await site.keeper.follow()
+    await site.reconciler.follow()
     ((machine, attempt, _),) = site.driver.site.runs.unfinished(job)
     await site.driver.told(RunStarted(machine, job, attempt))
     await site.driver.told(RunEnded(machine, job, attempt, "finished", "", (), has_run=True))
-    await site.keeper.follow()
-    await site.keeper.follow()
+    await site.reconciler.follow()
+    await site.reconciler.follow()
     assert (site.record(job).outcome, site.batch.cancelled) == ("finished", [])
-    monkeypatch.setattr("gridweave.slurm.service.keeper.LEAVE_S", 0.0)
-    await site.keeper.follow()
+    monkeypatch.setattr("gridweave.slurm.service.reconciler.LEAVE_S", 0.0)
+    await site.reconciler.follow()
     assert site.batch.cancelled == ["1"]
 
 
@@ -450,8 +450,8 @@ async def test_the_number_that_a_look_shows_wins_over_the_one_of_the_submission(
     await site.round()
     await site.round()
     assert site.why(job) == "as 1 there: others go first"
-    await site.driver.wish("cancel", [job])
-    await site.keeper.follow()
+    await site.driver.apply_action("cancel", [job])
+    await site.reconciler.follow()
     assert site.batch.cancelled == ["1"]
 
 
@@ -482,7 +482,7 @@ async def test_a_site_that_is_started_anew_knows_which_node_is_which_machine(tmp
         runs = site.driver.site.runs.unfinished(job)
         (name,) = site.batch.asked
     async with kept_site(tmp_path, batch=site.batch) as again:
-        await again.keeper.follow()
+        await again.reconciler.follow()
         key = again.shared.key(name)
         for machine, _, node in runs:
             await again.hub.hello(key, name, node, "1", "host", machine)
@@ -514,7 +514,7 @@ async def test_a_pilot_that_was_not_taken_says_nothing_of_the_next(tmp_path: Pat
 @pytest.mark.asyncio
 async def test_what_a_script_prints_stands_in_one_place(site: KeptSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch system is told where to write it; there it is read, and removed when nothing wants it any more."""
-    monkeypatch.setattr(keeper, "TIDY_EVERY", 1)
+    monkeypatch.setattr(reconciler, "TIDY_EVERY", 1)
     job = await site.submit()
     await site.round()
     (request,) = site.batch.requests
@@ -523,7 +523,7 @@ async def test_what_a_script_prints_stands_in_one_place(site: KeptSite, monkeypa
     site.shared.node(request.name, 0).mkdir(parents=True)
     await site.round()
     assert Path(request.output).exists()
-    await site.driver.wish("cancel", [job])
+    await site.driver.apply_action("cancel", [job])
     await site.round()
     await site.round()
     assert not Path(request.output).exists()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.launch import Launch, OutputLimits, PieceState, Rank
-from gridweave.site.machine.folders import LAUNCH, piece_folder, write_state, write_whole
+from gridweave.site.launch import Launch, NodeTaskState, OutputLimits, Rank
+from gridweave.site.machine.folders import LAUNCH, task_folder, write_state, write_whole
 from gridweave.site.machine.kept import DAY_MS
 from gridweave.site.messages import ENCODER
 from gridweave.slurm.service.folder import NODES, Owner, SharedFolder, remove_left
@@ -41,11 +41,13 @@ def ran(
 ) -> None:
     """Leave what a job leaves that ran on a node of an allocation: of its own, if no other is named."""
     name = name or f"{shared.prefix}{job}-1"
-    folder = piece_folder(shared.node(name, 0), (job, 1))
+    folder = task_folder(shared.node(name, 0), (job, 1))
     folder.mkdir(parents=True)
     launch = Launch(job_id=job, attempt=1, ranks=(Rank(0),), argv=("true",), user=user)
     write_whole(folder / LAUNCH, ENCODER.encode(launch))
-    write_state(folder, PieceState(job_id=job, attempt=1, phase="ended", boot_id="", started_ms=1, ended_ms=ended_ms))
+    write_state(
+        folder, NodeTaskState(job_id=job, attempt=1, phase="ended", boot_id="", started_ms=1, ended_ms=ended_ms)
+    )
     (folder / "rank-0.out").write_bytes(b"x" * size)
     shared.log(name).write_text("said")
 
@@ -101,7 +103,7 @@ def test_nothing_goes_from_allocations_that_are_there(shared: SharedFolder, outp
         ran(shared, job, name=over)
     output.tidy(shared.left(), {running}, NOW_MS)
     assert readable(output, *range(1, 9)) == [1, 2, 3, 4, 5, 7, 8]
-    assert piece_folder(shared.node(over, 0), (1, 1)).exists()
+    assert task_folder(shared.node(over, 0), (1, 1)).exists()
     output.tidy(shared.left(), (), NOW_MS)
     assert readable(output, *range(1, 9)) == [7, 8]
 
@@ -139,9 +141,9 @@ def test_folders_that_a_user_made_cost_nobody_else_anything(shared: SharedFolder
     shared.base(ME).mkdir()
     ran(shared, 1)
     nodes = shared.base(ME) / NODES
-    piece_folder(nodes / "gw-x-1-1.0", (2, 1)).mkdir()
-    piece_folder(nodes / "gw-x-1-1.0", (1, 2)).symlink_to("/")
-    piece_folder(nodes / "gw-x-2-1.0", (2, 1)).mkdir(parents=True)
+    task_folder(nodes / "gw-x-1-1.0", (2, 1)).mkdir()
+    task_folder(nodes / "gw-x-1-1.0", (1, 2)).symlink_to("/")
+    task_folder(nodes / "gw-x-2-1.0", (2, 1)).mkdir(parents=True)
     (nodes / "gw-x-1-1.1").symlink_to("/")
     (nodes / "gw-x-1-1.2").mkdir()
     (nodes / "gw-x-1-1.2" / "jobs").symlink_to(nodes / "gw-x-1-1.0" / "jobs")

@@ -11,7 +11,7 @@ import pytest
 
 from gridweave.errors import OptionError
 from gridweave.slurm.service.dictionary import SYSTEMS
-from gridweave.slurm.service.site import check_plan, make_keeper
+from gridweave.slurm.service.site import check_plan, make_reconciler
 from gridweave.slurm.system import BatchPlan, BatchUser
 from support.slurm import FakeBatch, kept_site
 
@@ -45,7 +45,7 @@ async def test_a_second_system_is_one_entry(tmp_path: Path, monkeypatch: pytest.
     plan = BatchPlan(system="bell", settings=BellSettings("the large one"), folder=str(tmp_path / "x"), users=users)
     assert await check_plan(plan, 4) == ("the large one is for physics",)
     async with kept_site(tmp_path) as site:
-        site.hub, site.keeper = make_keeper(site.driver, site.shared, plan)
+        site.hub, site.reconciler = make_reconciler(site.driver, site.shared, plan)
         await site.round()
         await site.submit()
         await site.round()

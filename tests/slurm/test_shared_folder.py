@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridweave.errors import InputError
-from gridweave.site.launch import Launch, PieceState, Rank
+from gridweave.site.launch import Launch, NodeTaskState, Rank
 from gridweave.site.machine.folders import LAUNCH, write_state, write_whole
 from gridweave.site.messages import ENCODER
 from gridweave.slurm.service.folder import SharedFolder, end_of, output_of
@@ -28,20 +28,20 @@ def test_the_secret_stays_and_nobody_else_reads_the_folder(tmp_path: Path) -> No
 def test_how_a_part_counts_whose_node_was_taken(tmp_path: Path, end: AllocationEnd, outcome: str) -> None:
     """By how its allocation ended, unless it had ended by itself; what never began has not run."""
     shared = SharedFolder(tmp_path, "x")
-    piece, key = shared.piece("gw-x-7-1", 0, (7, 1)), (7, 1)
-    told = end_of(piece, "n0", key, end, "why")
+    node_task, key = shared.node_task("gw-x-7-1", 0, (7, 1)), (7, 1)
+    told = end_of(node_task, "n0", key, end, "why")
     assert (told.outcome, told.reason, told.has_run) == (outcome, "why", False)
-    folder = piece.folder
+    folder = node_task.folder
     folder.mkdir(parents=True)
     launch = Launch(job_id=7, attempt=1, ranks=(Rank(0),), argv=("true",))
     write_whole(folder / LAUNCH, ENCODER.encode(launch))
-    state = PieceState(job_id=7, attempt=1, phase="running", boot_id="", started_ms=5)
+    state = NodeTaskState(job_id=7, attempt=1, phase="running", boot_id="", started_ms=5)
     write_state(folder, state)
-    told = end_of(piece, "n0", key, end, "why")
+    told = end_of(node_task, "n0", key, end, "why")
     assert (told.outcome, told.has_run) == (outcome, True)
-    ended = PieceState(job_id=7, attempt=1, phase="ended", boot_id="", started_ms=5, outcome="finished")
+    ended = NodeTaskState(job_id=7, attempt=1, phase="ended", boot_id="", started_ms=5, outcome="finished")
     write_state(folder, ended)
-    assert end_of(piece, "n0", key, end, "why").outcome == "finished"
+    assert end_of(node_task, "n0", key, end, "why").outcome == "finished"
     assert output_of(shared, 7, 1, 0, "out", 0, 10).is_here
     assert not output_of(shared, 7, 1, 1, "out", 0, 10).is_here
     assert not output_of(SharedFolder(tmp_path, "y"), 7, 1, 0, "out", 0, 10).is_here, "of another journal"

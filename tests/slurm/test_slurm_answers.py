@@ -15,8 +15,8 @@ from gridweave.slurm.cluster.answers import (
     NodesAnswer,
     PartitionsAnswer,
     has_hidden_jobs,
-    partition_told,
-    queue_told,
+    partition_named,
+    queue_from,
 )
 from gridweave.slurm.cluster.look import check_version
 from gridweave.slurm.cluster.parse import read_sinfo, read_squeue, view_of
@@ -49,15 +49,15 @@ def test_either_way_sees_the_same(slurm: str, version: str) -> None:
     jobs, nodes, partitions = recorded(slurm, version)
     printed = "\n".join(RECORDED[slurm]["sinfo"]), "\n".join(RECORDED[slurm]["squeue"])
     want = view_in(*printed, "gw-", "root")
-    seen = partition_told(partitions.partitions, nodes.nodes, "main")
+    seen = partition_named(partitions.partitions, nodes.nodes, "main")
     # The lines were recorded for one partition, and without the names of nodes.
-    queue = [job for job in queue_told(jobs.jobs) if job.partition == "main"]
+    queue = [job for job in queue_from(jobs.jobs) if job.partition == "main"]
     seen = msgspec.structs.replace(seen, taken=frozenset())
     assert view_of(seen, queue, "main", "gw-", "root") == want
     assert {"running", "ended"} <= {each.state for each in want.allocations}
     assert jobs.release.startswith(slurm)
     check_version(jobs.release)
-    assert not has_hidden_jobs(queue_told(jobs.jobs), nodes.nodes)
+    assert not has_hidden_jobs(queue_from(jobs.jobs), nodes.nodes)
     assert has_hidden_jobs([], nodes.nodes)
 
 
@@ -65,10 +65,10 @@ def test_either_way_sees_the_same(slurm: str, version: str) -> None:
 def test_jobs_of_other_partitions_are_counted_by_the_names_of_their_nodes(answers: str) -> None:
     """A partition has a node that a job of another one has: slurmrestd tells of it as the commands do."""
     printed, given = (msgspec.json.decode((DATA / f"{name}.json").read_bytes()) for name in ("named-22.05", answers))
-    queue = queue_told(msgspec.convert(given["jobs"], JobsAnswer).jobs)
+    queue = queue_from(msgspec.convert(given["jobs"], JobsAnswer).jobs)
     nodes = msgspec.convert(given["nodes"], NodesAnswer).nodes
     partitions = msgspec.convert(given["partition"], PartitionsAnswer).partitions
-    view = view_of(partition_told(partitions, nodes, "main"), queue, "main", "gw-", "root")
+    view = view_of(partition_named(partitions, nodes, "main"), queue, "main", "gw-", "root")
     by_commands = read_squeue("\n".join(printed["squeue"]))[0]
     assert view == view_of(read_sinfo("\n".join(printed["sinfo"]), "main"), by_commands, "main", "gw-", "root")
     assert [each[2] for each in view.busy] == [2, 1, 3]
@@ -90,7 +90,7 @@ def told(kind: type[Any], **given: object) -> Any:
 def test_the_limit_of_a_partition(told_by: dict[str, object], longest_ms: int | None) -> None:
     """A number may be plain, or an object; what is not set or has no end is no limit."""
     partitions = told(PartitionsAnswer, partitions=[{"name": "main", **told_by}]).partitions
-    assert partition_told(partitions, [], "main").longest_ms == longest_ms
+    assert partition_named(partitions, [], "main").longest_ms == longest_ms
 
 
 @pytest.mark.parametrize(("state", "flags", "counted"), [
@@ -105,7 +105,7 @@ def test_states_of_nodes(state: object, flags: list[str], counted: tuple[int, in
     nodes = told(
         NodesAnswer, nodes=[{"state": state, "state_flags": flags, "partitions": ["main"]}, {"state": "idle"}]
     ).nodes
-    partition = partition_told(told(PartitionsAnswer, partitions=[{"name": "main"}]).partitions, nodes, "main")
+    partition = partition_named(told(PartitionsAnswer, partitions=[{"name": "main"}]).partitions, nodes, "main")
     assert (partition.nodes, partition.idle) == counted
 
 
@@ -115,7 +115,7 @@ def test_states_of_nodes(state: object, flags: list[str], counted: tuple[int, in
 ])  # fmt: skip
 def test_the_state_that_counts_of_several(state: object, shown: str) -> None:
     """That which squeue shows; what is not known of a job is nothing that stops the others from being seen."""
-    (job,) = queue_told(told(JobsAnswer, jobs=[{"job_id": 7, "job_state": state, "user_id": 1000}]).jobs)
+    (job,) = queue_from(told(JobsAnswer, jobs=[{"job_id": 7, "job_state": state, "user_id": 1000}]).jobs)
     assert (job.number, job.state, job.user, job.nodes, job.start_ms) == ("7", shown, "1000", 1, None)
 
 
@@ -128,7 +128,7 @@ def test_a_partition_that_is_not_there(error: dict[str, object]) -> None:
     said = told(PartitionsAnswer, partitions=[], errors=[error])
     assert said.errors[0].number in (2000, 9000)
     with pytest.raises(InputError, match=r"^partition 'nope': this cluster has none of that name$"):
-        partition_told(said.partitions, [], "nope")
+        partition_named(said.partitions, [], "nope")
 
 
 def test_what_slurmrestd_says_is_wrong() -> None:

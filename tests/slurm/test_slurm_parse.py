@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from gridweave.errors import GridweaveError, InputError, OptionError, UnavailableError
-from gridweave.slurm.cluster.answers import NodesAnswer, PartitionsAnswer, partition_told
-from gridweave.slurm.cluster.asking import refusal, what_was_said
+from gridweave.slurm.cluster.answers import NodesAnswer, PartitionsAnswer, partition_named
+from gridweave.slurm.cluster.asking import error_text, refusal
 from gridweave.slurm.cluster.parse import read_names, read_sinfo, read_span_ms, read_squeue, read_version, view_of
-from gridweave.slurm.cluster.reasons import ENDED, WAITING, end_told, why_waiting
+from gridweave.slurm.cluster.reasons import ENDED, WAITING, end_from_output, why_waiting
 from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.cluster.submit import job_of
 from gridweave.slurm.outlook import SOON_MS, UNKNOWN_MS, free_steps
@@ -138,7 +138,7 @@ def test_refusals_of_each_version(version: str) -> None:
     """All but a limit that others' ends lift are forever; none is taken for the other."""
     said = (SAMPLES / version / "sbatch.txt").read_text().splitlines()
     assert len(said) >= 12
-    passing = {what_was_said(line) for line in said if isinstance(refusal(line), UnavailableError)}
+    passing = {error_text(line) for line in said if isinstance(refusal(line), UnavailableError)}
     assert {each.partition(" (")[0] for each in passing} == {
         "QOSMaxSubmitJobPerUserLimit", "Batch job submission failed: Job violates accounting/QOS policy"
     }  # fmt: skip
@@ -161,8 +161,8 @@ def test_what_slurm_refuses_for_a_while_is_waited_for(said: str) -> None:
 @pytest.mark.parametrize("how", ["killed", "over"])
 def test_what_each_version_prints_for_want_of_memory(version: str, how: str) -> None:
     """By control groups (task/cgroup), and by OverMemoryKill; the state of such a job is FAILED alone."""
-    assert end_told((SAMPLES / version / f"log-{how}.txt").read_text()) == ENDED["OUT_OF_MEMORY"]
-    assert end_told("srun: error: n1: task 0: Exited with exit code 1") is None
+    assert end_from_output((SAMPLES / version / f"log-{how}.txt").read_text()) == ENDED["OUT_OF_MEMORY"]
+    assert end_from_output("srun: error: n1: task 0: Exited with exit code 1") is None
 
 
 def test_anybody_may_give_an_array_such_a_name() -> None:
@@ -311,7 +311,7 @@ def test_a_node_without_a_state_is_not_there() -> None:
     told = b'{"nodes": [{"name": "n1", "state": [], "partitions": ["main"]}, {"name": "n2", "partitions": ["main"]}]}'
     nodes = msgspec.json.decode(told, type=NodesAnswer).nodes
     partitions = msgspec.json.decode(b'{"partitions": [{"name": "main"}]}', type=PartitionsAnswer).partitions
-    partition = partition_told(partitions, nodes, "main")
+    partition = partition_named(partitions, nodes, "main")
     assert (partition.nodes, partition.idle, partition.taken) == (0, 0, frozenset())
 
 

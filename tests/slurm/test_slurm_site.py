@@ -14,12 +14,12 @@ import pytest_asyncio
 
 from gridweave.errors import UnavailableError
 from gridweave.grid.client.scripts import shipped, slurm_lines
-from gridweave.site.desk_messages import SiteInfo
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Program
 from gridweave.site.launch import MachineRules
 from gridweave.site.lifecycle import OVER
 from gridweave.site.machine.agent import OutputRead
 from gridweave.site.messages import Machine
+from gridweave.site.query_messages import SiteInfo
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service.calls import answer_of, encode, question
 from gridweave.site.service.clock import Clock
@@ -159,7 +159,7 @@ async def test_why_a_job_waits_is_told_in_plain_words(site: BatchSite, cluster: 
     never = site.driver.site.quote(now_ms, JobRequest(program=Program(argv=("true",)), nodes=1, limit_ms=9_000_000))
     assert "its batch system gives nodes for at most 2 h" in never.reason
     assert "anna" in cluster.run("squeue", "-h", "-t", "PD", "-o", "%k")
-    await site.driver.wish("cancel", [waits])
+    await site.driver.apply_action("cancel", [waits])
     assert (await site.over(waits)).outcome == "cancelled"
     await site.until(lambda: site.queue() == ["wrap"], "nothing of it in Slurm")
     cluster.run("scancel", own)

@@ -19,7 +19,7 @@ from gridweave.site.messages import (
     RunEnded,
     RunStarted,
 )
-from gridweave.slurm.service.folder import OwnedPiece, Owner, SharedFolder
+from gridweave.slurm.service.folder import OwnedNodeTask, Owner, SharedFolder
 from gridweave.slurm.service.hub import Hub, Welcome
 
 ANNA, BERT = "gw-x-7-1", "gw-x-8-2"
@@ -119,14 +119,14 @@ def test_what_is_read_of_a_user_is_a_file_of_theirs(tmp_path: Path, trick: str) 
     base, secret = tmp_path / "anna", tmp_path / "secret"
     (base / "nodes").mkdir(parents=True)
     secret.write_text("secret")
-    piece = OwnedPiece(base, ("nodes", "gw-x-7-1.0"), os.geteuid() + (trick == "other's"))
-    path = piece.folder / "rank-0.out"
+    node_task = OwnedNodeTask(base, ("nodes", "gw-x-7-1.0"), os.geteuid() + (trick == "other's"))
+    path = node_task.folder / "rank-0.out"
     if trick == "folder":
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere" / path.name).write_text("secret")
-        piece.folder.symlink_to(tmp_path / "elsewhere")
+        node_task.folder.symlink_to(tmp_path / "elsewhere")
     else:
-        piece.folder.mkdir()
+        node_task.folder.mkdir()
     if trick == "link":
         path.symlink_to(secret)
     elif trick == "pipe":
@@ -137,5 +137,5 @@ def test_what_is_read_of_a_user_is_a_file_of_theirs(tmp_path: Path, trick: str) 
         path.mkdir()
     elif trick != "folder":
         path.write_text("said")
-    assert piece.read(path, 1, 2) == (None if trick else (b"ai", 4))
-    assert piece.read(base / "none") is None
+    assert node_task.read(path, 1, 2) == (None if trick else (b"ai", 4))
+    assert node_task.read(base / "none") is None

@@ -111,7 +111,7 @@ async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
         attack = await site.over(await site.hand_in("bert", "sh", "-c", script))
         told["attack"] = [attack.outcome, site.output(attack)]
         told["carl"] = await site.hand_in("carl", "true")
-        await site.driver.wish("cancel", [long])
+        await site.driver.apply_action("cancel", [long])
         told["long"] = (await site.over(long)).outcome
         told["private"] = site.output(site.record(long))
         waits = [
@@ -119,7 +119,7 @@ async def play(folder: Path, plan: BatchPlan) -> dict[str, object]:
             await site.hand_in("bert", "sleep", "99", nodes=4),
         ]
         await site.until(lambda: any(site.running(each)() for each in waits), "a running job")
-        await site.driver.wish("cancel", waits)
+        await site.driver.apply_action("cancel", waits)
         for each in waits:
             await site.over(each)
         async with asyncio.timeout(PATIENCE_S):

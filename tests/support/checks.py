@@ -83,7 +83,7 @@ class _Journals:
             commands = inner(now_ms, *events)
             for command in commands:
                 if isinstance(command, StartJob):
-                    self._add(now_ms, _STARTED, "started", number, command.job_id, command.nodes, site.book.records)
+                    self._add(now_ms, _STARTED, "started", number, command.job_id, command.nodes, site.registry.records)
                 elif isinstance(command, ToGrid) and isinstance(command.answer, (Reserved, LeaseEnded, Started)):
                     self._add(now_ms, _HELD, "answered", number, command.answer)
             return commands
@@ -95,8 +95,8 @@ class _Journals:
                     if type(command).__name__ == "Accepted":
                         self.is_own.add(command.job_id)  # type: ignore[union-attr]
                         self._add(entry.now_ms, _ACCEPTED, "accepted", command.job_id)  # type: ignore[union-attr]
-        for job_id in sorted(self.is_own & set(site.book.records)):
-            record = site.book.records[job_id]
+        for job_id in sorted(self.is_own & set(site.registry.records)):
+            record = site.registry.records[job_id]
             assert record.state == "ended", f"job {job_id} of {place} is {record.state}"
             self.outcomes[job_id] = record.outcome
             self.fragments[job_id, 0][number] = record.request.nodes

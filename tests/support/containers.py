@@ -130,7 +130,7 @@ class ComposeGrid:
     ) -> None:
         self.folder, self._command, self.project, self._files = folder, command, project, files
         self.ports = {name: first_port + number for number, name in enumerate(("grid", *SITES))}
-        self.story = folder / "story" / "lines"
+        self.history = folder / "story" / "lines"
         self._small = folder / "small"
         self._jobs: dict[str, list[int]] = {}
         self._environment = {
@@ -158,9 +158,9 @@ class ComposeGrid:
     def prepare(self) -> None:
         """Create the files outside of the containers: secrets, the file of the job histories, and a small disk."""
         subprocess.run([str(ROOT / "docker" / "secrets.sh"), str(self.folder / "secrets")], check=True)
-        self.story.parent.mkdir()
-        self.story.touch()
-        self.story.chmod(0o666)
+        self.history.parent.mkdir()
+        self.history.touch()
+        self.history.chmod(0o666)
         self._small.mkdir()
         options = f"size={_SMALL_MB}m,uid=10001,gid=10001,mode=0750"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "drills", str(self._small)], check=True)
@@ -416,7 +416,7 @@ class ComposeGrid:
         journal = f"postgresql+psycopg://gridweave:{password}@{self.address('db', 'db')}/gridweave"
         settings = grid_service(read_service(str(ROOT / "docker" / "grid.toml"))).settings
         outcomes = check_journals(sites, (settings, journal))
-        check_stories(self.story, outcomes, SITES)
+        check_stories(self.history, outcomes, SITES)
         for service, numbers in self._jobs.items():
             missing = sorted(set(numbers) - set(outcomes))
             assert not missing, f"jobs {missing} of {service} are in no journal"

@@ -24,7 +24,7 @@ from gridweave.site.journal.journal import Snap
 from gridweave.site.journal.records import Codec, KeptAnswer, Note, NumberedNote, digest
 from gridweave.site.journal.replay import Replayed
 from gridweave.site.journal.step import Counts, Step, StepRows
-from gridweave.site.launch import Launch, PieceEnded, PieceEvent, PieceReady, PieceStarted, Used
+from gridweave.site.launch import Launch, NodeTaskEnded, NodeTaskEvent, NodeTaskReady, NodeTaskStarted, Used
 from gridweave.site.state import HasState, kind_of, read_state, state_bytes
 from support.stepping import VirtualLoop
 
@@ -57,7 +57,7 @@ class Countdown:
             self._due()
 
 
-class Piece(msgspec.Struct):
+class NodeTask(msgspec.Struct):
     """A node task: the part of an attempt that one machine runs or has run; it may be paused, or about to end."""
 
     launch: Launch
@@ -83,7 +83,7 @@ class Machine:
         # The site's last order for each job, True to run and False to pause; and the jobs that it ordered to end.
         self.told: dict[Key, bool] = {}
         self.told_to_end: set[Key] = set()
-        self.folder: dict[Key, Piece] = {}
+        self.folder: dict[Key, NodeTask] = {}
         self.slots: dict[Key, tuple[int, ...]] = {}
         self.runner: FakeRunner | None = None
         self.is_up = True
@@ -273,7 +273,7 @@ class FakeRunner:
     def __init__(self, root: Machine, environment: Mapping[str, str] | None = None, **options: object) -> None:
         self.machine = root
         self.root = root
-        self._events: asyncio.Queue[PieceEvent] = asyncio.Queue()
+        self._events: asyncio.Queue[NodeTaskEvent] = asyncio.Queue()
         self._forgotten: set[Key] = set()
         self._told: set[Key] = set()
         self._released: list[Key] = []
@@ -288,11 +288,11 @@ class FakeRunner:
         """Report the node tasks that an earlier runner left behind."""
         for key, piece in self.machine.folder.items():
             if piece.at_gate and not piece.outcome:
-                self._events.put_nowait(PieceReady(*key))
+                self._events.put_nowait(NodeTaskReady(*key))
             elif piece.begun_ms is None and not piece.outcome:
                 self.machine.end(key, "lost", "it was written down and never started")
             elif piece.begun_ms is not None:
-                self._tell_started(key)
+                self._report_started(key)
             if piece.outcome:
                 self.tell(key)
         await asyncio.sleep(0)
@@ -309,7 +309,7 @@ class FakeRunner:
         if self.machine.is_full:
             raise UnavailableError("its disk is full")
         machine, works = self.machine, self.machine.works
-        piece = machine.folder[key] = Piece(launch)
+        piece = machine.folder[key] = NodeTask(launch)
         by = self
 
         def begin() -> None:
@@ -327,7 +327,7 @@ class FakeRunner:
         works.loop.outside(works.rng.exponential(0.02), begin)
         await asyncio.sleep(0)
 
-    def _begin(self, piece: Piece, key: Key) -> None:
+    def _begin(self, piece: NodeTask, key: Key) -> None:
         """Start the ranks of a node task; they end by themselves unless the site confirms their start in time."""
         machine, works = self.machine, self.machine.works
         piece.at_gate, piece.begun_ms = False, works.loop.now_ms()
@@ -365,7 +365,7 @@ class FakeRunner:
         piece = self.machine.folder.get((job_id, attempt))
         return piece is not None and piece.at_gate and not piece.outcome
 
-    def room_problem(self, *, trial: bool) -> str | None:
+    def disk_problem(self, *, trial: bool) -> str | None:
         """Return why the machine cannot hold another node task, or None."""
         return "its disk is full" if self.machine.is_full and trial else None
 
@@ -377,7 +377,7 @@ class FakeRunner:
         if key in self._forgotten:
             return
         if key not in self.machine.folder:
-            self.machine.folder[key] = Piece(Launch(job_id=job_id, attempt=attempt, ranks=()))
+            self.machine.folder[key] = NodeTask(Launch(job_id=job_id, attempt=attempt, ranks=()))
         if reason == "reached its limit":
             self.machine.works.limited.add(job_id)
         machine = self.machine
@@ -397,13 +397,13 @@ class FakeRunner:
     async def pace(self, job_id: int, attempt: int, *, runs: bool, at_unix_ms: int = 0, speed: float = 1.0) -> None:
         """Pause or resume a node task at an instant; only the last order counts."""
         key, machine = (job_id, attempt), self.machine
-        piece, wish = machine.folder.get(key), (runs, at_unix_ms)
+        piece, action = machine.folder.get(key), (runs, at_unix_ms)
         if piece is None or piece.outcome:
             return
-        piece.pace = wish
+        piece.pace = action
 
         def due() -> None:
-            if machine.folder.get(key) is piece and piece.pace == wish and not piece.is_ending:
+            if machine.folder.get(key) is piece and piece.pace == action and not piece.is_ending:
                 machine.works.set_pace(machine, key, stands=not runs)
 
         works = machine.works
@@ -426,29 +426,29 @@ class FakeRunner:
             self._told.discard((job_id, attempt))
             self.tell((job_id, attempt))
 
-    async def events(self) -> AsyncIterator[PieceEvent]:
+    async def events(self) -> AsyncIterator[NodeTaskEvent]:
         """Yield the events of the node tasks, without end."""
         while True:
             yield await self._events.get()
 
     def ready(self, key: Key) -> None:
         """Report that the ranks wait at their gate."""
-        self._events.put_nowait(PieceReady(*key))
+        self._events.put_nowait(NodeTaskReady(*key))
 
     def started(self, key: Key) -> None:
         """Report a start."""
-        self._tell_started(key)
+        self._report_started(key)
 
-    def _tell_started(self, key: Key) -> None:
+    def _report_started(self, key: Key) -> None:
         piece = self.machine.folder[key]
-        self._events.put_nowait(PieceStarted(*key, piece.begun_ms or 0, piece.launch.alone_ms))
+        self._events.put_nowait(NodeTaskStarted(*key, piece.begun_ms or 0, piece.launch.alone_ms))
 
     def tell(self, key: Key) -> None:
         """Report an end, unless it was reported already."""
         if key not in self._told:
             self._told.add(key)
             piece = self.machine.folder[key]
-            end: Any = PieceEnded(
+            end: Any = NodeTaskEnded(
                 *key,
                 piece.outcome,
                 piece.reason,
@@ -632,7 +632,7 @@ class MemoryJournal:
     def forget_by_and_by(self, before_ms: int, open_jobs: Set[int]) -> None:
         """Do nothing: no test runs long enough to need it."""
 
-    def story(self, job_id: int) -> list[Note]:
+    def history(self, job_id: int) -> list[Note]:
         """Return the history of a job."""
         mine = [row for row in self.disk.notes if row["job_id"] == job_id]
         return [Note(row["job_id"], row["at_ms"], row["kind"], row["detail"]) for row in mine]

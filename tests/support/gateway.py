@@ -27,6 +27,7 @@ from gridweave.grid.api import (
     GivenUp,
     GridExperience,
     Health,
+    HistoryEntry,
     JobEvent,
     JobEvents,
     JobPage,
@@ -50,7 +51,6 @@ from gridweave.grid.api import (
     Scope,
     SiteInfo,
     SiteReason,
-    StoryEntry,
     UsedSite,
     WhatIf,
     WhatIfAnswer,
@@ -62,10 +62,10 @@ from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.access import TokenStore
 from gridweave.grid.gateway.server import Gateway
 from gridweave.site.explain import nodes_text
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind, request_problem
+from gridweave.site.job import Accepted, ActionKind, Declined, JobRecord, JobRequest, SignalName, request_problem
 from gridweave.site.known_times import EXPERIENCE, KnownTimes, TimesKey, in_order, read_times
 from gridweave.site.lifecycle import OPEN
-from gridweave.site.needs.known import NeedsExperience
+from gridweave.site.needs.estimates import NeedsExperience
 from support.machine import PATIENCE_S
 from support.web import FlakyProxy
 
@@ -95,7 +95,7 @@ class FakeBackend(Backend):
 
     def __init__(self) -> None:
         self.records_by_id: dict[int, JobRecord] = {}
-        self.stories: dict[int, list[StoryEntry]] = {}
+        self.stories: dict[int, list[HistoryEntry]] = {}
         self.told: list[JobEvent] = []
         self.written: dict[tuple[int, int, str], bytes] = {}
         self.removed: dict[int, str] = {}  # why the output of a job was removed
@@ -121,7 +121,7 @@ class FakeBackend(Backend):
 
     def _note(self, job_id: int, kind: str, detail: str = "") -> None:
         self.now_ms += 1
-        self.stories.setdefault(job_id, []).append(StoryEntry(at_ms=self.now_ms, kind=kind, detail=detail))
+        self.stories.setdefault(job_id, []).append(HistoryEntry(at_ms=self.now_ms, kind=kind, detail=detail))
         if job_id < OWN_FIRST:
             request = self.records_by_id[job_id].request
             number = self.told[-1].number + 2 if self.told else 1  # with gaps, like the numbers of a journal
@@ -201,8 +201,8 @@ class FakeBackend(Backend):
     def _is_in(self, job_id: int, *states: str) -> bool:
         return job_id in self.records_by_id and self.records_by_id[job_id].state in states
 
-    async def wish(
-        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    async def apply_action(
+        self, kind: ActionKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
         """Apply an action to the jobs whose state allows it, and return their numbers."""
         self._check()
@@ -244,7 +244,7 @@ class FakeBackend(Backend):
         page = found[: query.limit]
         return JobPage(jobs=page, below=page[-1].job_id if len(found) > len(page) else None)
 
-    async def story(self, job_id: int) -> list[StoryEntry]:
+    async def history(self, job_id: int) -> list[HistoryEntry]:
         """Return the history of a job."""
         self._check()
         return self.stories.get(job_id, [])

@@ -31,24 +31,24 @@ from gridweave.grid.policy import GridPolicy
 from gridweave.grid.service.actor import MetaActor
 from gridweave.grid.service.backend import LiveBackend, SiteBackend
 from gridweave.grid.service.cluster import SitePlan
-from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.doors import CallsOverLinks, FarSite, LinksDoor, SiteDoor, carry, close_links, serve_door
 from gridweave.grid.service.driver import GridDriver
+from gridweave.grid.service.queries import GridQueries
 from gridweave.grid.service.serve import GridService, SiteService
 from gridweave.site.launch import ANY_JOBS, MachineRules
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.machine.processes import strays
-from gridweave.site.maxima import NO_MAXIMA, Maxima
 from gridweave.site.messages import Machine
 from gridweave.site.policy import SitePolicy
+from gridweave.site.quotas import NO_QUOTAS, Quotas
 from gridweave.site.run.runs import SiteSettings
 from gridweave.site.service import calls as ray_names
 from gridweave.site.service.actor import SiteActor
 from gridweave.site.service.calls import CALL_S, GRID_ACTOR, Door, agent_actor, site_actor
 from gridweave.site.service.clock import Clock
-from gridweave.site.service.desk import SiteDesk
 from gridweave.site.service.link import LinkEnd
 from gridweave.site.service.prober import ProbePlan
+from gridweave.site.service.queries import SiteQueries
 from gridweave.site.service.site_driver import GRID, SiteDriver
 from gridweave.site.users.owner import OwnerPolicy
 from support.machine import PATIENCE_S, meeting_ports, unused_port
@@ -72,7 +72,7 @@ class LocalGrid:
     rules : dict from str to MachineRules, optional
         Per site, which users' jobs its machines start and under which accounts. By default the machines start all
         users' jobs, as the user of this process.
-    maxima : Maxima
+    maxima : Quotas
         Quotas of the grid's users.
     **options
         Fields of `GridSettings`.
@@ -82,7 +82,7 @@ class LocalGrid:
     backend : LiveBackend
     away : set of str
         Actors that do not answer (``grid``, ``site:north``, ``agent:north/m0``); tests may change it.
-    desks : dict from str to SiteDesk
+    desks : dict from str to SiteQueries
         The queries of each site; a test can set which machines do not answer.
 
     Examples
@@ -99,11 +99,11 @@ class LocalGrid:
         sites: tuple[tuple[str, tuple[int, ...]], ...] = SITES,
         *,
         rules: Mapping[str, MachineRules] | None = None,
-        maxima: Maxima = NO_MAXIMA,
+        quotas: Quotas = NO_QUOTAS,
         **options: Any,
     ) -> None:
         self.folder, self.away = folder, set[str]()
-        self._rules, self._maxima = rules or {}, maxima
+        self._rules, self._quotas = rules or {}, quotas
         self.settings = [
             SiteSettings(
                 name=name,
@@ -122,7 +122,7 @@ class LocalGrid:
         self.grid_settings = GridSettings(sites=each, **options)
         self.backend = LiveBackend(self)
         self.sites: dict[str, SiteDriver] = {}
-        self.desks: dict[str, SiteDesk] = {}
+        self.desks: dict[str, SiteQueries] = {}
         self.agents: dict[str, AgentDriver] = {}
         self._doors: dict[str, Door] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -136,9 +136,9 @@ class LocalGrid:
             self._start_site(settings)
         machines = tuple(tuple(agent.name for agent in settings.machines) for settings in self.settings)
         place, doors = self.folder / "grid.journal", {"to_site": self._to_site}
-        self.driver = GridDriver(self.grid_settings, place, Clock(), maxima=self._maxima, **doors)
-        self.grid_desk = GridDesk(self.driver, machines)
-        self._doors[GRID_ACTOR] = Door(self.grid_desk, GridDesk.methods)
+        self.driver = GridDriver(self.grid_settings, place, Clock(), quotas=self._quotas, **doors)
+        self.grid_desk = GridQueries(self.driver, machines)
+        self._doors[GRID_ACTOR] = Door(self.grid_desk, GridQueries.methods)
         self._spawn(self.driver.run())
         return self
 
@@ -168,8 +168,8 @@ class LocalGrid:
         place = self.folder / f"{name}.journal"
         driver = SiteDriver(settings, place, Clock(), to_grid=to_grid, to_machine=to_machine)
         self.sites[name] = driver
-        self.desks[name] = SiteDesk(driver)
-        self._doors[site_actor(name)] = Door(self.desks[name], SiteDesk.methods)
+        self.desks[name] = SiteQueries(driver)
+        self._doors[site_actor(name)] = Door(self.desks[name], SiteQueries.methods)
         self._spawn(driver.run())
         self._spawn(driver.repeat_orders())
 

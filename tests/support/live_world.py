@@ -434,11 +434,11 @@ class LiveWorld:
             await self._hold(node, job_id, request.hold)
             while rng.random() < 0.3:
                 await asyncio.sleep(rng.exponential(3.0))
-                await self._until_answered(node, lambda: node.driver.wish("requeue", [job_id]))
+                await self._until_answered(node, lambda: node.driver.apply_action("requeue", [job_id]))
         if rng.random() < 0.2:
             await asyncio.sleep(rng.exponential(3.0))
             self.history.cancelled(job_id)
-            await self._until_answered(node, lambda: node.driver.wish("cancel", [job_id]))
+            await self._until_answered(node, lambda: node.driver.apply_action("cancel", [job_id]))
 
     async def _hold(self, node: Node, job_id: int, is_held: bool) -> None:
         """Hold and release a job, perhaps several times; release it at the end."""
@@ -446,9 +446,9 @@ class LiveWorld:
         while is_held or rng.random() < 0.3:
             await asyncio.sleep(rng.exponential(2.0))
             if not is_held:
-                await self._until_answered(node, lambda: node.driver.wish("hold", [job_id]))
+                await self._until_answered(node, lambda: node.driver.apply_action("hold", [job_id]))
                 await asyncio.sleep(rng.exponential(2.0))
-            await self._until_answered(node, lambda: node.driver.wish("release", [job_id]))
+            await self._until_answered(node, lambda: node.driver.apply_action("release", [job_id]))
             is_held = False
 
     async def _until_answered(self, node: Node, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -585,7 +585,7 @@ class LiveWorld:
         return [
             (record.job_id, record.state, record.attempt, record.places, core)
             for core in drivers
-            for record in core.book.records.values()
+            for record in core.registry.records.values()
             if record.state not in ("ended", "refused")
         ]
 
@@ -602,13 +602,13 @@ class LiveWorld:
         for job_id in sorted(self.requests):
             place = self.grid if job_id < OWN_IDS else self.sites[job_id // OWN_IDS - 1]
             core = place.driver.grid if job_id < OWN_IDS else place.driver.site
-            story = place.driver.journal.story(job_id)
-            record = core.book.records[job_id]
+            history = place.driver.journal.history(job_id)
+            record = core.registry.records[job_id]
             if record.state == "refused":
                 self.history.refused(job_id)
                 continue
-            ends = [note for note in story if note.kind == "ended"]
-            if was_hopeless(record, core.book.records):
+            ends = [note for note in history if note.kind == "ended"]
+            if was_hopeless(record, core.registry.records):
                 self.history.cancelled(job_id)
             for _ in ends:
                 self._check_outcome(now_ms, job_id, record.outcome, record.reason)
@@ -649,14 +649,16 @@ class LiveWorld:
         for node, disk in zip([*self.sites, self.grid], self.disks, strict=True):
             core = node.driver.grid if node is self.grid else node.driver.site
             core.check_invariants()
-            check_waits(core.book.records, disk.notes)
-            check_notes(disk.notes, core.book.records)
-            kept = node.driver.journal.ended(list(core.book.records))
-            assert kept == core.book.records, f"{disk.name}: what is kept of jobs that are over is not what they were"
+            check_waits(core.registry.records, disk.notes)
+            check_notes(disk.notes, core.registry.records)
+            kept = node.driver.journal.ended(list(core.registry.records))
+            assert kept == core.registry.records, (
+                f"{disk.name}: what is kept of jobs that are over is not what they were"
+            )
             driver = node.driver
             again = type(core)(as_begun(core.settings, driver.journal))
             MemoryJournal.replay(_reopened(driver, disk), again)
-            assert again.book.records == core.book.records, f"{disk.name}: a replay gives other records"
+            assert again.registry.records == core.registry.records, f"{disk.name}: a replay gives other records"
             assert again.next_wakeup_ms() == core.next_wakeup_ms()
 
 

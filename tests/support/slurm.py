@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from gridweave.slurm.service.watchdog import BatchReconciler
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.meta.settings import GridSettings
@@ -39,7 +40,6 @@ from gridweave.slurm.cluster.settings import SlurmSettings
 from gridweave.slurm.policy import BatchPolicy
 from gridweave.slurm.service.folder import SharedFolder, output_of
 from gridweave.slurm.service.hub import Hub
-from gridweave.slurm.service.keeper import BatchKeeper
 from gridweave.slurm.service.site import BatchSiteDriver, make_keeper, shared_folder
 from gridweave.slurm.system import Allocation, AllocationEnd, AllocationRequest, BatchPlan, BatchUser, BatchView
 from support.machine import PATIENCE_S, reachable, unused_port
@@ -300,9 +300,9 @@ class BatchSite:
             settings, self.folder / "journal", Clock(), to_grid=self.to_grid, to_machine=to_machine
         )
         self.shared = shared_folder(self.driver, self.plan)
-        self.hub, self.keeper = make_keeper(self.driver, self.shared, self.plan, self.slurm)
+        self.hub, self.watchdog = make_keeper(self.driver, self.shared, self.plan, self.slurm)
         await self.hub.open("127.0.0.1")
-        works = (self.driver.run(), self.driver.repeat_orders(), self.keeper.run())
+        works = (self.driver.run(), self.driver.repeat_orders(), self.watchdog.run())
         self.tasks = [asyncio.ensure_future(work) for work in works]
 
     async def to_grid(self, _peer: str, _data: bytes) -> None:
@@ -316,7 +316,7 @@ class BatchSite:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.tasks = []
         await self.hub.close()
-        self.keeper.output.close()
+        self.watchdog.output.close()
         await self.driver.close()
 
     async def submit(
@@ -337,7 +337,7 @@ class BatchSite:
 
     def record(self, job_id: int) -> JobRecord:
         """Return the record of a job."""
-        records = self.driver.site.book.records
+        records = self.driver.site.registry.records
         return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
 
     async def over(self, job_id: int) -> JobRecord:
@@ -416,7 +416,7 @@ class GridOfClusters:
 
     def record(self, job_id: int) -> JobRecord:
         """Return the record of a job."""
-        records = self.driver.grid.book.records
+        records = self.driver.grid.registry.records
         return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
 
     async def __aexit__(self, *_: object) -> None:
@@ -449,7 +449,7 @@ class FakeBatch:
     asked, cancelled : list of str
         The names of all requests, including failed ones, and the numbers of the cancelled allocations.
     told : tuple of str, optional
-        The end that `end_told` reads from the output of an allocation's script.
+        The end that `end_from_output` reads from the output of an allocation's script.
     fails : dict of str to GridweaveError
         Errors by the name of the method that raises them. `submit` also raises errors under the account, or under the
         size of the request, such as ``2 nodes``.
@@ -497,7 +497,7 @@ class FakeBatch:
         self._fail("ended")
         return [each for each in self.past if each.name in names]
 
-    def end_told(self, printed: str) -> tuple[AllocationEnd, str] | None:
+    def end_from_output(self, printed: str) -> tuple[AllocationEnd, str] | None:
         """Return the end that the test has set."""
         return self.told
 
@@ -541,8 +541,8 @@ class KeptSite:
         # Users are added after the folder is made: they could not reach a test's folder, and nothing runs in it.
         plan = msgspec.structs.replace(plan, users=users or {})
         self.hub: Hub
-        self.keeper: BatchKeeper
-        self.hub, self.keeper = make_keeper(self.driver, self.shared, plan, self.batch)
+        self.watchdog: BatchReconciler
+        self.hub, self.watchdog = make_keeper(self.driver, self.shared, plan, self.batch)
 
     async def _to_grid(self, _peer: str, _data: bytes) -> None:
         raise UnavailableError("there is no grid")
@@ -553,8 +553,8 @@ class KeptSite:
 
     async def round(self) -> None:
         """Run one round of the reconciler: take a snapshot of the batch system, and act on it."""
-        await self.keeper.has_looked()
-        await self.keeper.follow()
+        await self.watchdog.has_looked()
+        await self.watchdog.follow()
 
     async def submit(
         self, user: str = "anna", nodes: int = 1, limit_ms: int = 60_000, options: tuple[str, ...] = ()
@@ -562,7 +562,7 @@ class KeptSite:
         """Submit a job and return its number."""
         program = Program(argv=("true",))
         request = JobRequest(program=program, nodes=nodes, limit_ms=limit_ms, user=user, batch_options=options)
-        (answer,) = await self.driver.submit([(f"{len(self.driver.site.book.records)} {user}", request)])
+        (answer,) = await self.driver.submit([(f"{len(self.driver.site.registry.records)} {user}", request)])
         assert isinstance(answer, Accepted), answer
         return answer.job_id
 
@@ -591,7 +591,7 @@ class KeptSite:
 
     def record(self, job_id: int) -> JobRecord:
         """Return the record of a job."""
-        records = self.driver.site.book.records
+        records = self.driver.site.registry.records
         return records[job_id] if job_id in records else self.driver.journal.ended([job_id])[job_id]
 
     def why(self, job_id: int) -> str:

@@ -18,7 +18,7 @@ from gridweave.grid.kernels.grid_queue import grid_job_ended, grid_pass
 from gridweave.grid.kernels.links import GridLinks, grown_ms
 from gridweave.grid.kernels.overhead import longest_split_ms, split_length_ms
 from gridweave.grid.kernels.placement import GridCodes, may_split
-from gridweave.grid.kernels.reservations import ReservedStarts, has_room
+from gridweave.grid.kernels.reservations import ReservedStarts, has_capacity
 from gridweave.grid.kernels.state import GridState, is_full, recall_taken
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.scenarios.batch.kernels.contention import (
@@ -51,7 +51,7 @@ from gridweave.site.kernels.work import (
 # The fields of records have no types; and if there is link contention, then work, grid and its network are not None.
 # mypy: disable-error-code="no-any-return, arg-type, union-attr"
 
-DONE, LINKS_CHANGE, NO_ROOM, NO_ROOM_FOR_MOVES = 0, 1, 2, 3
+DONE, LINKS_CHANGE, NO_CAPACITY, NO_CAPACITY_FOR_MOVES = 0, 1, 2, 3
 """Reasons why the loop returns."""
 
 
@@ -64,7 +64,7 @@ class OnGrid(NamedTuple):
         Includes the links between the sites, or None.
     plan : ReservedStarts or None
         Reserved starts, for conservative backfilling.
-    hopeless_ms : numpy.ndarray of int64, shape (n,)
+    unplaceable_ms : numpy.ndarray of int64, shape (n,)
         Time from which each job can never be placed.
     length_ms : numpy.ndarray of int64, shape (n,)
         Output: run time of each job on idle links with its placement.
@@ -72,7 +72,7 @@ class OnGrid(NamedTuple):
 
     codes: GridCodes
     plan: ReservedStarts | None
-    hopeless_ms: npt.NDArray[np.int64]
+    unplaceable_ms: npt.NDArray[np.int64]
     length_ms: npt.NDArray[np.int64]
 
 
@@ -141,7 +141,7 @@ def run_batch(
     Returns
     -------
     int
-        LINKS_CHANGE; NO_ROOM for more fragments or in the plan; NO_ROOM_FOR_MOVES; otherwise DONE.
+        LINKS_CHANGE; NO_CAPACITY for more fragments or in the plan; NO_CAPACITY_FOR_MOVES; otherwise DONE.
     """
     clock = run.clock[0]
     while clock.submitted < until or clock.submitted == len(state.jobs):
@@ -149,7 +149,7 @@ def run_batch(
         if now_ms >= stop_ms:
             return DONE if stop_ms == NEVER_MS else LINKS_CHANGE
         if grid is not None:
-            lacking = _lacking_room(state, grid.plan, links, run, now_ms)
+            lacking = _lacking_capacity(state, grid.plan, links, run, now_ms)
             if lacking != DONE:
                 return lacking
         if paced is not None:
@@ -213,14 +213,14 @@ def _next_reserved_ms(plan: ReservedStarts | None) -> Int:
 
 
 @kernel_part
-def _lacking_room(state: GridState, plan: ReservedStarts | None, links: _Links, run: RunArrays, now_ms: Int) -> int:
+def _lacking_capacity(state: GridState, plan: ReservedStarts | None, links: _Links, run: RunArrays, now_ms: Int) -> int:
     """Return which arrays are too small for the events at this time; DONE if none is."""
     if is_full(state):
-        return NO_ROOM
-    if plan is not None and not has_room(state, plan, _count_new(state, run, now_ms)):
-        return NO_ROOM
+        return NO_CAPACITY
+    if plan is not None and not has_capacity(state, plan, _count_new(state, run, now_ms)):
+        return NO_CAPACITY
     if links is not None and links.moves_data and not moves_fit(state, links, _count_new(state, run, now_ms)):
-        return NO_ROOM_FOR_MOVES
+        return NO_CAPACITY_FOR_MOVES
     return DONE
 
 
@@ -395,7 +395,7 @@ def _submit_jobs(
             site.submitted(state, row)
         if paced is not None:
             paced.submitted(state, row, now_ms)
-        if grid is not None and now_ms < grid.hopeless_ms[row]:
+        if grid is not None and now_ms < grid.unplaceable_ms[row]:
             enqueue(state, row)
             if links is not None:
                 fetch_for(state, grid.codes.net, links, row, now_ms)

@@ -35,7 +35,7 @@ from gridweave.site.kernels.state import (
 _CLOCK = np.dtype([(name, np.int64) for name in ("submitted", "ended", "started")], align=True)
 
 
-class PlayedSchedule(NamedTuple):
+class ReplayedSchedule(NamedTuple):
     """A schedule that is being replayed, one row per job, in the order of submission; rows are the slots of the site.
 
     Attributes
@@ -58,14 +58,14 @@ class PlayedSchedule(NamedTuple):
     shown_ms: npt.NDArray[np.int64]
 
 
-def new_played(start_ms: npt.NDArray[np.int64], end_ms: npt.NDArray[np.int64]) -> PlayedSchedule:
+def start_replay(start_ms: npt.NDArray[np.int64], end_ms: npt.NDArray[np.int64]) -> ReplayedSchedule:
     """Return a schedule at its beginning."""
     by_start, by_end = (np.argsort(times, kind="stable").astype(np.int64) for times in (start_ms, end_ms))
-    return PlayedSchedule(np.zeros(1, _CLOCK), start_ms, end_ms, by_start, by_end, np.full(len(start_ms), NEVER_MS))
+    return ReplayedSchedule(np.zeros(1, _CLOCK), start_ms, end_ms, by_start, by_end, np.full(len(start_ms), NEVER_MS))
 
 
 @kernel
-def replay(state: SiteState, promises: Plan | None, played: PlayedSchedule, until_ms: Int) -> None:
+def replay(state: SiteState, promises: Plan | None, played: ReplayedSchedule, until_ms: Int) -> None:
     """Replay all instants before ``until_ms``.
 
     Parameters
@@ -74,7 +74,7 @@ def replay(state: SiteState, promises: Plan | None, played: PlayedSchedule, unti
         Its table of jobs is filled.
     promises : Plan or None
         The plan for the promises of conservative backfilling; without it, record those of EASY.
-    played : PlayedSchedule
+    played : ReplayedSchedule
     until_ms : int
     """
     now_ms = _next_instant(state, played)
@@ -88,7 +88,7 @@ def replay(state: SiteState, promises: Plan | None, played: PlayedSchedule, unti
 
 
 @kernel_part
-def _next_instant(state: SiteState, played: PlayedSchedule) -> Int:
+def _next_instant(state: SiteState, played: ReplayedSchedule) -> Int:
     """Return the instant of the next submission, start or end."""
     clock, now_ms = played.clock[0], NEVER_MS
     if clock.submitted < len(played.start_ms):
@@ -101,14 +101,14 @@ def _next_instant(state: SiteState, played: PlayedSchedule) -> Int:
 
 
 @kernel
-def take_in(state: SiteState, promises: Plan | None, played: PlayedSchedule, now_ms: Int) -> None:
+def take_in(state: SiteState, promises: Plan | None, played: ReplayedSchedule, now_ms: Int) -> None:
     """Replay the ends and the submissions of an instant.
 
     Parameters
     ----------
     state : SiteState
     promises : Plan or None
-    played : PlayedSchedule
+    played : ReplayedSchedule
         As for `replay`.
     now_ms : int
         All earlier instants have been replayed.
@@ -134,7 +134,7 @@ def take_in(state: SiteState, promises: Plan | None, played: PlayedSchedule, now
 
 
 @kernel_part
-def _start_under_easy(state: SiteState, played: PlayedSchedule, now_ms: Int) -> None:
+def _start_under_easy(state: SiteState, played: ReplayedSchedule, now_ms: Int) -> None:
     """Start the jobs of an instant; record the promise to the first job that keeps waiting.
 
     This promise does not count later jobs in the queue, although they may start now.
@@ -155,7 +155,7 @@ def _start_under_easy(state: SiteState, played: PlayedSchedule, now_ms: Int) -> 
 
 
 @kernel_part
-def _start_under_conservative(state: SiteState, promises: Plan, played: PlayedSchedule, now_ms: Int) -> None:
+def _start_under_conservative(state: SiteState, promises: Plan, played: ReplayedSchedule, now_ms: Int) -> None:
     """Start the jobs of an instant; if one of them was promised another start, have all promises made again."""
     counters = state.counters[0]
     first, next_start_ms = counters.n_waiting, NEVER_MS
@@ -178,7 +178,7 @@ def _start_under_conservative(state: SiteState, promises: Plan, played: PlayedSc
 
 
 @kernel_part
-def _drop(state: SiteState, played: PlayedSchedule, first: Int) -> None:
+def _drop(state: SiteState, played: ReplayedSchedule, first: Int) -> None:
     """Remove the started jobs from the queue."""
     played.clock[0].started += state.counters[0].n_started
     if state.counters[0].n_started > 0:
@@ -186,14 +186,14 @@ def _drop(state: SiteState, played: PlayedSchedule, first: Int) -> None:
 
 
 @kernel
-def chance_under_easy(state: SiteState, played: PlayedSchedule, slot: Int, now_ms: Int) -> tuple[Int, Int, Int, bool]:
+def chance_under_easy(state: SiteState, played: ReplayedSchedule, slot: Int, now_ms: Int) -> tuple[Int, Int, Int, bool]:
     """Return whether EASY would start a waiting job, after the starts of jobs ahead of it in the queue.
 
     Parameters
     ----------
     state : SiteState
         After `take_in` of this instant; it cannot be used further.
-    played : PlayedSchedule
+    played : ReplayedSchedule
     slot : int
         The job's slot.
     now_ms : int

@@ -129,7 +129,7 @@ def _later(flow: WorkFlow, job: Int, interval: Int) -> Int:
 
 
 @kernel_part
-def _room(flow: WorkFlow, arc: Int, interval: Int) -> Int:
+def _capacity(flow: WorkFlow, arc: Int, interval: Int) -> Int:
     return flow.weight[flow.owner[arc]] * flow.length_ms[interval] - flow.sent[arc]
 
 
@@ -137,7 +137,7 @@ def _room(flow: WorkFlow, arc: Int, interval: Int) -> Int:
 def _put(flow: WorkFlow, arc: Int, interval: Int, amount: Int) -> None:
     """Place up to ``amount`` of a job's work in an interval, as far as capacity allows."""
     job = flow.owner[arc]
-    amount = max(0, min(amount, flow.lacking[job], _room(flow, arc, interval), flow.spare[interval]))
+    amount = max(0, min(amount, flow.lacking[job], _capacity(flow, arc, interval), flow.spare[interval]))
     flow.sent[arc] += amount
     flow.spare[interval] -= amount
     flow.lacking[job] -= amount
@@ -168,7 +168,7 @@ def _find_levels(flow: WorkFlow) -> bool:
             break
         for arc in range(flow.arcs[job], flow.arcs[job + 1]):
             interval = flow.first[job] + arc - flow.arcs[job]
-            if flow.interval_level[interval] == _UNSEEN and _room(flow, arc, interval) > 0:
+            if flow.interval_level[interval] == _UNSEEN and _capacity(flow, arc, interval) > 0:
                 flow.interval_level[interval] = flow.job_level[job] + 1
                 if flow.spare[interval] > 0:
                     end_level = flow.job_level[job] + 1
@@ -222,7 +222,7 @@ def _next_arc(flow: WorkFlow, job: Int) -> Int:
     while flow.job_next[job] < flow.arcs[job + 1]:
         arc = flow.job_next[job]
         interval = flow.first[job] + arc - flow.arcs[job]
-        if flow.interval_level[interval] == flow.job_level[job] + 1 and _room(flow, arc, interval) > 0:
+        if flow.interval_level[interval] == flow.job_level[job] + 1 and _capacity(flow, arc, interval) > 0:
             return arc
         flow.job_next[job] += 1
     return -1
@@ -246,7 +246,7 @@ def _carry(flow: WorkFlow, start: Int, depth: Int, interval: Int) -> None:
     for i in range(depth + 1):
         arc = flow.taken[i]
         job = flow.line[i]
-        amount = min(amount, _room(flow, arc, flow.first[job] + arc - flow.arcs[job]))
+        amount = min(amount, _capacity(flow, arc, flow.first[job] + arc - flow.arcs[job]))
         if i < depth:
             amount = min(amount, flow.sent[flow.back[i]])
     for i in range(depth + 1):

@@ -10,7 +10,7 @@ import numpy as np
 from gridweave.jit import Ints
 from gridweave.site.disciplines.dynp.kernels.deciding import CASES
 from gridweave.site.disciplines.dynp.kernels.state import TuningMemory
-from gridweave.site.disciplines.entry import Played
+from gridweave.site.disciplines.entry import SiteOutcome
 
 COLUMNS = ("policy",)
 """The columns of jobs; ``policy`` is the index of the candidate that was in force when the job started."""
@@ -146,7 +146,7 @@ def totals_of(policies: Sequence[str], memory: TuningMemory) -> dict[str, float]
     return totals | {f"case {case}": float(count) for case, count in counted if count}
 
 
-def metrics_of(played: Played) -> Mapping[str, float]:
+def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
     """Return the number of decisions, and how much each policy was used.
 
     Returns

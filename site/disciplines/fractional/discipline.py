@@ -14,14 +14,14 @@ from gridweave.ranges import ranges_of
 from gridweave.site.disciplines.arrays import PacedDiscipline
 from gridweave.site.disciplines.base import Decisions, Move, SharedOffer, Start
 from gridweave.site.disciplines.fractional.averages import average_yields
-from gridweave.site.disciplines.fractional.groups import enter_groups, groups_of_job, why_no_room
+from gridweave.site.disciplines.fractional.groups import enter_groups, groups_of_job, why_too_large
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import (
     NOTHING,
     STRETCH_PER,
     give_yields,
     horizon_of,
     place_jobs,
-    tell_rates,
+    set_rates,
 )
 from gridweave.site.disciplines.fractional.kernels.state import (
     FRACTIONAL_JOB,
@@ -82,12 +82,12 @@ class Fractional(PacedDiscipline[FractionalSite]):
 
     @override
     def why_never(self, job: Job) -> str | None:
-        return why_no_room(groups_of_job(_told(job)), len(self._state.nodes))
+        return why_too_large(groups_of_job(_task_groups(job)), len(self._state.nodes))
 
     @override
     def submit(self, now_ms: int, job: Job) -> None:
-        groups = groups_of_job(_told(job))
-        self._make_room(job.width, len(groups.job))
+        groups = groups_of_job(_task_groups(job))
+        self._reserve_slots(job.width, len(groups.job))
         counters, slot = self._state.counters[0], self._slots.enter(job)
         self._state.jobs[slot] = np.zeros((), FRACTIONAL_JOB)
         row = self._state.jobs[slot]
@@ -103,7 +103,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
     def _grow(self) -> None:
         self._grow_pools(self._slots.double(), len(self._state.groups), len(self._state.tasks))
 
-    def _make_room(self, tasks: int, groups: int) -> None:
+    def _reserve_slots(self, tasks: int, groups: int) -> None:
         """Make sure that there is a free slot, and space for these tasks and groups at the end of the pools."""
         if self._slots.is_full:
             self._grow()
@@ -162,7 +162,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
                 stretch = codes.periodic == STRETCH_PER
                 average_yields(state, int(horizon_of(codes, now)) if stretch else None, now_ms)
             moved = self._placed_anew()
-        tell_rates(state, codes, now)
+        set_rates(state, codes, now)
         changed = state.changed[: state.counters["n_changed"][0]].tolist()
         state.counters["n_changed"] = 0
         slots = state.started[: state.counters["n_started"][0]].tolist()
@@ -186,7 +186,7 @@ class Fractional(PacedDiscipline[FractionalSite]):
             tasks = self._state.tasks[group["first"] : group["first"] + group["count"]]
             nodes_of[int(group["need"]), int(group["memory"])] = iter(tasks.tolist())
         found: NodeIntervals = ()
-        for told in _told(self._slots.jobs[slot]):
+        for told in _task_groups(self._slots.jobs[slot]):
             alike = nodes_of[int(parts_of_node(told.cpu_need)), int(parts_of_node(told.memory))]
             found += intervals_of_numbers(list(itertools.islice(alike, told.tasks)))
         return found
@@ -310,15 +310,15 @@ class Fractional(PacedDiscipline[FractionalSite]):
     def explain(self, now_ms: int, job_id: int) -> SiteReason:
         job = self._slots.job(job_id)
         ahead = [other.job_id for other, _ in self.waiting()].index(job_id)
-        wants = "; ".join(self._memory_text(group) for group in _told(job))
+        wants = "; ".join(self._memory_text(group) for group in _task_groups(job))
         return SiteReason(ahead=ahead, reason=f"it has {wants}; it is looked at again {self._next_chance()}")
 
     def _memory_text(self, group: TaskGroup) -> str:
         nodes = self._state.nodes
         room = int(((UNIT - nodes["memory"]) // int(parts_of_node(group.memory))).sum())
         tasks = "1 task that needs" if group.tasks == 1 else f"{group.tasks} tasks that each need"
-        room_text = f"there is room for {room} such tasks on {nodes_text(len(nodes))}"
-        return f"{tasks} {group.memory:.0%} of a node's memory, and {room_text}"
+        memory_text = f"there is room for {room} such tasks on {nodes_text(len(nodes))}"
+        return f"{tasks} {group.memory:.0%} of a node's memory, and {memory_text}"
 
     def _next_chance(self) -> str:
         if self._codes.periodic:
@@ -361,7 +361,7 @@ def share_of(weight: float) -> int:
     return round(SHARE_ONE * max(1 / SHARE_ONE, min(1000.0, weight)))
 
 
-def _told(job: Job) -> tuple[TaskGroup, ...]:
+def _task_groups(job: Job) -> tuple[TaskGroup, ...]:
     return task_groups(job.resources, job.width)
 
 

@@ -14,9 +14,9 @@ from msgspec import Meta
 from gridweave.errors import InputError, OptionError
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Ints, Jobs, OwnFigures, enter_jobs, rows_without
-from gridweave.site.disciplines.entry import Entry, Options, Played, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, refuse_unknown
 from gridweave.site.disciplines.fractional.discipline import Fractional, share_of
-from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups, merged, why_no_room
+from gridweave.site.disciplines.fractional.groups import TaskGroups, enter_groups, merged, why_too_large
 from gridweave.site.disciplines.fractional.kernels.fractional_pass import FractionalRules
 from gridweave.site.disciplines.fractional.kernels.state import FractionalSite, empty_fractional
 from gridweave.site.disciplines.fractional.policy import BEST, MAX_LONG_MS, MS_PER_S, NAME, FractionalPolicy
@@ -66,7 +66,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> FractionalPolicy:
     )
 
 
-def moves_of(played: Played) -> dict[str, float]:
+def moves_of(played: SiteOutcome) -> dict[str, float]:
     """Return how often jobs were paused and moved, and the memory transferred for that, per hour and per job.
 
     ``moved_nodes`` counts the memory of the tasks that were saved, restored or moved, in units of a node's memory.
@@ -109,10 +109,10 @@ def groups_of_jobs(jobs: Jobs) -> TaskGroups:
 def _refusals(jobs: Jobs, groups: TaskGroups, nodes: int) -> dict[int, str]:
     """Return the ids of the jobs that can never run, each with the reason."""
     # A job with a single group that fits needs no closer check.
-    has_room = groups.tasks <= nodes * (UNIT // groups.memory)
+    has_capacity = groups.tasks <= nodes * (UNIT // groups.memory)
     is_alone = np.bincount(groups.job, minlength=len(jobs)) == 1
-    asked = np.unique(groups.job[~(has_room & is_alone[groups.job])]).tolist()
-    reasons = {int(jobs.job_id[row]): why_no_room(groups.of(row), nodes) for row in asked}
+    asked = np.unique(groups.job[~(has_capacity & is_alone[groups.job])]).tolist()
+    reasons = {int(jobs.job_id[row]): why_too_large(groups.of(row), nodes) for row in asked}
     return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
 
 
@@ -154,5 +154,5 @@ ENTRY = Entry(
     table=FractionalTable,
     table_key=NAME,
     metrics=moves_of,
-    compiled=Compiled(site=compiled_site, plays=lambda policy: not policy.averages, piece=500),
+    compiled=Compiled(site=compiled_site, plays=lambda policy: not policy.averages, chunk=500),
 )

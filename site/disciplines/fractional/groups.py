@@ -83,7 +83,7 @@ def enter_groups(state: FractionalSite, slots: Ints, groups: TaskGroups, first_g
     state.jobs["first"][slots] = rows["first"][end - counts - first_group]
 
 
-def why_no_room(groups: TaskGroups, nodes: int) -> str | None:
+def why_too_large(groups: TaskGroups, nodes: int) -> str | None:
     """Return why the tasks of one job do not fit on ``nodes`` idle nodes; None if they fit."""
     width = int(groups.tasks.sum())
     most = nodes * (UNIT // groups.memory)

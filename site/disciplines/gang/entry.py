@@ -12,7 +12,7 @@ import numpy as np
 from gridweave.errors import InputError
 from gridweave.site.disciplines.base import Traits
 from gridweave.site.disciplines.compiled import Compiled, CompiledSite, Jobs, OwnFigures, fill_jobs
-from gridweave.site.disciplines.entry import Entry, Options, Played, one_of, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, one_of, refuse_unknown
 from gridweave.site.disciplines.gang.discipline import GangDiscipline
 from gridweave.site.disciplines.gang.kernels.gang_pass import GangRules
 from gridweave.site.disciplines.gang.kernels.state import empty_matrix
@@ -65,7 +65,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> GangPolicy:
     return GangPolicy(**msgspec.structs.asdict(table), **named)
 
 
-def gang_metrics(played: Played) -> dict[str, float]:
+def gang_metrics(played: SiteOutcome) -> dict[str, float]:
     """Return the paper's metrics of a schedule; jobs pause, so a run time is less than the time from start to end.
 
     Returns

@@ -249,7 +249,7 @@ class Heterogeneous(Discipline):
         """Map the jobs of a level after the levels above it, and start the jobs that the mapping starts now."""
         if self._at_work.standing:
             expect_resumptions(now_ms, self._runs.values(), self._standing())
-        mapped = self._wanted(now_ms, queue, claimed)
+        mapped = self._best_mapping(now_ms, queue, claimed)
         claimed[mapped.is_given] = mapped.ready_ms[mapped.is_given]
         self._planned.append((queue.jobs, mapped))
         rows: list[int] = np.flatnonzero(mapped.start_ms == now_ms).tolist()
@@ -260,11 +260,11 @@ class Heterogeneous(Discipline):
         started = []
         for row, held_by in zip(rows, holders, strict=True):
             one, machines, team = queue.jobs[row], mapped.machines_of(row), queue.team_of(int(mapped.team[row]))
-            self._make_room(now_ms, one, machines, team, held_by)
+            self._evict_for(now_ms, one, machines, team, held_by)
             started.append(self._start(now_ms, one, machines, team, int(mapped.end_ms[row])))
         return started
 
-    def _wanted(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> Mapped:
+    def _best_mapping(self, now_ms: int, queue: LevelJobs, claimed: IntArray) -> Mapped:
         """Return a mapping of a level that evicts no job for a gain below `least_gain_ms`."""
         least_ms = self._policy.least_gain_ms
         without = self._mapped(queue, claimed, set(self._runs)) if least_ms else None
@@ -334,7 +334,7 @@ class Heterogeneous(Discipline):
             self._rates[one.job.job_id] = rate
         return one.job
 
-    def _make_room(
+    def _evict_for(
         self, now_ms: int, one: WaitingJob, machines: tuple[int, ...], team: Team | None, held_by: Sequence[int]
     ) -> None:
         """Evict the jobs on the machines on which a job starts, or pause them if the policy and the memory allow it."""
@@ -346,7 +346,7 @@ class Heterogeneous(Discipline):
         if self._policy.pauses_jobs:
             memory_mb = self._site.form_at(one.job, machines[0], team)[1].memory_mb
             pausable = [run for run in holders if not run.was.job.in_step]
-            staying = those_that_may_stay(pausable, machines, memory_mb, self._site.room_mb)
+            staying = those_that_may_stay(pausable, machines, memory_mb, self._site.free_mb)
         for run in holders:
             if run not in staying:
                 self._evict(now_ms, run.was.job.job_id, one)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from gridweave.errors import OptionError
 from gridweave.site.disciplines.base import Traits
-from gridweave.site.disciplines.entry import Entry, Options, Played, one_of, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, one_of, refuse_unknown
 from gridweave.site.disciplines.heterogeneous.discipline import Heterogeneous
 from gridweave.site.disciplines.heterogeneous.machines import Cluster, Form, MachineClass
 from gridweave.site.disciplines.heterogeneous.mapping import ALGORITHMS, PROFITS
@@ -63,7 +63,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> HeterogeneousPoli
     return HeterogeneousPolicy(nodes=nodes, **options)
 
 
-def metrics_of(played: Played) -> Mapping[str, float]:
+def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
     """Return the paper's metrics of a schedule.
 
     Returns

@@ -128,7 +128,7 @@ class Inventory:
         self.out = frozenset(numbers_of(out_of_service))
         self._all_members = [numbers_of(cluster.nodes) for cluster in clusters]
         self._members = [[node for node in nodes if node not in self.out] for nodes in self._all_members]
-        self.room_mb = {node: self.classes[kind].memory_mb for node, kind in enumerate(self.class_of.tolist())}
+        self.free_mb = {node: self.classes[kind].memory_mb for node, kind in enumerate(self.class_of.tolist())}
         """Memory of each machine; None: unlimited."""
         self.is_in_service = ~np.isin(np.arange(len(self.class_of)), sorted(self.out))
         self._classes_in_service: list[int] = np.unique(self.class_of[self.is_in_service]).tolist()
@@ -259,7 +259,7 @@ def _ranges_of(text: str) -> list[tuple[int, int]]:
     """Return the first and the last number of each range in a text."""
     found = []
     for part in text.split(",") if text.strip() else ():
-        low, dash, high = (piece.strip() for piece in part.partition("-"))
+        low, dash, high = (chunk.strip() for chunk in part.partition("-"))
         if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
             raise ValueError(f"{part.strip()!r} is neither a number nor a range such as 0-7")
         found.append((int(low), int(high if dash else low)))

@@ -13,7 +13,7 @@ from gridweave.errors import OptionError, check_known
 from gridweave.site.disciplines.heterogeneous.kernels import annealing, greedy, parallel
 from gridweave.site.disciplines.heterogeneous.kernels.annealing import Plans, anneal
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays, Mapping, Scratch
-from gridweave.site.disciplines.heterogeneous.kernels.parallel import BY_END, BY_LENGTH, MappingDesk, map_jobs
+from gridweave.site.disciplines.heterogeneous.kernels.parallel import BY_END, BY_LENGTH, MappingWork, map_jobs
 from gridweave.site.kernels.state import NEVER_MS
 
 __all__ = ["ALGORITHMS", "NEVER_MS", "PROFITS", "MachineArrays", "Mapped", "machine_arrays", "map_to"]
@@ -194,11 +194,11 @@ def map_to(
         first=_bounds(counts),
         rows=np.argsort(kinds, kind="stable").astype(np.int64),
     )
-    desk = _desk(machines, ready, len(kinds), len(alone))
-    total_ms = map_jobs(jobs, machines, desk, parallel.PJS if anneals else ALGORITHMS[algorithm], PROFITS[profit])
-    if rng is not None and anneals and (desk.best.place != UNMAPPED).any():
-        anneal(jobs, machines, desk, _plans(jobs, machines, desk.best, ready, rng), total_ms)
-    return _read(jobs, machines, desk.best, ready)
+    work = _work(machines, ready, len(kinds), len(alone))
+    total_ms = map_jobs(jobs, machines, work, parallel.PJS if anneals else ALGORITHMS[algorithm], PROFITS[profit])
+    if rng is not None and anneals and (work.best.place != UNMAPPED).any():
+        anneal(jobs, machines, work, _plans(jobs, machines, work.best, ready, rng), total_ms)
+    return _read(jobs, machines, work.best, ready)
 
 
 def _read(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: IntArray) -> Mapped:
@@ -236,13 +236,13 @@ def _plans(jobs: JobKinds, machines: MachineArrays, plan: Mapping, ready_ms: Int
     )
 
 
-def _desk(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingDesk:
+def _work(machines: MachineArrays, ready_ms: IntArray, n_jobs: int, n_kinds: int) -> MappingWork:
     places = np.full((4, n_jobs), UNMAPPED)
     teams = np.empty((4, n_jobs, machines.widest), np.int64)
     rows = zip(np.tile(ready_ms, (4, 1)), np.empty((4, n_jobs), np.int64), places, teams, strict=True)
     best, base, trial, other = (Mapping(*row) for row in rows)
     scratch = Scratch(np.empty(len(ready_ms), np.int64), *np.empty((3, n_kinds), np.int64))
-    return MappingDesk(best, base, trial, other, scratch, np.empty(machines.largest, np.int64))
+    return MappingWork(best, base, trial, other, scratch, np.empty(machines.largest, np.int64))
 
 
 def _bounds(counts: npt.NDArray[np.int64]) -> IntArray:

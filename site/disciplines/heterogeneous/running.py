@@ -150,7 +150,7 @@ def those_that_go_on(runs: Collection[JobOnMachines], standing: Sequence[JobOnMa
 
 
 def those_that_may_stay(
-    holders: Sequence[JobOnMachines], machines: Collection[int], memory_mb: int, room_mb: Mapping[int, int | None]
+    holders: Sequence[JobOnMachines], machines: Collection[int], memory_mb: int, free_mb: Mapping[int, int | None]
 ) -> list[JobOnMachines]:
     """Return the jobs that can stay paused in memory while another job runs on some of their machines.
 
@@ -162,14 +162,14 @@ def those_that_may_stay(
         The machines of the other job.
     memory_mb : int
         Memory that the other job uses on each machine.
-    room_mb : mapping from int to int, optional
+    free_mb : mapping from int to int, optional
         Memory of each machine; None: unlimited.
     """
     used = dict.fromkeys(machines, memory_mb)
     found = []
     for run in holders:
         needs = {machine: used[machine] + run.memory_mb for machine in run.machines if machine in used}
-        if all((room := room_mb[machine]) is None or need <= room for machine, need in needs.items()):
+        if all((room := free_mb[machine]) is None or need <= room for machine, need in needs.items()):
             used |= needs
             found.append(run)
     return found

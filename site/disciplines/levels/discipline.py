@@ -51,7 +51,7 @@ class Levels(SiteQueue):
     def _made_rules(self) -> LevelRules:
         made = self._by.table(len(self._state.jobs), len(self._state.running))
         if self._table is not None:
-            copy_into(_told(made), _told(self._table))
+            copy_into(_copied_arrays(made), _copied_arrays(self._table))
         self._table = made
         return LevelRules(super()._made_rules(), made)
 
@@ -185,6 +185,6 @@ def totals_of(table: LevelTable) -> dict[str, float]:
     return {"evictions": float(evictions.counts[1]), "lost_node_ms": float(evictions.lost_node_ms[0])}
 
 
-def _told(table: LevelTable) -> tuple[np.ndarray[Any, Any], ...]:
+def _copied_arrays(table: LevelTable) -> tuple[np.ndarray[Any, Any], ...]:
     """Return the arrays that are copied when the table grows."""
     return table.base, table.times, table.by, table.way, table.evictions.counts, table.evictions.lost_node_ms

@@ -86,5 +86,5 @@ ENTRY = Entry(
     table=LevelsTable,
     table_key=NAME,
     metrics=metrics_of,
-    compiled=Compiled(site=compiled_site, piece=20_000),
+    compiled=Compiled(site=compiled_site, chunk=20_000),
 )

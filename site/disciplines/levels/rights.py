@@ -16,7 +16,7 @@ from gridweave.errors import not_known
 from gridweave.site.job import MAX_TIME_MS
 
 if TYPE_CHECKING:
-    from gridweave.site.disciplines.entry import Played
+    from gridweave.site.disciplines.entry import SiteOutcome
 
 EVICTED = ("restart", "checkpoint")
 """Effects of an eviction on a job: it starts again from zero, or resumes from where it was."""
@@ -151,7 +151,7 @@ COLUMNS = ("level", "evictions")
 """The figures of each job: its level by its priority (0 is the highest), and its number of evictions."""
 
 
-def times_by_level(played: Played) -> dict[str, float]:
+def times_by_level(played: SiteOutcome) -> dict[str, float]:
     """Return the mean time from submission to the end in ms, of all jobs and, if there are several levels, of each."""
     job_time_ms = (played.end_ms - played.submit_ms).astype(np.float64)
     level = played.columns["level"]
@@ -161,7 +161,7 @@ def times_by_level(played: Played) -> dict[str, float]:
     return found
 
 
-def metrics_of(played: Played) -> Mapping[str, float]:
+def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
     """Return the metrics of a schedule.
 
     Returns

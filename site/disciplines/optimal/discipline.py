@@ -49,7 +49,7 @@ class Optimal(SiteQueue):
 
     def __init__(self, nodes: int, policy: OptimalPolicy, week: WeekClock = FROM_MONDAY) -> None:
         cp_model_of()
-        self._wanted = policy
+        self._requested = policy
         self._totals = {"plans": 0.0, "proven": 0.0, "gain": 0.0}
         super().__init__(nodes, policy.planning, week)
 
@@ -100,7 +100,7 @@ class Optimal(SiteQueue):
 
     def _found(self, instance: Instance) -> IntArray:
         """Return the starts of the solver's plan; of the best policy's if too many jobs wait or all can start now."""
-        policy = self._wanted
+        policy = self._requested
         _, plan = instance.best_policy(policy.policies, policy.metric)
         if len(instance) > policy.most_jobs or (plan == instance.now_ms).all():
             return plan
@@ -123,7 +123,7 @@ class Optimal(SiteQueue):
 
     @override
     def rule_in_force(self) -> str:
-        metric = self._wanted.metric
+        metric = self._requested.metric
         rule = f"a solver finds the plan with the best {metric} again whenever a job comes, ends or starts"
         return f"{rule}, and the start may move"
 

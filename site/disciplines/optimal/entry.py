@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from gridweave.site.disciplines.base import Traits
-from gridweave.site.disciplines.entry import Entry, Options, Played, one_of, refuse_unknown
+from gridweave.site.disciplines.entry import Entry, Options, SiteOutcome, one_of, refuse_unknown
 from gridweave.site.disciplines.optimal.discipline import Optimal
 from gridweave.site.disciplines.optimal.instance import METRICS
 from gridweave.site.disciplines.optimal.intervals import THREE, cp_model_of
@@ -52,7 +52,7 @@ def read_policy(nodes: int, given: Options, usual: Options) -> OptimalPolicy:
     )
 
 
-def metrics_of(played: Played) -> Mapping[str, float]:
+def metrics_of(played: SiteOutcome) -> Mapping[str, float]:
     """Return the number of plans that the solver made, how many of them are optimal, and their average gain.
 
     Returns

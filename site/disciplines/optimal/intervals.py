@@ -119,7 +119,7 @@ def solve_intervals(
     solver = _solver(cp_model, limit_s, effort_s, workers)
     per_unit = float(weights.sum() / coefficients.sum()) * unit_ms
     offset = instance.worth(np.full(len(instance), instance.now_ms), metric)
-    told = None if progress is None else _Told(progress, offset, per_unit, instance.worth(plan, metric))
+    told = None if progress is None else _Improvements(progress, offset, per_unit, instance.worth(plan, metric))
     status = solver.solve(model, None if told is None else _watch(cp_model, solver, told))
     start_ms, bound = plan, -math.inf
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -172,11 +172,11 @@ def _interval_model(cp_model: Any, instance: Instance, plan: IntArray, unit_ms: 
     model.add_cumulative(intervals, demands, nodes)
     for start, planned in zip(starts, ((plan - instance.now_ms) // unit_ms).tolist(), strict=True):
         model.add_hint(start, planned)
-    _order_twins(model, instance, starts)
+    _order_equal_jobs(model, instance, starts)
     return model, starts
 
 
-def _order_twins(model: Any, instance: Instance, starts: list[Any]) -> None:
+def _order_equal_jobs(model: Any, instance: Instance, starts: list[Any]) -> None:
     """Make jobs of equal width and estimate start in the order of submission; swapping them changes no metric."""
     last_of_kind: dict[tuple[int, int], int] = {}
     for row, kind in enumerate(zip(instance.width.tolist(), instance.estimate_ms.tolist(), strict=True)):
@@ -202,7 +202,7 @@ def _solver(cp_model: Any, limit_s: float, effort_s: float, workers: int) -> Any
     return solver
 
 
-class _Told:
+class _Improvements:
     """Keeps the best value and bound so far, and reports each improvement to a `Progress`."""
 
     def __init__(self, progress: Progress, offset: float, per_unit: float, worth: float) -> None:
@@ -216,7 +216,7 @@ class _Told:
         self._progress(self._worth, min(self._bound, self._worth))
 
 
-def _watch(cp_model: Any, solver: Any, told: _Told) -> Any:
+def _watch(cp_model: Any, solver: Any, told: _Improvements) -> Any:
     """Return a callback for better plans, and register one for better bounds with the solver."""
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gridweave.site.journal.records import Quantiles
     from gridweave.site.journal.suggest import Rule, Trial
     from gridweave.site.known_times import KnownTimes, SiteExperience, TimesKey
-    from gridweave.site.needs.known import NeedsExperience
+    from gridweave.site.needs.estimates import NeedsExperience
 
 Journals = Annotated[
     list[str] | None,
@@ -212,7 +212,7 @@ def _print_splits(found: Sequence[LearntSplit]) -> None:
 
 
 def _print_needs(found: Sequence[NeedsExperience]) -> None:
-    from gridweave.site.needs.known import LEAST_RUNS
+    from gridweave.site.needs.estimates import LEAST_RUNS
 
     if not found:
         say("no job that names its class has finished on nodes of its own")

@@ -385,7 +385,7 @@ def _lines(forecast: Forecast) -> list[str]:
         said = f"job {forecast.job_id} {_STATES.get(forecast.state, f'is {forecast.state}')}"
         lines = [f"{said}: {forecast.reason}" if forecast.reason else said]
     if forecast.reason.startswith(STARTS_AT_ONCE):
-        lines[0] += "" if _tells_split(forecast) else _length(forecast)
+        lines[0] += "" if _names_split(forecast) else _length(forecast)
     else:
         lines += _start_lines(forecast)
     if forecast.ahead:
@@ -395,7 +395,7 @@ def _lines(forecast: Forecast) -> list[str]:
 
 def _start_lines(forecast: Forecast) -> list[str]:
     """Return the lines with the start, the sites and the run time of a job, without facts in the reason."""
-    is_told = _tells_split(forecast)
+    is_told = _names_split(forecast)
     length = "" if is_told else _length(forecast)
     if forecast.start_ms is not None:
         begins = "started" if forecast.state in (*BEGUN, "ended") else "starts"
@@ -408,7 +408,7 @@ def _start_lines(forecast: Forecast) -> list[str]:
     return []
 
 
-def _tells_split(forecast: Forecast) -> bool:
+def _names_split(forecast: Forecast) -> bool:
     """Whether the reason already names the sites, the run time and the cost of a split."""
     split = forecast.split
     return split is not None and split.cost is not None and split.cost.text in forecast.reason
@@ -431,7 +431,7 @@ def _split_text(split: SplitReason, forecast: Forecast) -> str:
     if not split.places:
         return f"a split: {split.reason or 'it is not possible'}"
     if split.cost is not None:
-        if not _tells_split(forecast):
+        if not _names_split(forecast):
             return f"a split: {split.reason}"
         rest = split.reason.partition(split.cost.text)[2].removeprefix(", and ").removeprefix("; ")
         return f"the split {rest}" if rest else ""

@@ -26,7 +26,7 @@ from gridweave.cli.output import print_json, print_table, say
 from gridweave.errors import InputError, OptionError
 from gridweave.grid.client.job_options import JobOptions, SubmitOptions
 from gridweave.grid.client.options import FLAGS
-from gridweave.site.desk_messages import MOST_LISTED
+from gridweave.site.query_messages import MOST_LISTED
 from gridweave.site.service.faults import fault_text
 from gridweave.site.times import span_text
 

@@ -45,10 +45,10 @@ from gridweave.errors import InputError, OptionError
 from gridweave.site.times import parse_time_ms, processes_ended_ms, run_time_ms, span_text
 
 if TYPE_CHECKING:
-    from gridweave.grid.api import JobProgress, QueuedJob, Story
+    from gridweave.grid.api import JobHistory, JobProgress, QueuedJob
     from gridweave.grid.client.client import Client
-    from gridweave.site.elements import Element
-    from gridweave.site.job import JobRecord, SignalName, WishKind
+    from gridweave.site.array_tasks import Element
+    from gridweave.site.job import ActionKind, JobRecord, SignalName
     from gridweave.site.launch import Used
     from gridweave.site.lifecycle import JobState
 
@@ -119,7 +119,7 @@ def jobs(
     Example: gridweave jobs --since 2026-11-01 --until 2026-12-01 --csv
     """
     is_past = bool(since or until)
-    states, outcomes = _wanted(state, outcome, all_jobs or is_past)
+    states, outcomes = _selection(state, outcome, all_jobs or is_past)
     most = limit or (None if as_csv else 50)
     query: dict[str, Any] = {"user": user, "name": name, "array": array, "site": site}
     query |= {"state": states, "outcome": outcomes} | _span(since, until)
@@ -143,7 +143,7 @@ def jobs(
         say(f"there are more; see them with --limit {10 * most}")
 
 
-def _wanted(
+def _selection(
     state: Sequence[str] | None, outcome: Sequence[str] | None, all_jobs: bool
 ) -> tuple[Sequence[JobState], list[str]]:
     """Return the states and outcomes to list; by default the states of jobs that have not ended."""
@@ -327,33 +327,33 @@ OneJob = Annotated[int, typer.Argument(metavar="JOB", help="Job number.", min=1)
 All = Annotated[bool, typer.Option("--all", help="All jobs that have not ended.")]
 
 
-_Elements = Annotated[
+_Tasks = Annotated[
     bool, typer.Option("--elements", help="For a packed array: how each element ended, and what it used.")
 ]
 
 
 @at_grid
-def show(reach: Reach, job: OneJob, elements: _Elements = False) -> None:
+def show(reach: Reach, job: OneJob, array_tasks: _Tasks = False) -> None:
     """Show everything about a job, and what has happened to it so far.
 
     Example: gridweave show 17
     """
 
-    async def work(grid: Client) -> tuple[JobRecord, Story, JobProgress | None]:
+    async def work(grid: Client) -> tuple[JobRecord, JobHistory, JobProgress | None]:
         record = await grid.record(job)
-        return record, await grid.story(job), await _progress(grid, record)
+        return record, await grid.history(job), await _progress(grid, record)
 
-    record, story, progress = reach.ask(work)
+    record, history, progress = reach.ask(work)
     if reach.as_json:
-        told = {"story": plain(story)["entries"], "progress": None if progress is None else plain(progress)}
+        told = {"history": plain(history)["entries"], "progress": None if progress is None else plain(progress)}
         print_json(plain(record) | told)
         return
-    if elements:
-        _print_elements(record)
+    if array_tasks:
+        _print_tasks(record)
         return
     print_table(list(_shown(record, progress)), title=f"Job {job}: {state_text(record)}", left=2)
-    begin_ms = story.entries[0].at_ms if story.entries else 0
-    rows = [(clock(one.at_ms), f"+{span_text(one.at_ms - begin_ms)}", one.kind, one.detail) for one in story.entries]
+    begin_ms = history.entries[0].at_ms if history.entries else 0
+    rows = [(clock(one.at_ms), f"+{span_text(one.at_ms - begin_ms)}", one.kind, one.detail) for one in history.entries]
     print_table(rows, headings=("at", "", "what happened", ""), left=4)
 
 
@@ -372,7 +372,7 @@ def _progress_text(record: JobRecord, progress: JobProgress) -> str:
     return f"{span_text(progress.worked_ms)} of work, {speeds}"
 
 
-def _print_elements(record: JobRecord) -> None:
+def _print_tasks(record: JobRecord) -> None:
     """Print how the tasks of a packed array ended."""
     again = Counter(record.interrupted)
     rows = [
@@ -386,7 +386,7 @@ def _print_elements(record: JobRecord) -> None:
             f"{one.peak_memory_bytes / 1e6:,.0f} MB",
             f"{one.out[1] + one.err[1]:,}",
         )
-        for one in sorted(record.elements, key=lambda one: one.index)
+        for one in sorted(record.array_tasks, key=lambda one: one.index)
     ]
     if not rows:
         say("no element is known to have ended yet; results arrive when the job or an attempt ends")
@@ -395,15 +395,15 @@ def _print_elements(record: JobRecord) -> None:
     print_table(rows, headings=headings, left=0)
 
 
-def _elements_text(record: JobRecord) -> str:
+def _tasks_text(record: JobRecord) -> str:
     """Return how many tasks of a packed array have ended, failed and were interrupted; empty for any other job."""
-    from gridweave.site.elements import count_of
+    from gridweave.site.array_tasks import count_of
 
     left = record.left()
     if left is None:
         return ""
-    failed = sum(one.failed for one in record.elements)
-    told = [f"{len(record.elements) + count_of(left):,}", f"{len(record.elements):,} have ended"]
+    failed = sum(one.failed for one in record.array_tasks)
+    told = [f"{len(record.array_tasks) + count_of(left):,}", f"{len(record.array_tasks):,} have ended"]
     told += [f"{failed:,} of them failed"] * bool(failed)
     told += [f"{len(record.interrupted):,} interrupted"] * bool(record.interrupted)
     return ", ".join(told)
@@ -422,7 +422,7 @@ def _shown(record: JobRecord, progress: JobProgress | None) -> Iterable[tuple[st
         "user": request.user,
         "class": request.job_class,
         "array": f"{request.array.name}, number {request.array.index}" if request.array else "",
-        "elements": _elements_text(record),
+        "elements": _tasks_text(record),
         "nodes": f"{request.nodes:,}, a rank on {program.ranks.replace('-', ' ')}",
         "limit": span_text(request.limit_ms) + (" of work, not of time on the clock" if progress else ""),
         "has done": _progress_text(record, progress) if progress else "",
@@ -561,9 +561,9 @@ def cancel(
     states = checked_values("--state", state, OPEN)
     query: dict[str, Any] = {"user": user, "name": name, "state": states or OPEN}
     wanted = all_jobs or bool(user or name or states)
-    kind: WishKind = "signal" if signal is not None else "kill" if now else "cancel"
+    kind: ActionKind = "signal" if signal is not None else "kill" if now else "cancel"
     sent = None if signal is None else parse_signal("--signal", signal)
-    _wish(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
+    _apply_action(kind, job, reach, query=query if wanted else None, ask=all_jobs and not yes, signal=sent)
 
 
 @at_grid
@@ -575,7 +575,7 @@ def requeue(reach: Reach, job: Jobs) -> None:
 
     Example: gridweave requeue 17
     """
-    _wish("requeue", job, reach)
+    _apply_action("requeue", job, reach)
 
 
 @at_grid
@@ -584,7 +584,7 @@ def hold(reach: Reach, job: Jobs) -> None:
 
     Example: gridweave hold 17
     """
-    _wish("hold", job, reach)
+    _apply_action("hold", job, reach)
 
 
 @at_grid
@@ -593,7 +593,7 @@ def release(reach: Reach, job: Jobs) -> None:
 
     Example: gridweave release 17
     """
-    _wish("release", job, reach)
+    _apply_action("release", job, reach)
 
 
 _DONE = {
@@ -614,8 +614,8 @@ _NOT_DONE = {
 }
 
 
-def _wish(
-    kind: WishKind,
+def _apply_action(
+    kind: ActionKind,
     texts: Sequence[str] | None,
     reach: Reach,
     *,
@@ -643,7 +643,7 @@ def _wish(
             wanted = await named_jobs(grid, texts or (), open_only=True)
         if signal is not None:
             return wanted, await grid.signal(wanted, signal)
-        return wanted, await grid.wish(kind, wanted) if wanted else []
+        return wanted, await grid.apply_action(kind, wanted) if wanted else []
 
     wanted, done = reach.ask(work)
     if reach.as_json:
@@ -711,7 +711,7 @@ def logs(
 
 def _element(record: JobRecord, index: int) -> Element:
     """Return the record of one task of a packed array; OptionError if it has not ended."""
-    found = next((one for one in record.elements if one.index == index), None)
+    found = next((one for one in record.array_tasks if one.index == index), None)
     if found is None:
         raise OptionError("--element", f"job {record.job_id} has no element {index} that has ended, as far as is known")
     return found

@@ -170,7 +170,7 @@ def run() -> None:
         status = make_app(_asked())(standalone_mode=False, prog_name="gridweave")
     except ProblemsError as error:
         for problem in error.problems[:-1]:
-            _tell(str(problem))
+            _print_error(str(problem))
         _end(str(error.problems[-1]), error.exit_status)
     except GridweaveError as error:
         _end(str(error), error.exit_status)
@@ -210,11 +210,11 @@ def _usage_line(error: Any) -> str:
 
 def _end(message: str, status: int) -> NoReturn:
     if message:
-        _tell(message)
+        _print_error(message)
     sys.exit(status)
 
 
-def _tell(message: str) -> None:
+def _print_error(message: str) -> None:
     from gridweave.cli.terminal import visible
 
     line = " ".join(message.splitlines())  # a file name may contain line ends

@@ -39,18 +39,18 @@ def check_where(on: str, *, speed: float | None, address: str | None, jobs: int 
     return False
 
 
-def play_live(
+def run_live(
     scenario: str, overrides: Sequence[str], *, on: str, speed: float | None, address: str | None, jobs: int | None
 ) -> LiveRun:
     """Run a scenario live, and print remarks and warnings."""
     with named_as_typed(url="--on", token="GRIDWEAVE_TOKEN", ca="GRIDWEAVE_CA"), delayed_progress("Reading") as report:
         if on == "ray":
-            from gridweave.scenarios.live.play import run_on_ray
+            from gridweave.scenarios.live.runner import run_on_ray
 
             speed = SPEED if speed is None else speed
             done = run_on_ray(scenario, overrides=overrides, speed=speed, address=address, jobs=jobs, progress=report)
         else:
-            from gridweave.scenarios.live.play import run_on_gateway
+            from gridweave.scenarios.live.runner import run_on_gateway
 
             url = None if on == "grid" else on
             done = run_on_gateway(scenario, url, overrides=overrides, speed=speed, jobs=jobs, progress=report)
@@ -64,7 +64,7 @@ def play_live(
 Done = TypeVar("Done", "SimulationResult", "LiveRun")
 
 
-def tell(done: Done, show: Callable[[Done], None], *, out: str | None, plots: bool, as_json: bool) -> None:
+def print_outcome(done: Done, show: Callable[[Done], None], *, out: str | None, plots: bool, as_json: bool) -> None:
     """Print the results of a run, and write its files to `out` if given."""
     if as_json:
         print_json(done.summary())
@@ -153,10 +153,10 @@ def run_scenario(
         check_folder(out)
     with problems_as_lines():
         if live:
-            played = play_live(scenario, overrides or [], on=on, speed=speed, address=address, jobs=jobs)
-            tell(played, print_live_run, out=out, plots=plots, as_json=as_json)
+            played = run_live(scenario, overrides or [], on=on, speed=speed, address=address, jobs=jobs)
+            print_outcome(played, print_live_run, out=out, plots=plots, as_json=as_json)
         else:
-            tell(_simulated(scenario, overrides or []), _print, out=out, plots=plots, as_json=as_json)
+            print_outcome(_simulated(scenario, overrides or []), _print, out=out, plots=plots, as_json=as_json)
 
 
 def _simulated(scenario: str, overrides: list[str]) -> SimulationResult:

@@ -118,14 +118,14 @@ def _serve(file: str, *, keep_jobs: bool, check: bool, fresh: bool, yes: bool) -
         for change in check_service(grid_service(read) if is_grid else site_service(read)):
             say(change)
         say_batch_notes(read)
-        typer.echo(_told(read))
+        typer.echo(_start_text(read))
     elif is_grid:
         serve_grid(grid_service(read), say)
     else:
         serve_site(site_service(read), say, keep_jobs=keep_jobs)
 
 
-def _told(read: ReadGrid) -> str:
+def _start_text(read: ReadGrid) -> str:
     nodes = counted(sum(site.nodes for site in read.sites), "node")
     what = f"the grid's side of {counted(len(read.sites), 'site')} with {nodes}"
     if hasattr(read.file, "site"):
@@ -189,7 +189,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def _join(address: str, namespace: str) -> None:
-    from gridweave.grid.service.ray import join, knock
+    from gridweave.grid.service.ray import join, probe
 
-    knock(address)
+    probe(address)
     join(f"the cluster at {address}", address=address, namespace=namespace)

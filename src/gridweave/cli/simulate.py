@@ -447,9 +447,9 @@ def _prepared(asked: _Asked, chosen: list[Policy], entry: Entry) -> tuple[Worklo
 
         workload = with_mix(workload, asked.resources, rng)
     if asked.needs is not None:
-        from gridweave.scenarios.traces.resources import with_needs_said
+        from gridweave.scenarios.traces.resources import with_needs_from
 
-        workload = with_needs_said(workload, asked.needs, rng)
+        workload = with_needs_from(workload, asked.needs, rng)
     return workload, report.lines()
 
 
@@ -673,7 +673,7 @@ def _tasks_of(
     import numpy as np
 
     from gridweave.scenarios.traces.load import load_workload
-    from gridweave.scenarios.traces.resources import with_needs_said
+    from gridweave.scenarios.traces.resources import with_needs_from
     from gridweave.scenarios.workload.needs import with_load
 
     # The trace counts processors, not tasks: jobs that are too wide are found once their needs are known.
@@ -685,5 +685,5 @@ def _tasks_of(
     on_nodes = nodes or workload.nodes
     if on_nodes is None:
         raise OptionError("--nodes", "is needed: the trace does not say how many there are")
-    workload = with_needs_said(workload, needs or "whole", np.random.default_rng(seed))
+    workload = with_needs_from(workload, needs or "whole", np.random.default_rng(seed))
     return (workload if load is None else with_load(workload, on_nodes, load)), on_nodes

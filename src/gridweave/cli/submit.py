@@ -104,7 +104,7 @@ def submit(
         folder = os.getcwd() if grid.connection.shares_folders else None
         jobs, wanted, arrays = await _send(grid, parts, folder)
         if not (reach.as_json and wait):
-            _tell(jobs, wanted, arrays, reach.as_json)
+            _print_submitted(jobs, wanted, arrays, reach.as_json)
         if folder is None and not reach.as_json and not any("working_directory" in said for said, _ in parts):
             what = "the job works in a folder of its own" if len(jobs) == 1 else "each job works in a folder of its own"
             say(f"{what}: the machines cannot see this folder; use {flag('working_directory')} to name one of theirs")
@@ -120,7 +120,7 @@ async def _send(
     """Submit jobs; return them with their requests and the names of their arrays."""
     jobs, wanted, arrays = [], [], []
     for number, (options, work) in enumerate(parts):
-        new, array_name = await _wanted(grid, options, work, folder)
+        new, array_name = await _new_jobs(grid, options, work, folder)
         key = options.get("key")
         if key is not None and len(parts) > 1:
             key = f"{key}-{number}"
@@ -145,7 +145,7 @@ def _each_script(ctx: typer.Context, command: list[str]) -> list[list[str]]:
     return [command]
 
 
-async def _wanted(
+async def _new_jobs(
     grid: Client, options: SubmitOptions, work: NamedProgram, folder: str | None
 ) -> tuple[list[JobRequest], str]:
     """Return the jobs to submit, and the name of the array, which is empty if there is none."""
@@ -170,20 +170,20 @@ async def _wanted(
 
 async def _per_job(grid: Client, options: SubmitOptions) -> int:
     """Return how many array tasks of a packed array go into one job; by default the array has two jobs per node."""
-    from gridweave.cli.submit_options import elements_per_job
+    from gridweave.cli.submit_options import tasks_per_job
 
     if "pack_size" in options:
         return options["pack_size"]
     sites = await grid.sites()
     nodes = sum(site.nodes if options.get("site") == site.name else site.for_grid for site in sites)
-    return elements_per_job(len(options["indexes"].indexes), max(nodes // options.get("nodes", 1), 1))
+    return tasks_per_job(len(options["indexes"].indexes), max(nodes // options.get("nodes", 1), 1))
 
 
 def _key(key: str, request: JobRequest) -> str:
     return key if request.array is None else f"{key}-{request.array.index}"
 
 
-def _tell(jobs: list[JobHandle], wanted: list[JobRequest], arrays: list[str], as_json: bool) -> None:
+def _print_submitted(jobs: list[JobHandle], wanted: list[JobRequest], arrays: list[str], as_json: bool) -> None:
     array_name = arrays[0] if len(arrays) == 1 else ""
     numbers = ranges_text(job.id for job in jobs)
     if as_json:
@@ -194,10 +194,10 @@ def _tell(jobs: list[JobHandle], wanted: list[JobRequest], arrays: list[str], as
     typer.echo(numbers)
     request = wanted[0]
     size = f"{counted(request.nodes, 'node')} for at most {span_text(request.limit_ms)}"
-    if array_name and request.array is not None and request.array.elements:
-        from gridweave.site.elements import count_of
+    if array_name and request.array is not None and request.array.array_tasks:
+        from gridweave.site.array_tasks import count_of
 
-        each = count_of(request.array.elements)
+        each = count_of(request.array.array_tasks)
         say(f"array {array_name}: {len(jobs):,} jobs of {each:,} elements, each job {size}; see: gridweave show JOB")
     elif array_name:
         say(f"array {array_name}: {len(jobs):,} jobs of {size}; see: gridweave jobs --array {array_name}")

@@ -18,7 +18,7 @@ from gridweave.grid.client.options import FLAG_OF_FIELD, JOB_OPTIONS, flag, off_
 from gridweave.grid.client.requests import job_request
 from gridweave.grid.client.scripts import MOST_BYTES, RESTART_LINES, shipped, slurm_lines, writes_one_file
 from gridweave.ranges import ranges_of
-from gridweave.site.elements import MOST_ELEMENTS
+from gridweave.site.array_tasks import MAX_ARRAY_TASKS
 from gridweave.site.job import (
     MOST_GRACE_MS,
     After,
@@ -126,7 +126,7 @@ def _places(name: str, indexes: Sequence[int], at_once: int, per_job: int) -> li
     if not per_job:
         return [ArrayPlace(name=name, index=index, at_once=at_once) for index in indexes]
     parts = [ranges_of(indexes[start : start + per_job]) for start in range(0, len(indexes), per_job)]
-    return [ArrayPlace(name=name, index=part[0][0], at_once=at_once, elements=part) for part in parts]
+    return [ArrayPlace(name=name, index=part[0][0], at_once=at_once, array_tasks=part) for part in parts]
 
 
 def _program(options: SubmitOptions, work: NamedProgram, nodes: int, folder: str | None, remarks: list[str]) -> Program:
@@ -330,12 +330,12 @@ JOBS_PER_NODE = 2
 """Jobs of a packed array per node; with several jobs, a slow one delays the end of the array less."""
 
 
-def elements_per_job(count: int, nodes: int) -> int:
+def tasks_per_job(count: int, nodes: int) -> int:
     """Return how many of `count` array tasks of a packed array go into one job, if `nodes` jobs can run at once.
 
     Examples
     --------
-    >>> elements_per_job(10_000, 18), elements_per_job(5, 18)
+    >>> tasks_per_job(10_000, 18), tasks_per_job(5, 18)
     (278, 1)
     """
-    return min(-(-count // (JOBS_PER_NODE * nodes)), MOST_ELEMENTS)
+    return min(-(-count // (JOBS_PER_NODE * nodes)), MAX_ARRAY_TASKS)

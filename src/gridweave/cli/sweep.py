@@ -75,7 +75,7 @@ def sweep(
     else:
         _print(result, chosen)
     _write(result, folder, chosen, over)
-    _tell_failures(result)
+    _print_failures(result)
 
 
 def _planned(
@@ -174,7 +174,7 @@ def _write(result: SweepResult, folder: Path, metrics: tuple[str, ...], over: st
     say(f"{runs:,} runs: {counts}; wrote {len(files)} files to {folder}")
 
 
-def _tell_failures(result: SweepResult) -> None:
+def _print_failures(result: SweepResult) -> None:
     """Print the runs that failed, and exit with status 1 if there are any."""
     if not result.failures:
         return

@@ -459,7 +459,7 @@ def generate(
     if mix is not None:
         write_resources(workload, resources_out)
         origin |= {"resources": mix, "resources_out": resources_out}
-    _tell(workload, out, written, origin, as_json)
+    _print_written(workload, out, written, origin, as_json)
 
 
 def _drawn(
@@ -515,7 +515,7 @@ def _check_csv(option: str, out: str) -> None:
         raise OptionError(option, f"{out}: resources are written as .csv, .csv.gz or .csv.xz; give such a name")
 
 
-def _tell(workload: Workload, out: str, written: str, origin: dict[str, object], as_json: bool) -> None:
+def _print_written(workload: Workload, out: str, written: str, origin: dict[str, object], as_json: bool) -> None:
     from gridweave.scenarios.generators.common import measure
 
     span_ms = int(workload.submit_ms[-1] - workload.submit_ms[0])

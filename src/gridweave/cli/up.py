@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gridweave.grid.config.local_state import LocalGridState
     from gridweave.grid.config.reading import ReadGrid
     from gridweave.grid.service.actor_status import ActorStatus
-    from gridweave.grid.service.local import Brought, TakenDown, Wanted
+    from gridweave.grid.service.local import GridSpec, StartReport, StopReport
     from gridweave.grid.service.status import LocalStatus
     from gridweave.scenarios.live.compare import LiveRun
     from gridweave.scenarios.live.demo import Shown
@@ -87,23 +87,23 @@ def up(
     if check:
         _check(file, name, address, fresh)
         return
-    done = _brought_up(file, name, address, fresh, yes)
+    done = _start(file, name, address, fresh, yes)
     for remark in done.remarks:
         say(remark)
     if as_json:
-        print_json(_brought_plain(done))
+        print_json(_plain_report(done))
     else:
-        _print_brought(done)
+        _print_report(done)
 
 
-def _brought_up(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> Brought:
+def _start(file: str | None, name: str, address: str | None, fresh: bool, yes: bool) -> StartReport:
     from gridweave.grid.service.local import bring_up
 
-    wanted, last = _wanted(file, name, address, fresh)
+    wanted, last = _spec(file, name, address, fresh)
     if fresh:
         _begin_anew(name, last, yes)
-    with progress() as tell:
-        return bring_up(wanted, tell)
+    with progress() as show_step:
+        return bring_up(wanted, show_step)
 
 
 _KeepJobs = Annotated[
@@ -122,17 +122,17 @@ def down(name: Name = None, keep_jobs: _KeepJobs = False, as_json: Json = False)
     from gridweave.grid.service.signals import signals_held
 
     name = _name_of(None, name)
-    with progress() as tell, signals_held():
-        done = take_down(name, keep_jobs=keep_jobs, tell=tell)
+    with progress() as show_step, signals_held():
+        done = take_down(name, keep_jobs=keep_jobs, report=show_step)
     if as_json:
         print_json({"name": name, "ended": done.ended if done else [], "jobs": done.jobs if done else 0})
         return
     for remark in done.remarks if done else ():
         say(remark)
-    typer.echo(_told(name, done, keep_jobs))
+    typer.echo(_end_text(name, done, keep_jobs))
 
 
-def _told(name: str, done: TakenDown | None, keep_jobs: bool) -> str:
+def _end_text(name: str, done: StopReport | None, keep_jobs: bool) -> str:
     if done is None:
         return f"the grid {name} is not running"
     text = f"the grid {name} is down: ended {', '.join(done.ended)}" if done.ended else f"the grid {name} was down"
@@ -164,7 +164,7 @@ def _check(file: str | None, name: str, address: str | None, fresh: bool) -> Non
     """Check a GRID.toml, and whether its journals and batch systems would let its grid start."""
     from gridweave.grid.service.local import check_start
 
-    wanted, last = _wanted(file, name, address, fresh)
+    wanted, last = _spec(file, name, address, fresh)
     read = wanted.read
     for change in [] if fresh else check_start(wanted, last):
         say(change)
@@ -182,14 +182,14 @@ def say_batch_notes(read: ReadGrid) -> None:
             say(note)
 
 
-def _wanted(file: str | None, name: str, address: str | None, fresh: bool) -> tuple[Wanted, LocalGridState | None]:
+def _spec(file: str | None, name: str, address: str | None, fresh: bool) -> tuple[GridSpec, LocalGridState | None]:
     """Return the grid to start, and the recorded state of the last grid of this name, if any.
 
     Without a file, start the last grid of this name again, or the default grid if there is none or with `fresh`.
     """
     from gridweave.grid.config.local_state import read_grid_state
     from gridweave.grid.config.reading import grid_of_text, read_grid
-    from gridweave.grid.service.local import wanted_grid
+    from gridweave.grid.service.local import grid_spec
     from gridweave.site.machine.cgroups import memory_problem
 
     last = read_grid_state(name)
@@ -203,7 +203,7 @@ def _wanted(file: str | None, name: str, address: str | None, fresh: bool) -> tu
     nodes = {site.name: (site.nodes, site.launcher.limits.memory_bytes) for site in read.sites}
     if address is None and (problem := memory_problem(nodes)):
         say(problem)
-    return wanted_grid(read, name=name, address=address), last
+    return grid_spec(read, name=name, address=address), last
 
 
 def _begin_anew(name: str, last: LocalGridState | None, yes: bool) -> None:
@@ -251,7 +251,7 @@ def progress() -> Iterator[Callable[[str], None]]:
         status.stop()
 
 
-def _taken(began_s: float) -> str:
+def _elapsed_text(began_s: float) -> str:
     """Return the time since `began_s` on the monotonic clock, in whole seconds."""
     return span_text(1000 * round(time.monotonic() - began_s))
 
@@ -263,10 +263,10 @@ class _Step:
         self.what, self._began = "", began
 
     def __rich__(self) -> str:
-        return f"{self.what} [dim]({_taken(self._began)})[/dim]" if self.what else ""
+        return f"{self.what} [dim]({_elapsed_text(self._began)})[/dim]" if self.what else ""
 
 
-def _brought_plain(done: Brought) -> dict[str, Any]:
+def _plain_report(done: StartReport) -> dict[str, Any]:
     state = done.state
     return {
         "name": state.name,
@@ -282,7 +282,7 @@ def _brought_plain(done: Brought) -> dict[str, Any]:
     }
 
 
-def _print_brought(done: Brought) -> None:
+def _print_report(done: StartReport) -> None:
     from gridweave.grid.config.local_state import GATEWAY, HEAD, node_of
 
     state = done.state
@@ -363,7 +363,7 @@ def _word(found: LocalStatus) -> str:
         return "is healthy"
     if found.missing == ("gateway",):
         return "has no gateway; its sites run on"
-    if found.missing == ("keeper",):
+    if found.missing == ("watchdog",):
         return "runs, but nobody keeps it"
     return "is not healthy: " + ", ".join(found.missing)
 
@@ -420,7 +420,7 @@ def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for
     began = time.monotonic()
     with grid_of_its_own(DEMO, lambda what: None):
         _show(folder)
-    say(f"\nThe grid is down again; all of it took {_taken(began)}. The report is in {out}:")
+    say(f"\nThe grid is down again; all of it took {_elapsed_text(began)}. The report is in {out}:")
     say(f"  {out}/jobs.csv              every job, simulated and live")
     say(f"  {out}/live/                 how nodes were used and jobs waited; simulated/ as it was simulated")
     say("Next: gridweave up")
@@ -428,18 +428,18 @@ def demo(out: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder for
 
 def _show(folder: Path) -> None:
     from gridweave.grid.config.reading import default_text, read_grid
-    from gridweave.grid.service.local import bring_up, wanted_grid
+    from gridweave.grid.service.local import bring_up, grid_spec
     from gridweave.scenarios.live.demo import JOBS, make_demo, play, simulated_by, simulator
 
     (folder / "GRID.toml").write_text(default_text(), encoding="utf-8")
-    wanted = wanted_grid(read_grid(None), name=DEMO)
-    with progress() as tell:
-        brought = bring_up(wanted, tell)
-    state = brought.state
+    wanted = grid_spec(read_grid(None), name=DEMO)
+    with progress() as show_step:
+        start_report = bring_up(wanted, show_step)
+    state = start_report.state
     rows = [(f"site {site.name}", counted(site.nodes, "node")) for site in state.sites]
     print_table(
         [*rows, ("gateway", state.url)],
-        title=f"A grid is up after {span_text(sum(brought.seconds.values()) * 1000)}",
+        title=f"A grid is up after {span_text(sum(start_report.seconds.values()) * 1000)}",
         left=2,
     )
     made = make_demo()
@@ -448,15 +448,15 @@ def _show(folder: Path) -> None:
         with delayed_progress("Playing") as report:
             shown = play(state, made, report)
         _print_shown(shown)
-        with progress() as tell:
-            tell("Comparing it with the simulation")
+        with progress() as show_step:
+            show_step("Comparing it with the simulation")
             done = made.compared(simulated_by(process, made.on(shown.live)), shown)
     _print_jobs(done)
     print_whole_grid(done)
     for remark in done.remarks:
         say(remark)
-    with progress() as tell:
-        tell("Drawing the report")
+    with progress() as show_step:
+        show_step("Drawing the report")
         done.write(folder)
 
 

@@ -19,7 +19,7 @@ from gridweave.site.lifecycle import PLACED
 from gridweave.site.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from gridweave.cli.watch_screen import Seen, WatchView
+    from gridweave.cli.watch_screen import GridSnapshot, WatchView
     from gridweave.grid.client.client import Client
     from gridweave.site.job import JobRecord
 
@@ -115,17 +115,17 @@ def _keys(view: WatchView, news: asyncio.Event) -> Iterator[None]:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)
 
 
-async def first_look(grid: Client) -> Seen:
+async def first_look(grid: Client) -> GridSnapshot:
     """Return the present state of the grid, with the last event of each of its newest jobs."""
-    from gridweave.cli.watch_screen import Seen, past_events
+    from gridweave.cli.watch_screen import GridSnapshot, past_events
 
-    seen = Seen(url=grid.connection.url)
+    seen = GridSnapshot(url=grid.connection.url)
     await look(grid, seen)
     seen.events.extend(past_events([record async for record in grid.jobs(limit=_PAST_JOBS)]))
     return seen
 
 
-async def look(grid: Client, seen: Seen) -> None:
+async def look(grid: Client, seen: GridSnapshot) -> None:
     """Update sites, queue and running jobs in `seen`; raise GridweaveError and change nothing if a request fails."""
 
     async def running() -> list[JobRecord]:
@@ -137,7 +137,7 @@ async def look(grid: Client, seen: Seen) -> None:
 
 
 async def follow(
-    grid: Client, seen: Seen, draw: Callable[[], bool], every_s: float, news: asyncio.Event | None = None
+    grid: Client, seen: GridSnapshot, draw: Callable[[], bool], every_s: float, news: asyncio.Event | None = None
 ) -> None:
     """Redraw after each event and every `every_s` seconds, until `draw` returns False.
 

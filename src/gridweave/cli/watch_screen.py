@@ -48,7 +48,7 @@ _KINDS = {
 }
 
 
-class Seen(msgspec.Struct, kw_only=True):
+class GridSnapshot(msgspec.Struct, kw_only=True):
     """The state of a grid as it was last seen.
 
     Attributes
@@ -158,7 +158,7 @@ class WatchView(msgspec.Struct, kw_only=True):
                 self.is_over = True
 
 
-def screen(seen: Seen, width: int, height: int | None = None, view: WatchView | None = None) -> RenderableType:
+def screen(seen: GridSnapshot, width: int, height: int | None = None, view: WatchView | None = None) -> RenderableType:
     """Return the screen for a window of this size; without a height, everything is shown."""
     is_live, view = view is not None, view or WatchView()
     running, queue = _chosen(seen, view), _chosen_queue(seen, view)
@@ -195,7 +195,7 @@ def _left_ms(record: JobRecord, now_ms: int) -> int | None:
     return None if record.start_ms is None else max(0, record.start_ms + record.request.limit_ms - now_ms)
 
 
-def _chosen(seen: Seen, view: WatchView) -> list[JobRecord]:
+def _chosen(seen: GridSnapshot, view: WatchView) -> list[JobRecord]:
     """Return the running jobs, filtered and sorted."""
 
     def key(record: JobRecord) -> tuple[int | str, int]:
@@ -214,12 +214,12 @@ def _chosen(seen: Seen, view: WatchView) -> list[JobRecord]:
     return sorted(found, key=key, reverse=view.is_reversed)
 
 
-def _chosen_queue(seen: Seen, view: WatchView) -> list[QueuedJob]:
+def _chosen_queue(seen: GridSnapshot, view: WatchView) -> list[QueuedJob]:
     words = view.words.lower()
     return [job for job in seen.queue.jobs if words in f"{job.job_id} {job.user}".lower()]
 
 
-def _of_running(seen: Seen, record: JobRecord) -> list[str]:
+def _of_running(seen: GridSnapshot, record: JobRecord) -> list[str]:
     """Return the cells of a running job: number, user, name, sites, time left, and its state or time slice."""
     request, left_ms = record.request, _left_ms(record, seen.now_ms)
     states = {"starting": "starts", "ending": "is ending"}
@@ -231,12 +231,12 @@ def _of_running(seen: Seen, record: JobRecord) -> list[str]:
     return [str(record.job_id), request.user or "-", request.name or "-", where, left, states.get(record.state, turn)]
 
 
-def _running_title(seen: Seen, view: WatchView) -> str:
+def _running_title(seen: GridSnapshot, view: WatchView) -> str:
     text = f"runs: {counted(len(seen.running), 'job')}, by {view.sort}" + ", backwards" * view.is_reversed
     return text + (f", with {view.words!r}" if view.words else "")
 
 
-def _running(seen: Seen, records: Sequence[JobRecord], is_narrow: bool, is_low: bool) -> RenderableType:
+def _running(seen: GridSnapshot, records: Sequence[JobRecord], is_narrow: bool, is_low: bool) -> RenderableType:
     if not records:
         return Text("no job runs" if not seen.running else "no such job runs", style="dim")
     names = [("job", True), ("user", False), ("name", False), ("where", False), ("at most", True), ("", False)]
@@ -262,7 +262,7 @@ def _panel(title: str, content: RenderableType) -> Panel:
     return Panel(content, title=Text(title), title_align="left", box=ROUNDED, border_style="dim", padding=(0, 1))
 
 
-def _header(seen: Seen, width: int) -> RenderableType:
+def _header(seen: GridSnapshot, width: int) -> RenderableType:
     """Return the first line: the grid's address, its busy nodes and the time; or the problem."""
     nodes = sum(site.for_grid for site in seen.sites)
     busy = nodes - sum(site.free for site in seen.sites)
@@ -295,7 +295,7 @@ def _cell(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _sites(seen: Seen, most: int, width: int, is_low: bool) -> RenderableType:
+def _sites(seen: GridSnapshot, most: int, width: int, is_low: bool) -> RenderableType:
     """Return a line for each site, with a bar for its busy nodes."""
     if not seen.sites:
         return Text("no news of the sites yet", style="dim")
@@ -334,7 +334,7 @@ def _queue_title(queue: Queue) -> str:
     )
 
 
-def _queue(seen: Seen, jobs: Sequence[QueuedJob], is_narrow: bool, is_low: bool) -> RenderableType:
+def _queue(seen: GridSnapshot, jobs: Sequence[QueuedJob], is_narrow: bool, is_low: bool) -> RenderableType:
     if not jobs:
         return Text("no job waits" if not seen.queue.jobs else "no such job waits", style="dim")
     columns = [("job", True), ("user", False), ("nodes", True), ("limit", True), ("has waited", True)]
@@ -351,7 +351,7 @@ def _queue(seen: Seen, jobs: Sequence[QueuedJob], is_narrow: bool, is_low: bool)
     return table
 
 
-def _events(seen: Seen, most: int, is_narrow: bool) -> RenderableType:
+def _events(seen: GridSnapshot, most: int, is_narrow: bool) -> RenderableType:
     if not seen.events:
         return Text("nothing yet", style="dim")
     table = Table.grid(expand=True, padding=(0, 2))

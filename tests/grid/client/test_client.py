@@ -263,7 +263,7 @@ async def test_a_job_tells_of_itself(grid: Client) -> None:
     job = await grid.submit(["true"], nodes=12)
     assert repr(job) == "<job 1, not asked yet>"
     assert (await job.explain()).split is not None
-    assert [entry.kind for entry in (await job.story()).entries] == ["submitted"]
+    assert [entry.kind for entry in (await job.history()).entries] == ["submitted"]
     await job.record()
     assert repr(grid.job(1)) == "<job 1, not asked yet>"
     assert repr(job) == "<job 1, waiting>"

@@ -54,7 +54,7 @@ def test_a_script(elsewhere: Elsewhere) -> None:
         assert grid.job(2).explain().split is not None
         assert [more[0].hold(), more[0].release(), more[0].cancel(), more[0].cancel()] == [True, True, True, False]
         assert grid.hold([3, 4]) == grid.release([3, 4]) == grid.cancel([3, 4]) == [3, 4]
-        assert grid.story(1).entries[0].kind == job.story().entries[0].kind == "submitted"
+        assert grid.history(1).entries[0].kind == job.history().entries[0].kind == "submitted"
         assert grid.explain(1) == job.explain()
         elsewhere.call(world.start, 1)
         elsewhere.call(world.write, 1, b"one\ntwo\n")

@@ -14,7 +14,7 @@ from gridweave.errors import InputError, ScenarioError
 from gridweave.grid.config.reading import default_text, grid_of_text, read_grid
 from gridweave.grid.policy import GridTuning
 from gridweave.grid.service.cluster import plan_of
-from gridweave.grid.service.local import wanted_grid
+from gridweave.grid.service.local import grid_spec
 from gridweave.site.service.zones import live_week
 
 SITES = '[[sites]]\nname = "x"\nnodes = 4\n\n[[sites]]\nname = "y"\nnodes = 2\n\n'
@@ -36,7 +36,7 @@ def problems(text: str) -> list[str]:
 def test_what_ships_is_three_sites_with_links() -> None:
     """Without a file there are three sites of unequal size, a network between them, and tokens."""
     grid = read_grid(None)
-    wanted = wanted_grid(grid)
+    wanted = grid_spec(grid)
     assert [(site.name, site.nodes) for site in wanted.file.sites] == [("alpha", 8), ("beta", 6), ("gamma", 4)]
     assert (wanted.name, wanted.read.gateway.tokens, wanted.read.gateway.host) == ("default", True, "127.0.0.1")
     made = plan(default_text())
@@ -49,9 +49,9 @@ def test_the_example_can_be_read_from_a_file(tmp_path: Path) -> None:
     """What `--example` prints is a GRID.toml; folders in a file count from where it is."""
     path = tmp_path / "GRID.toml"
     path.write_text('name = "campus"\nfolder = "data"\n' + default_text())
-    wanted = wanted_grid(read_grid(path))
+    wanted = grid_spec(read_grid(path))
     assert (wanted.name, wanted.read.folder) == ("campus", str(tmp_path / "data"))
-    assert wanted_grid(read_grid(path), name="other").name == "other"
+    assert grid_spec(read_grid(path), name="other").name == "other"
     with pytest.raises(InputError, match="there is no such file; `gridweave up --example`"):
         read_grid(tmp_path / "missing.toml")
 
@@ -87,9 +87,9 @@ def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:
 
 def test_maxima_are_read_and_what_is_wrong_with_them_is_told() -> None:
     """Defaults and names come to the plan; a number that makes no sense has its line, and so has an unknown key."""
-    maxima = plan(SITES + "[maxima.each_user]\nnodes = 4\n[maxima.users.anna]\nlimit_hours = 1.5\n").maxima
-    assert (maxima.of("user", "anna").nodes, maxima.of("user", "anna").limit_ms) == (4, 5_400_000)
-    assert maxima.of("account", "anna").nodes is None
+    quotas = plan(SITES + "[maxima.each_user]\nnodes = 4\n[maxima.users.anna]\nlimit_hours = 1.5\n").quotas
+    assert (quotas.of("user", "anna").nodes, quotas.of("user", "anna").limit_ms) == (4, 5_400_000)
+    assert quotas.of("account", "anna").nodes is None
     told = problems(SITES + "[maxima.users.anna]\nnodes = 0\n[maxima.accounts.x]\nnode_hour = 3\n")
     assert told == [
         "GRID.toml:10: maxima.users.anna.nodes: is 0; a whole number from 1 to 10000000",

@@ -8,7 +8,15 @@ from gridweave.grid.messages import FromSite, GridEvent, GridJobSubmitted, ToSit
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
 from gridweave.site.job import Job
-from gridweave.site.messages import AskSeen, BatchSeen, EnqueueJob, JobFinished, RequestQuote, StartJob, ToGrid
+from gridweave.site.messages import (
+    BatchSnapshot,
+    EnqueueJob,
+    JobFinished,
+    RequestQuote,
+    RequestStatus,
+    StartJob,
+    ToGrid,
+)
 from gridweave.site.nodes.source import NodeRequest
 from gridweave.site.scheduler.contract import ContractCore, ContractEvent
 from gridweave.slurm.outlook import free_steps
@@ -59,14 +67,14 @@ class OldLooks:
         self._steps[site] = free_steps(BatchView(nodes=self.nodes[site], idle=idle, busy=busy), self.now_ms)
         expected_ms = self.expected_ms if has_looked else None
         seen = [
-            AskSeen(each.job.job_id, each.ask, "waiting", expected_ms, "others have them", has_looked)
+            RequestStatus(each.job.job_id, each.ask, "waiting", expected_ms, "others have them", has_looked)
             for each in self._asked(site)
         ]
-        self._deliver(site, BatchSeen(self.nodes[site], None, self._steps[site], tuple(seen)))
+        self._deliver(site, BatchSnapshot(self.nodes[site], None, self._steps[site], tuple(seen)))
 
     def silence(self, site: int) -> None:
         """Have the batch system of a site not answer."""
-        self._deliver(site, BatchSeen(0, None, (), (), "nobody answers"))
+        self._deliver(site, BatchSnapshot(0, None, (), (), "nobody answers"))
 
     def give(self) -> None:
         """Have the batch systems give what they can."""
@@ -94,8 +102,8 @@ class OldLooks:
         """Have a batch system give nodes, one job's at a time; what is told of the others is what was seen last."""
         for each in self._asked(site):
             if site not in self.unwilling | self.undecided and each.job.width <= self._idle(site):
-                ready = AskSeen(each.job.job_id, each.ask, "ready")
-                self._mail.append((site, BatchSeen(self.nodes[site], None, self._steps[site], (ready,))))
+                ready = RequestStatus(each.job.job_id, each.ask, "ready")
+                self._mail.append((site, BatchSnapshot(self.nodes[site], None, self._steps[site], (ready,))))
                 return
 
     def _deliver(self, to: int = -1, *events: ContractEvent | GridEvent) -> None:

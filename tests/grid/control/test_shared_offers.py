@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridweave.grid.control.queue import GridQueue
-from gridweave.grid.control.sharing import SharedOffers, TakenOffer
+from gridweave.grid.control.sharing import AcceptedOffer, SharedOffers
 from gridweave.grid.messages import FromSite, GridJobSubmitted, SiteShares, ToSite
 from gridweave.grid.meta.core import MetaCore
 from gridweave.grid.policy import GridPolicy
@@ -250,7 +250,7 @@ def test_nodes_that_a_job_leaves_at_an_instant_are_there_for_the_next() -> None:
 def checked_take(real: Any, seen: list[bool]) -> Any:
     """Return `SharedOffers.take`, which compares what it yields with the slow reference."""
 
-    def take(self: SharedOffers, now_ms: int, queue: GridQueue) -> Iterator[TakenOffer]:
+    def take(self: SharedOffers, now_ms: int, queue: GridQueue) -> Iterator[AcceptedOffer]:
         known = {
             job.job_id: {site: offer.slowdown for site, offer in self._said.get(job.job_id, {}).items()}
             for job in self._thought_of(queue)

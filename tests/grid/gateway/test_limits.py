@@ -15,7 +15,7 @@ from gridweave.grid.config.gateway import GatewaySettings
 from gridweave.grid.gateway.call import FEW_IDS
 from gridweave.grid.gateway.limits import Memory, Rates
 from gridweave.grid.gateway.problems import RefusalError
-from gridweave.site.job import SignalName, WishKind
+from gridweave.site.job import ActionKind, SignalName
 from support.gateway import FakeBackend, a_job, make_tokens, serving
 
 
@@ -118,15 +118,15 @@ class WishBackend(FakeBackend):
         self.under_way: list[int] = []
         self.most_large = 0
 
-    async def wish(
-        self, kind: WishKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
+    async def apply_action(
+        self, kind: ActionKind, job_ids: Sequence[int], *, origin: str, signal: SignalName | None = None
     ) -> list[int]:
         """Do what a user wants, once the gate is open."""
         self.under_way.append(len(job_ids))
         self.most_large = max(self.most_large, sum(size > FEW_IDS for size in self.under_way))
         await self.gate.wait()
         self.under_way.remove(len(job_ids))
-        return await super().wish(kind, job_ids, origin=origin, signal=signal)
+        return await super().apply_action(kind, job_ids, origin=origin, signal=signal)
 
 
 @pytest.mark.asyncio

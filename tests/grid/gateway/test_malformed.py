@@ -425,7 +425,7 @@ async def test_every_route_answers_a_wrong_body_and_a_right_one() -> None:
     """Each route with a body refuses nothing at all, and there is none that this test does not know."""
     async with serving(FakeBackend()) as grid:
         paths = {route.path for route in ROUTES if route.body is not None}
-        wishes = {f"/v1/jobs/{wish}" for wish in ("cancel", "kill", "signal", "requeue", "hold", "release")}
+        wishes = {f"/v1/jobs/{action}" for action in ("cancel", "kill", "signal", "requeue", "hold", "release")}
         others = {"/v1/jobs", "/v1/login", "/v1/quote", "/v1/tokens", "/v1/tokens/short", "/v1/what-if"}
         assert paths == wishes | others | {"/v1/sites/{name}/experience"}
         for path in sorted(paths):

@@ -18,7 +18,7 @@ HEAVY = {"numba", "numpy", "scipy", "networkx", "matplotlib", "ray", "sqlalchemy
         ([f"{SERVICE}.actor", "gridweave.grid.service.actor"], {"gridweave.grid"}),
         ([f"{SERVICE}.desk", f"{SERVICE}.site_driver"], {"numba", "numpy", "scipy", "sqlalchemy"}),
         (
-            ["gridweave.grid.service.desk", "gridweave.grid.service.driver"],
+            ["gridweave.grid.service.queries", "gridweave.grid.service.driver"],
             {"numba", "numpy", "scipy", "sqlalchemy", "gridweave.grid"},
         ),
         (

@@ -33,7 +33,7 @@ class Grid:
     def __init__(self, folder: Path) -> None:
         from gridweave.grid.service.cluster import GridPlan, SitePlan
 
-        self.story = folder / "story"
+        self.history = folder / "story"
         self.plan = GridPlan(
             folder=str(folder / "grid"),
             sites=tuple(SitePlan(name=name, nodes=nodes) for name, nodes in SITES.items()),
@@ -68,7 +68,7 @@ class Grid:
 
     def request(self, nodes: int, sleep_s: float) -> JobRequest:
         """Return a job that writes down what it does."""
-        program = Program(argv=(*WRITES_ITS_OWN_STORY, str(self.story), str(sleep_s)), grace_ms=500)
+        program = Program(argv=(*WRITES_ITS_OWN_STORY, str(self.history), str(sleep_s)), grace_ms=500)
         return JobRequest(program=program, nodes=nodes, limit_ms=300_000)
 
     def submit(self, requests: list[tuple[str, JobRequest]], site: str | None = None) -> list[int]:
@@ -99,7 +99,7 @@ class Grid:
 
     def begun(self) -> set[str]:
         """Return the ids of the jobs that have written down that they began."""
-        lines = self.story.read_text().splitlines() if self.story.exists() else []
+        lines = self.history.read_text().splitlines() if self.history.exists() else []
         return {line.split()[1] for line in lines if line.startswith("begin ")}
 
     def wait_until_begun(self, count: int) -> None:
@@ -177,5 +177,5 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(grid: Grid, seed: int) -> 
     grid.stop()
     outcomes = check_history(grid.plan)
     assert set(outcomes) == {*jobs, *(job_id for ids in own.values() for job_id in ids)}
-    check_stories(grid.story, outcomes, SITES)
+    check_stories(grid.history, outcomes, SITES)
     assert set(outcomes.values()) == {"finished"}

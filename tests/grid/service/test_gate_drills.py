@@ -113,7 +113,7 @@ class Drill(LiveWorld):
             await asyncio.sleep(0.5)
             self._check()
             assert self.loop.time() < until_s, self._left()
-        self.record = self.grid.driver.grid.book.records[answer[0].job_id]
+        self.record = self.grid.driver.grid.registry.records[answer[0].job_id]
 
 
 def drill(step: str, who: str, fault: str, seed: int) -> Drill:

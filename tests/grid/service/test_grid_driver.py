@@ -12,8 +12,8 @@ import pytest
 from gridweave.errors import UnavailableError
 from gridweave.grid.meta.settings import GridSettings
 from gridweave.grid.policy import GridPolicy
-from gridweave.grid.service.desk import GridDesk
 from gridweave.grid.service.driver import GridDriver
+from gridweave.grid.service.queries import GridQueries
 from gridweave.site.channel import Packet
 from gridweave.site.job import Accepted, After, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.records import NumberedNote
@@ -75,7 +75,7 @@ async def test_a_grid_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     await life.turn()
     life.kill()
     life = Life(place)
-    assert life.driver.grid.book.records[1].state == "starting"
+    assert life.driver.grid.registry.records[1].state == "starting"
     life.driver.packet("north", held)
     assert await life.submit("key", 1) == [Accepted("key", 1)]
     assert (life.kinds("north"), life.kinds("south")) == ([], asked)
@@ -105,13 +105,13 @@ async def test_an_old_copy_of_the_journal_cuts_off_the_sites_that_know_more(
     assert await life.submit("other", 1) == [Accepted("other", 2)]
     assert (len(life.sent["north"]), life.driver.journal.channel("north").received) == (sent, 0)
     assert life.kinds("south")[-2:] == ["DescribeJob", "ReserveNodes"]
-    problems = {site.name: site.problem for site in await GridDesk(life.driver).about()}
+    problems = {site.name: site.problem for site in await GridQueries(life.driver).about()}
     assert ("lost its journal" in problems["north"], problems["south"]) == (True, "")
-    assert (await GridDesk(life.driver).queue(1)).problem == ""
+    assert (await GridQueries(life.driver).queue(1)).problem == ""
     life.driver.packet("south", msgspec.msgpack.encode(Packet(0, (), 99)))
     with pytest.raises(UnavailableError, match=r"site north: .*; site south: "):
         await life.driver.submit([("third", request(1))])
-    assert "site south" in (await GridDesk(life.driver).queue(1)).problem
+    assert "site south" in (await GridQueries(life.driver).queue(1)).problem
     await life.driver.close()
 
 
@@ -122,36 +122,36 @@ async def test_a_wish_to_end_is_durable_when_it_was_heard(tmp_path: Path) -> Non
     life = Life(place)
     for key in ("runs", "waits"):
         await life.submit(key, 8)
-    heard = asyncio.ensure_future(life.driver.wish("cancel", [2]))
+    heard = asyncio.ensure_future(life.driver.apply_action("cancel", [2]))
     await asyncio.sleep(0)
     await life.turn()
     await heard
     life.kill()
     life = Life(place)
-    assert [record.outcome for record in life.driver.grid.book.records.values()] == ["", "cancelled"]
+    assert [record.outcome for record in life.driver.grid.registry.records.values()] == ["", "cancelled"]
     await life.driver.close()
 
 
 @pytest.mark.asyncio
 async def test_a_job_that_ended_long_ago_can_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the core has forgotten is judged by what the journal keeps; and after a restart it is decided the same."""
-    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 10)
+    monkeypatch.setattr("gridweave.site.users.registry.KEEP_ENDED", 10)
     place = tmp_path / "grid.journal"
     life = Life(place)
     for number in range(15):
         await life.submit(f"key {number}", 1, hold=True)
-    waiting = asyncio.ensure_future(life.driver.wish("cancel", list(range(1, 16))))
+    waiting = asyncio.ensure_future(life.driver.apply_action("cancel", list(range(1, 16))))
     await asyncio.sleep(0)
     await life.turn()
     await waiting
-    assert 1 not in life.driver.grid.book.records
+    assert 1 not in life.driver.grid.registry.records
     after = {"after": (After(job_id=1, has="ended"), After(job_id=2, has="failed"))}
     assert await life.submit("good", 6, **after) == [Accepted("good", 16)]
     assert await life.submit("vain", 6, after=(After(job_id=1),)) == [Accepted("vain", 17)]
     (declined,) = await life.submit("unknown", 6, after=(After(job_id=99),))
     assert isinstance(declined, Declined)
     for _ in range(2):
-        records = life.driver.grid.book.records
+        records = life.driver.grid.registry.records
         assert [(records[job_id].state, records[job_id].outcome) for job_id in (16, 17)] == [
             ("starting", ""),
             ("ended", "cancelled"),
@@ -173,7 +173,7 @@ async def test_what_happens_is_told_once_it_is_durable(tmp_path: Path) -> None:
 
     life.driver.on_notes = on_notes
     await life.submit("key", 6, hold=True, user="anna")
-    waiting = asyncio.ensure_future(life.driver.wish("cancel", [1], origin="bert, request 8"))
+    waiting = asyncio.ensure_future(life.driver.apply_action("cancel", [1], origin="bert, request 8"))
     await asyncio.sleep(0)
     await life.turn()
     await waiting
@@ -184,5 +184,5 @@ async def test_what_happens_is_told_once_it_is_durable(tmp_path: Path) -> None:
         (4, "ended", "cancelled"),
     ]
     assert [[record.outcome for record in ended.values()] for _, ended in heard] == [[], ["cancelled"]]
-    assert life.driver.journal.ended([1]) == life.driver.grid.book.records
+    assert life.driver.journal.ended([1]) == life.driver.grid.registry.records
     await life.driver.close()

@@ -16,8 +16,8 @@ from gridweave.errors import UnavailableError
 from gridweave.grid.config.local_state import (
     GATEWAY,
     HEAD,
-    KEEPER,
     LOGS,
+    WATCHDOG,
     LocalGridState,
     LocalProcess,
     make_private,
@@ -25,17 +25,17 @@ from gridweave.grid.config.local_state import (
     state_folder,
     write_state,
 )
-from gridweave.grid.service.keeper import (
+from gridweave.grid.service.status import look
+from gridweave.grid.service.watchdog import (
     AWAY_S,
     LONGEST_PAUSE_S,
     MOST_TRIES,
     STEADY_S,
-    GridKeeper,
-    end_keeper,
+    GridWatchdog,
+    end_watchdog,
     read_kept,
-    start_keeper,
+    start_watchdog,
 )
-from gridweave.grid.service.status import look
 from gridweave.site.machine.processes import boot_id
 from support.machine import until
 
@@ -89,10 +89,10 @@ class Bench:
         self.said: list[str] = []
         self.waits: list[float] = []
         self.tried_s: list[float] = []
-        self.keeper = GridKeeper(
-            NAME, self._mend, say=self.said.append, wait=self._wait, monotonic_s=lambda: self.now_s
+        self.watchdog = GridWatchdog(
+            NAME, self._repair, say=self.said.append, wait=self._wait, monotonic_s=lambda: self.now_s
         )
-        self.own = process_of(os.getpid(), KEEPER)
+        self.own = process_of(os.getpid(), WATCHDOG)
         write_state(a_state(folder, self.own))
 
     def _wait(self, state: LocalGridState | None, longest_s: float) -> None:
@@ -100,7 +100,7 @@ class Bench:
         if state is not None and self.now_s > 10 * STEADY_S:
             write_state(a_state(self.folder))  # another keeper has it now
 
-    def _mend(self, name: str) -> str:
+    def _repair(self, name: str) -> str:
         self.tried_s.append(self.now_s)
         problem = self.mends.pop(0) if self.mends else ""
         if not problem:
@@ -112,7 +112,7 @@ class Bench:
 def test_it_waits_longer_after_each_try_and_begins_anew_when_all_is_steady(tmp_path: Path) -> None:
     """Pauses double up to a minute; what was brought back and ran for five minutes is no longer held against it."""
     bench = Bench(tmp_path, ["no", "no", "no", ""])
-    assert bench.keeper.run(os.getpid())
+    assert bench.watchdog.run(os.getpid())
     assert bench.tried_s == [0.5, 1.5, 3.5, 7.5]
     kept = read_kept(NAME)
     assert kept is not None
@@ -123,16 +123,16 @@ def test_it_waits_longer_after_each_try_and_begins_anew_when_all_is_steady(tmp_p
 def test_it_gives_up_aloud(tmp_path: Path) -> None:
     """After many tries in a row it ends, and its log and `status` say what is missing and why."""
     bench = Bench(tmp_path, ["port 8765 is taken"] * (MOST_TRIES + 1))
-    assert not bench.keeper.run(os.getpid())
+    assert not bench.watchdog.run(os.getpid())
     assert len(bench.tried_s) == MOST_TRIES
     assert max(b - a for a, b in zip(bench.tried_s, bench.tried_s[1:], strict=False)) == LONGEST_PAUSE_S
     assert bench.said[-1].startswith("GIVEN UP after 20 tries: the head of Ray, the gateway cannot be brought back")
     assert "port 8765 is taken" in bench.said[-1]
     write_state(a_state(tmp_path, process_of(os.getpid(), GATEWAY)))
     parts = {part.name: part for part in look(NAME).parts}
-    assert not parts[KEEPER].well
-    assert "gave up head of Ray, gateway after 20 tries: port 8765 is taken" in parts[KEEPER].detail
-    assert parts[KEEPER].detail.endswith("and `gridweave up --name test` begins again")
+    assert not parts[WATCHDOG].well
+    assert "gave up head of Ray, gateway after 20 tries: port 8765 is taken" in parts[WATCHDOG].detail
+    assert parts[WATCHDOG].detail.endswith("and `gridweave up --name test` begins again")
 
 
 @pytest.mark.parametrize(("name", "command"), [("default", "`gridweave up`"), (NAME, "`gridweave up --name test`")])
@@ -140,11 +140,11 @@ def test_status_tells_how_a_keeper_is_brought_back(
     tmp_path: Path, child: subprocess.Popen[bytes], name: str, command: str
 ) -> None:
     """Nobody brings back the keeper: `status` says that it is gone, or stands still, and what to type."""
-    all_run = [process_of(child.pid, part) for part in (HEAD, GATEWAY, KEEPER)]
+    all_run = [process_of(child.pid, part) for part in (HEAD, GATEWAY, WATCHDOG)]
 
     def told(*processes: LocalProcess) -> str:
         write_state(msgspec.structs.replace(a_state(tmp_path, *processes), name=name))
-        found = {part.name: part for part in look(name).parts}[KEEPER]
+        found = {part.name: part for part in look(name).parts}[WATCHDOG]
         return "well" if found.well else found.detail
 
     assert told(*all_run) == "well"
@@ -160,8 +160,8 @@ def test_a_real_one_sees_an_end_at_once_and_is_ended_before_the_rest(
     """The process notices that a part was killed, tries to bring it back, and leaves when it is told to."""
     folder = make_private(state_folder(NAME))
     make_private(folder / LOGS)
-    with start_keeper(a_state(tmp_path), folder) as keeper:
-        write_state(a_state(tmp_path, process_of(child.pid, HEAD), process_of(child.pid, GATEWAY), keeper))
+    with start_watchdog(a_state(tmp_path), folder) as watchdog:
+        write_state(a_state(tmp_path, process_of(child.pid, HEAD), process_of(child.pid, GATEWAY), watchdog))
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     # Its GRID.toml says nothing of use, so that what it brings back is nothing.
@@ -169,9 +169,9 @@ def test_a_real_one_sees_an_end_at_once_and_is_ended_before_the_rest(
     assert "sites" in kept.problem
     state = read_grid_state(NAME)
     assert state is not None
-    assert state.keeper == (keeper,)
-    end_keeper(state)
-    assert not keeper.is_alive
+    assert state.watchdog == (watchdog,)
+    end_watchdog(state)
+    assert not watchdog.is_alive
     assert "the head of Ray, the gateway ended; try 1" in (folder / LOGS / "keeper.log").read_text()
 
 
@@ -180,14 +180,14 @@ def test_one_that_nobody_has_written_down_ends(tmp_path: Path) -> None:
     folder = make_private(state_folder(NAME))
     make_private(folder / LOGS)
     write_state(a_state(tmp_path))
-    with start_keeper(a_state(tmp_path), folder) as keeper:
+    with start_watchdog(a_state(tmp_path), folder) as watchdog:
         pass
-    until(lambda: not keeper.is_alive)
+    until(lambda: not watchdog.is_alive)
 
 
 def test_it_is_small() -> None:
     """The keeper loads no Ray, no compiler, no server and no event loop: it is there as long as the grid is."""
-    code = "import gridweave.grid.service.keeper, sys; print(*sorted(sys.modules))"
+    code = "import gridweave.grid.service.watchdog, sys; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"ray", "numba", "numpy", "aiohttp", "asyncio", "sqlalchemy", "typer"}
@@ -198,15 +198,15 @@ def test_it_waits_for_a_cluster_of_others_without_counting_tries(tmp_path: Path)
     bench = Bench(tmp_path, [""])
     answers = ["no Ray cluster answers"] * 50
 
-    def knock(address: str) -> None:
+    def probe(address: str) -> None:
         if answers:
             raise UnavailableError(answers.pop())
 
-    bench.keeper = GridKeeper(
-        NAME, bench._mend, say=bench.said.append, wait=bench._wait, monotonic_s=lambda: bench.now_s, knock=knock
+    bench.watchdog = GridWatchdog(
+        NAME, bench._repair, say=bench.said.append, wait=bench._wait, monotonic_s=lambda: bench.now_s, probe=probe
     )
     write_state(msgspec.structs.replace(a_state(tmp_path, bench.own), own_ray=False, address="10.0.0.1:6379"))
-    assert bench.keeper.run(os.getpid())
+    assert bench.watchdog.run(os.getpid())
     assert len(bench.tried_s) == 1
     assert bench.tried_s[0] >= 50 * LONGEST_PAUSE_S
     assert bench.said[0] == "no Ray cluster answers; waiting for it"
@@ -217,15 +217,15 @@ def test_it_gives_up_a_cluster_of_others_that_is_gone(tmp_path: Path) -> None:
     bench = Bench(tmp_path, [])
     asked_s: list[float] = []
 
-    def knock(address: str) -> None:
+    def probe(address: str) -> None:
         asked_s.append(bench.now_s)
         raise UnavailableError("no Ray cluster answers")
 
-    bench.keeper = GridKeeper(
-        NAME, bench._mend, say=bench.said.append, wait=bench._wait, monotonic_s=lambda: bench.now_s, knock=knock
+    bench.watchdog = GridWatchdog(
+        NAME, bench._repair, say=bench.said.append, wait=bench._wait, monotonic_s=lambda: bench.now_s, probe=probe
     )
     write_state(msgspec.structs.replace(a_state(tmp_path, bench.own), own_ray=False, address="10.0.0.1:6379"))
-    assert not bench.keeper.run(os.getpid())
+    assert not bench.watchdog.run(os.getpid())
     assert AWAY_S <= bench.now_s <= AWAY_S + 2 * LONGEST_PAUSE_S
     assert asked_s[-1] > AWAY_S - 2 * LONGEST_PAUSE_S
     assert not bench.tried_s

@@ -74,7 +74,7 @@ async def test_a_job_over_two_sites_runs_over_links(tmp_path: Path) -> None:
         part = await grid.backend.output(job_id, 5, "out", 0, 100)
         assert part is not None
         assert part.data == b"5\n"
-        kinds = {entry.kind for entry in await grid.backend.story(job_id)}
+        kinds = {entry.kind for entry in await grid.backend.history(job_id)}
         assert {"submitted", "reserved", "starting", "runs", "left", "ended"} <= kinds
         (own,) = await submit(grid.backend, shell("true"), site="beta")
         assert own // OWN_IDS == 2
@@ -145,7 +145,7 @@ async def test_a_cut_in_one_direction_neither_loses_nor_doubles_a_job(tmp_path: 
         for job_id in job_ids:
             assert (await in_state(grid.backend, job_id, "ended")).outcome == "finished"
         assert [len(ran(tmp_path, f"ran-{nodes}")) for nodes in (6, 1, 2)] == [6, 1, 2]
-        grid.grid.meta.desk_now().driver.grid.check_invariants()
+        grid.grid.meta.queries_now().driver.grid.check_invariants()
 
 
 @pytest.mark.asyncio
@@ -222,7 +222,7 @@ async def test_what_was_delegated_is_placed_anew_after_its_lease_and_not_before(
 
         await until(is_given_back)
         (record,) = await grid.backend.records([job_id])
-        assert record.attempt == attempt, await grid.backend.story(job_id)
+        assert record.attempt == attempt, await grid.backend.history(job_id)
         (tmp_path / "go").touch()
         grid.cut("alpha", "")
         ended = await in_state(grid.backend, job_id, "ended")
@@ -254,7 +254,7 @@ async def test_the_backend_of_a_site_alone(tmp_path: Path) -> None:
             return part is not None and part.data == b"here\n"
 
         await until(has_written)
-        assert await beta.wish("cancel", [first], origin="a test") == [first]
+        assert await beta.apply_action("cancel", [first], origin="a test") == [first]
         assert (await in_state(beta, second, "ended")).outcome == "finished"
         events = (await beta.events(begun, 0.0)).events
         assert [event.user for event in events if event.kind == "submitted"] == ["anna", "bob"]

@@ -18,7 +18,6 @@ from gridweave.errors import InputError, SiteAwayError, UnavailableError
 from gridweave.grid.api import Forecast, JobQuery, OutputPart, Queue, SiteInfo
 from gridweave.grid.backend import Backend
 from gridweave.grid.service.backend import LiveBackend
-from gridweave.site.desk_messages import SiteNames
 from gridweave.site.disciplines.heterogeneous.machines import MachineClass
 from gridweave.site.disciplines.heterogeneous.policy import HeterogeneousPolicy
 from gridweave.site.disciplines.levels.rights import Level
@@ -27,6 +26,7 @@ from gridweave.site.job import OWN_IDS, Accepted, After, ArrayPlace, JobRecord, 
 from gridweave.site.known_times import EXPERIENCE, KnownTimes, read_times
 from gridweave.site.launch import MachineRules, OutputLimits
 from gridweave.site.messages import Quoted
+from gridweave.site.query_messages import SiteNames
 from gridweave.site.service.calls import CALL_S, Answered
 from support.live_grids import LocalGrid
 from support.machine import PATIENCE_S
@@ -86,10 +86,10 @@ async def test_a_split_job_is_seen_from_submission_to_output(tmp_path: Path) -> 
         (job_id,) = await submit(backend, shell("echo I am $GRIDWEAVE_RANK", nodes=6))
         record = await in_state(backend, job_id, "ended")
         assert (record.outcome, record.places) == ("finished", (("north", 4), ("south", 2)))
-        story = await backend.story(job_id)
-        assert story[0].detail == f"6 nodes, by {ANNA}"
-        assert {"starting", "runs", "left"} <= {entry.kind for entry in story}
-        assert [entry.at_ms for entry in story] == sorted(entry.at_ms for entry in story)
+        history = await backend.history(job_id)
+        assert history[0].detail == f"6 nodes, by {ANNA}"
+        assert {"starting", "runs", "left"} <= {entry.kind for entry in history}
+        assert [entry.at_ms for entry in history] == sorted(entry.at_ms for entry in history)
         for rank in range(6):
             part = await backend.output(job_id, rank, "out", 0, 1000)
             assert part is not None
@@ -100,7 +100,7 @@ async def test_a_split_job_is_seen_from_submission_to_output(tmp_path: Path) -> 
         with pytest.raises(InputError, match="has no rank 6; it has 0 to 5"):
             await backend.output(job_id, 6, "out", 0, 1000)
         assert await backend.output(77, 0, "out", 0, 1000) is None
-        assert await backend.story(77) == []
+        assert await backend.history(77) == []
         assert await backend.forecast(77) is None
 
 
@@ -151,13 +151,13 @@ async def test_jobs_wait_for_a_wish_for_others_and_in_arrays(tmp_path: Path) -> 
         forecast = await backend.forecast(second)
         assert forecast is not None
         assert (forecast.state, forecast.reason) == ("held", f"waits until job {first} has failed")
-        assert await backend.wish("release", [first, second], origin=ANNA) == [first]
+        assert await backend.apply_action("release", [first, second], origin=ANNA) == [first]
         ends = [(await in_state(backend, job_id, "ended")).outcome for job_id in (first, second, third, fourth)]
         assert ends == ["failed", "finished", "cancelled", "finished"]
         part = await backend.output(fourth, 0, "out", 0, 100)
         assert part is not None
         assert part.data == b"sweep 5\n"
-        assert await backend.wish("hold", [first, 77], origin=ANNA) == []
+        assert await backend.apply_action("hold", [first, 77], origin=ANNA) == []
         page = await backend.jobs(JobQuery(array="sweep"))
         assert [record.job_id for record in page.jobs] == [fourth]
 
@@ -172,12 +172,12 @@ async def test_running_and_waiting_jobs_are_cancelled(tmp_path: Path) -> None:
         await in_state(backend, runs, "running")
         queue = await backend.queue(10)
         assert ([job.job_id for job in queue.jobs], queue.running) == ([waits], 1)
-        cancelled = await backend.wish("cancel", [own, runs, waits, 77, 9 * OWN_IDS], origin=ANNA)
+        cancelled = await backend.apply_action("cancel", [own, runs, waits, 77, 9 * OWN_IDS], origin=ANNA)
         assert sorted(cancelled) == [runs, waits, own]
         for job_id in (own, runs, waits):
             assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
-        assert await backend.wish("cancel", [own, runs, waits], origin=ANNA) == []
-        assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.story(waits)]
+        assert await backend.apply_action("cancel", [own, runs, waits], origin=ANNA) == []
+        assert f"by wish, by {ANNA}" in [entry.detail for entry in await backend.history(waits)]
 
 
 DEAF = "trap '' TERM; trap 'echo heard' USR1; echo up; while true; do sleep 0.05; done"
@@ -195,12 +195,12 @@ async def test_a_job_that_does_not_end_is_ending_until_it_is_killed_at_once(tmp_
         for job_id in (own, deaf):
             await in_state(backend, job_id, "running")
             await until(lambda job_id=job_id: _written(backend, job_id, b"up"))
-        assert sorted(await backend.wish("cancel", [own, deaf], origin=ANNA)) == [deaf, own]
+        assert sorted(await backend.apply_action("cancel", [own, deaf], origin=ANNA)) == [deaf, own]
         for job_id in (own, deaf):
             record = await in_state(backend, job_id, "ending")
             assert record.end_ms is None
         assert (await backend.queue(10)).ending == 1
-        assert sorted(await backend.wish("kill", [own, deaf], origin=ANNA)) == [deaf, own]
+        assert sorted(await backend.apply_action("kill", [own, deaf], origin=ANNA)) == [deaf, own]
         for job_id in (own, deaf):
             assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
 
@@ -216,14 +216,14 @@ async def test_the_processes_of_a_job_get_a_signal_and_go_on(tmp_path: Path) -> 
             await in_state(backend, job_id, "running")
             for rank in range(2):
                 await until(lambda job_id=job_id, rank=rank: _written(backend, job_id, b"up", rank))
-        asked = await backend.wish("signal", [own, runs, waits, 77], origin=ANNA, signal="USR1")
+        asked = await backend.apply_action("signal", [own, runs, waits, 77], origin=ANNA, signal="USR1")
         assert sorted(asked) == [runs, own]
         for job_id in (own, runs):
             for rank in range(2):
                 await until(lambda job_id=job_id, rank=rank: _written(backend, job_id, b"heard", rank))
             assert [record.state for record in await backend.records([job_id])] == ["running"]
-        assert f"USR1 by wish, by {ANNA}" in [entry.detail for entry in await backend.story(runs)]
-        await backend.wish("kill", [own, runs, waits], origin=ANNA)
+        assert f"USR1 by wish, by {ANNA}" in [entry.detail for entry in await backend.history(runs)]
+        await backend.apply_action("kill", [own, runs, waits], origin=ANNA)
 
 
 @pytest.mark.asyncio
@@ -244,11 +244,11 @@ async def test_a_signal_reaches_ranks_of_whose_start_the_site_has_not_heard(tmp_
         await in_state(backend, job_id, "running")
         for rank in range(4):
             await until(lambda rank=rank: _written(backend, job_id, b"up", rank))
-        assert await backend.wish("signal", [job_id], origin=ANNA, signal="USR1") == [job_id]
+        assert await backend.apply_action("signal", [job_id], origin=ANNA, signal="USR1") == [job_id]
         for rank in range(4):
             await until(lambda rank=rank: _written(backend, job_id, b"heard", rank))
         heard.set()
-        await backend.wish("kill", [job_id], origin=ANNA)
+        await backend.apply_action("kill", [job_id], origin=ANNA)
         assert (await in_state(backend, job_id, "ended")).outcome == "cancelled"
 
 
@@ -293,7 +293,7 @@ async def test_what_is_away_is_said_and_does_no_harm(tmp_path: Path) -> None:
         grid.away = {"site:south", "agent:north/m0"}
         north, south = await backend.sites()
         assert (north.answers, south.answers, south.nodes) == (True, False, 2)
-        assert [entry for entry in await backend.story(job_id) if "south" in entry.detail]
+        assert [entry for entry in await backend.history(job_id) if "south" in entry.detail]
         with pytest.raises(UnavailableError, match="agent:north/m0 does not answer"):
             await backend.output(job_id, 0, "out", 0, 100)
         with pytest.raises(UnavailableError):
@@ -413,13 +413,13 @@ async def test_an_evicted_job_stands_still_and_goes_on_where_the_site_pauses(tmp
 @pytest.mark.asyncio
 async def test_jobs_are_listed_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first, those that ended long ago as well, and each once; filters narrow them."""
-    monkeypatch.setattr("gridweave.site.users.book.KEEP_ENDED", 10)
+    monkeypatch.setattr("gridweave.site.users.registry.KEEP_ENDED", 10)
     async with LocalGrid(tmp_path) as grid:
         backend = grid.backend
         held = [shell("true", hold=True, name=f"job {number % 3}", user=f"user {number % 2}") for number in range(30)]
         job_ids = await submit(backend, *held)
-        await backend.wish("cancel", [job_id for job_id in job_ids if job_id % 5], origin=ANNA)
-        assert len(grid.driver.grid.book.records) < 20
+        await backend.apply_action("cancel", [job_id for job_id in job_ids if job_id % 5], origin=ANNA)
+        assert len(grid.driver.grid.registry.records) < 20
 
         async def listed(**query: Any) -> list[int]:
             found: list[int] = []
@@ -547,15 +547,15 @@ async def test_the_output_of_each_element_is_that_of_the_attempt_in_which_it_end
     exit 0
     """
     async with LocalGrid(tmp_path / "grid") as grid:
-        array = ArrayPlace(name="array", index=1, elements=((1, 6),))
+        array = ArrayPlace(name="array", index=1, array_tasks=((1, 6),))
         (job_id,) = await submit(grid.backend, shell(line, array=array))
         await until(lambda: asyncio.to_thread((tmp_path / "third").exists))
         await in_state(grid.backend, job_id, "running")  # the grid hears of the start after the program has begun
-        assert await grid.backend.wish("requeue", [job_id], origin=ANNA) == [job_id]
+        assert await grid.backend.apply_action("requeue", [job_id], origin=ANNA) == [job_id]
         record = await in_state(grid.backend, job_id, "ended")
         assert (record.outcome, record.interrupted) == ("finished", (3,))
-        assert [(one.index, one.attempt) for one in record.elements] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
-        for one in record.elements:
+        assert [(one.index, one.attempt) for one in record.array_tasks] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+        for one in record.array_tasks:
             part = await grid.backend.output(job_id, one.rank, "out", *one.out, attempt=one.attempt)
             assert part is not None
             assert part.data.decode() == f"{one.index} at start {one.attempt}\n"
@@ -578,13 +578,13 @@ async def test_a_requeued_job_goes_on_from_what_it_has_saved(tmp_path: Path) -> 
         (job_id,) = await submit(grid.backend, request)
         await in_state(grid.backend, job_id, "running")
         await until(lambda: asyncio.to_thread(lambda: len(list(tmp_path.glob("ready-*"))) == 6))
-        assert await grid.backend.wish("requeue", [job_id], origin=ANNA) == [job_id]
+        assert await grid.backend.apply_action("requeue", [job_id], origin=ANNA) == [job_id]
         record = await in_state(grid.backend, job_id, "ended")
-        story = [entry.kind for entry in await grid.backend.story(job_id)]
+        history = [entry.kind for entry in await grid.backend.history(job_id)]
     assert (record.outcome, record.starts, len(record.places)) == ("finished", 2, 2)
     assert len(list(tmp_path.glob("saved-*"))) == 6
-    assert story.count("requeue") == 1
-    assert story.index("requeue") < story.index("retried") < len(story) - story[::-1].index("runs")
+    assert history.count("requeue") == 1
+    assert history.index("requeue") < history.index("retried") < len(history) - history[::-1].index("runs")
 
 
 @pytest.mark.asyncio

@@ -54,8 +54,8 @@ _STRIDE = 69
 
 def chosen() -> list[tuple[str, str, str]]:
     """Return which drills are played."""
-    wish = os.environ.get("GRIDWEAVE_DRILLS", "4")
-    count = len(DRILLS) if wish == "all" else int(wish)
+    action = os.environ.get("GRIDWEAVE_DRILLS", "4")
+    count = len(DRILLS) if action == "all" else int(action)
     return [DRILLS[number * _STRIDE % len(DRILLS)] for number in range(count)]
 
 
@@ -126,7 +126,7 @@ def submitted(grid: Any, key: str, request: JobRequest) -> int | None:
     return int(msgspec.msgpack.decode(data, type=list[Accepted])[0].job_id)
 
 
-def mend(folder: Path, how: str, pid: int) -> None:
+def repair(folder: Path, how: str, pid: int) -> None:
     """Have a fault be over."""
     if how == "stop":
         os.kill(pid, signal.SIGCONT)
@@ -151,7 +151,7 @@ def test_no_part_of_a_job_runs_alone_live(grid: Any, step: str, who: str, how: s
     with ThreadPoolExecutor(1) as pool:
         answered = pool.submit(until, lambda: submitted(grid, f"{step} {who} {how}", request))
         until(taken(folder).exists)
-        over = threading.Timer(AWAY_S, mend, (folder, how, pid))
+        over = threading.Timer(AWAY_S, repair, (folder, how, pid))
         over.start()
         if how == "kill":
             until(lambda: process_of(grid, ACTORS[who]) not in (None, pid))

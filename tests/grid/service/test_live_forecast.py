@@ -73,7 +73,7 @@ async def test_full_control_forecasts_what_waits(tmp_path: Path) -> None:
         (follower,) = await submit(grid, behind)
         assert [record.job_id for record in (await grid.backend.jobs(JobQuery(follows=waits))).jobs] == [follower]
         assert (await grid.backend.queue(10, explain=True)).jobs[0].places == (("north", 3),)
-        assert await grid.backend.wish("cancel", [runs, waits, first, second], origin="a test")
+        assert await grid.backend.apply_action("cancel", [runs, waits, first, second], origin="a test")
 
 
 @pytest.mark.asyncio
@@ -84,16 +84,16 @@ async def test_reasons_that_changed_are_in_the_story(tmp_path: Path) -> None:
         await in_state(grid, runs, "running")
         for _ in range(3):
             await grid.backend.forecast(second)
-        await grid.backend.wish("cancel", [first], origin="a test")
+        await grid.backend.apply_action("cancel", [first], origin="a test")
         await in_state(grid, first, "ended")
         await grid.backend.forecast(second)
-        story = [entry.detail for entry in await grid.backend.story(second) if entry.kind == "waits"]
-        assert [detail.split(";")[0] for detail in story] == [
+        history = [entry.detail for entry in await grid.backend.history(second) if entry.kind == "waits"]
+        assert [detail.split(";")[0] for detail in history] == [
             "no nodes for it now, or others go first",
             "it needs 4 nodes, and 2 are free at one site at most",
             "it is first in the queue",
         ]
-        assert await grid.backend.wish("cancel", [runs, second], origin="a test")
+        assert await grid.backend.apply_action("cancel", [runs, second], origin="a test")
 
 
 @pytest.mark.asyncio
@@ -113,8 +113,8 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             "it waits in the queue of north: it is first in the queue; it needs 3 nodes, and none is free"
         )
         assert HOUR_MS < forecast.start_ms - forecast.now_ms <= 2 * HOUR_MS
-        story = [entry.detail for entry in await grid.backend.story(waits) if entry.kind == "waits"]
-        assert [detail.split(";")[0] for detail in story if detail.startswith("at ")] == [
+        history = [entry.detail for entry in await grid.backend.history(waits) if entry.kind == "waits"]
+        assert [detail.split(";")[0] for detail in history if detail.startswith("at ")] == [
             "at north: it is first in the queue"
         ]
         with pytest.raises(InputError, match="under control limited sites decide what starts when"):
@@ -131,7 +131,7 @@ async def test_limited_control_asks_the_sites(tmp_path: Path) -> None:
             "does not answer now; has not said when it could start it",
         ]
         grid.away.clear()
-        assert await grid.backend.wish("cancel", [runs, waits], origin="a test")
+        assert await grid.backend.apply_action("cancel", [runs, waits], origin="a test")
 
 
 @pytest.mark.asyncio
@@ -157,7 +157,7 @@ async def test_without_control_a_quote_is_where_the_job_then_goes(tmp_path: Path
             while not (record := (await grid.backend.records([job_id]))[0]).places:
                 await asyncio.sleep(0.02)
         assert record.places == quote.places
-        assert await grid.backend.wish("cancel", [*own, *sent, job_id], origin="a test")
+        assert await grid.backend.apply_action("cancel", [*own, *sent, job_id], origin="a test")
 
 
 @pytest.mark.asyncio
@@ -185,7 +185,7 @@ async def test_a_quote_of_a_mapping_grid_is_what_the_mapping_decides(tmp_path: P
         assert forecast.places == quote.places
         assert forecast.start_ms is not None
         assert abs(forecast.start_ms - quote.start_ms) < PATIENCE_S * 1000
-        assert await grid.backend.wish("cancel", [runs, waits, job_id], origin="a test")
+        assert await grid.backend.apply_action("cancel", [runs, waits, job_id], origin="a test")
 
 
 @pytest.mark.asyncio
@@ -206,4 +206,4 @@ async def test_a_quote_under_limited_control_is_what_the_grid_does(tmp_path: Pat
         await in_state(grid, job_id, "running")
         (record,) = await grid.backend.records([job_id])
         assert sorted(record.places) == sorted(quote.places)
-        assert await grid.backend.wish("cancel", [runs, job_id], origin="a test")
+        assert await grid.backend.apply_action("cancel", [runs, job_id], origin="a test")

@@ -164,13 +164,13 @@ def test_a_grid_that_is_gone_is_taken_down_again_and_again(tmp_path: Path, start
     temp = tmp_path / "gridweave-x"
     temp.mkdir()
     write_state(a_state(tmp_path, a_process(child), temp=str(temp)))
-    done = take_down("test", keep_jobs=False, tell=lambda what: None)
+    done = take_down("test", keep_jobs=False, report=lambda what: None)
     assert done is not None
     assert done.ended == [GATEWAY]
     assert not temp.exists()
     child.wait(10)
-    assert take_down("test", keep_jobs=False, tell=lambda what: None) is None
-    assert take_down("never-there", keep_jobs=False, tell=lambda what: None) is None
+    assert take_down("test", keep_jobs=False, report=lambda what: None) is None
+    assert take_down("never-there", keep_jobs=False, report=lambda what: None) is None
     assert not state_folder("never-there").exists()
 
 

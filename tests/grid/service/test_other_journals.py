@@ -90,7 +90,7 @@ class Linked:
     def places(self, job_id: int) -> tuple[tuple[str, int], ...]:
         """Return where the grid has placed a job."""
         grid: Any = self.ends[GRID]
-        return tuple(grid.grid.book.records[job_id].places)
+        return tuple(grid.grid.registry.records[job_id].places)
 
     def close(self) -> None:
         """End all."""

@@ -84,8 +84,8 @@ async def test_jobs_of_the_grid_and_of_a_site_are_seen_alike(backend: Any) -> No
     for job_id, rank, said in ((wide.job_id, 0, b"0\n"), (wide.job_id, 5, b"5\n"), (own.job_id, 0, b"own\n")):
         assert (await ended(backend, job_id)).outcome == "finished"
         assert await backend.output(job_id, rank, "out", 0, 100) == OutputPart(data=said, offset=0, is_last=True)
-    story = await backend.story(wide.job_id)
-    assert {"submitted", "reserved", "starting", "runs", "ended"} <= {entry.kind for entry in story}
+    history = await backend.history(wide.job_id)
+    assert {"submitted", "reserved", "starting", "runs", "ended"} <= {entry.kind for entry in history}
     assert [record.job_id for record in (await backend.jobs(JobQuery())).jobs] == [wide.job_id]
     assert [record.job_id for record in (await backend.jobs(JobQuery(own="south"))).jobs] == [own.job_id]
     with pytest.raises(InputError, match="is 'log'; out, err, result or usage"):
@@ -103,15 +103,15 @@ async def test_wishes_reach_the_cores(backend: Any) -> None:
     after = (After(job_id=first),)
     (second,) = await backend.submit([("w", shell("sleep 60", after=after))], site=None, origin="anna")
     assert (await backend.queue(10)).held == 2
-    assert await backend.wish("release", [first], origin="anna") == [first]
+    assert await backend.apply_action("release", [first], origin="anna") == [first]
     await ended(backend, first)
 
     async def runs() -> bool:
         return (await backend.records([second.job_id]))[0].state == "running"
 
     await until(runs)
-    assert await backend.wish("hold", [second.job_id], origin="anna") == []
-    assert await backend.wish("cancel", [second.job_id], origin="anna") == [second.job_id]
+    assert await backend.apply_action("hold", [second.job_id], origin="anna") == []
+    assert await backend.apply_action("cancel", [second.job_id], origin="anna") == [second.job_id]
     assert (await ended(backend, second.job_id)).outcome == "cancelled"
 
 

@@ -97,6 +97,6 @@ def test_a_site_that_is_killed_amid_evictions_loses_nothing(ray_cluster: None, t
         for low, high in jobs:
             assert [said(what, low) for what in ("began", "told", "saved", "done", "clash")] == [2, 1, 1, 1, 0]
             assert [said(what, high) for what in ("began", "told", "saved", "done", "clash")] == [1, 0, 0, 1, 0]
-            kinds = [note.kind for note in read.story(low)]
+            kinds = [note.kind for note in read.history(low)]
             assert [kinds.count(kind) for kind in ("evicted", "retried", "starting", "runs")] == [1, 1, 2, 2]
     print(f"{len(jobs)} evictions, the site killed amid each: no job lost, none run twice at once")

@@ -101,7 +101,7 @@ class Heads:
 
 def begun(monkeypatch: pytest.MonkeyPatch, folder: Path, heads: Heads, said: list[str]) -> OwnRay:
     """Return a Ray of one's own that such processes stand for."""
-    ray = OwnRay(folder, [RayMachine("north", "m0")], marker="marker", tell=said.append)
+    ray = OwnRay(folder, [RayMachine("north", "m0")], marker="marker", report=said.append)
     monkeypatch.setattr(own_ray, "Launcher", heads)
     monkeypatch.setattr(own_ray, "check_ray", lambda: None)
     monkeypatch.setattr(own_ray, "join", lambda *_, **__: heads.join(ray.process(HEAD)))

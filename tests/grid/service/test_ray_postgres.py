@@ -43,10 +43,10 @@ def test_journals_in_postgresql_outlast_a_kill(ray_cluster: None, server: Server
         journal=server.new_database("live-grid"),
         retry_ms=2_000,
     )
-    story = tmp_path / "story"
+    history = tmp_path / "story"
     grid = start_grid(plan, timeout_s=120.0)
     try:
-        program = Program(argv=(*WRITES_ITS_OWN_STORY, str(story), "1"))
+        program = Program(argv=(*WRITES_ITS_OWN_STORY, str(history), "1"))
         requests = [
             (f"job {k}", JobRequest(program=program, nodes=width, limit_ms=60_000)) for k, width in enumerate((5, 2, 6))
         ]
@@ -61,4 +61,4 @@ def test_journals_in_postgresql_outlast_a_kill(ray_cluster: None, server: Server
         grid.stop()
     outcomes = check_history(plan)
     assert outcomes == dict.fromkeys(jobs, "finished")
-    check_stories(story, outcomes, nodes)
+    check_stories(history, outcomes, nodes)

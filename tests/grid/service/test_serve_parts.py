@@ -141,7 +141,7 @@ async def test_a_journal_of_another_grid_ends_the_side_of_the_grid(tmp_path: Pat
         meta = MetaActor(service.settings, service.journal, Clock(), machines, calls=ActorCalls("nowhere"), far=True)
         try:
             await meta.ready()
-            await (await meta.desk()).submit([("key", job)], origin="a test")
+            await (await meta.queries()).submit([("key", job)], origin="a test")
         finally:
             await meta.stop()
 

@@ -25,8 +25,8 @@ from gridweave.site.service import driver as driver_module
 from gridweave.site.service.clock import Clock
 from gridweave.site.service.driver import Driver
 from gridweave.site.service.site_driver import SiteDriver
-from gridweave.site.users.book import JobBook
 from gridweave.site.users.owner import OwnerPolicy
+from gridweave.site.users.registry import JobRegistry
 
 GRID = GridSettings(sites=(("north", 4), ("south", 4)), policy=GridPolicy(mode="multi-site"))
 N0 = Machine(name="n0", nodes=4, ports=(2000, 2010))
@@ -147,7 +147,7 @@ async def test_ports_and_orders_of_a_site_change_under_jobs(tmp_path: Path) -> N
 
 def test_a_port_is_kept_while_its_range_changes() -> None:
     """It comes back to nobody when it is of no range any more."""
-    runs = Runs(SITE, JobBook(1, can_hold=()))
+    runs = Runs(SITE, JobRegistry(1, can_hold=()))
     port = runs.ports.take("n0", 1, 1)
     runs.use_ports(OTHER_SITE.machines)
     assert list(runs.ports.taken()) == [("n0", 2000)]

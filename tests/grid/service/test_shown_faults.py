@@ -25,10 +25,10 @@ from gridweave.grid.config.local_state import (
 from gridweave.grid.service import status as status_module
 from gridweave.grid.service.backend import LiveBackend
 from gridweave.grid.service.status import LocalStatus, look
-from gridweave.site.desk_messages import SiteNames
 from gridweave.site.job import JobRecord, JobRequest, Program
 from gridweave.site.journal.records import Note
 from gridweave.site.machine.processes import boot_id
+from gridweave.site.query_messages import SiteNames
 from gridweave.site.service.calls import CALL_S, Answered, encode
 
 
@@ -87,11 +87,11 @@ async def test_a_history_says_which_site_is_missing_in_it() -> None:
         west_story=UnavailableError("cut off"),
     )
     backend = LiveBackend(desks)
-    kinds = [(entry.at_ms, entry.kind) for entry in await backend.story(1)]
+    kinds = [(entry.at_ms, entry.kind) for entry in await backend.history(1)]
     assert kinds == [(10, "submitted"), (490, "ended"), (500, "left"), (500, "unheard")]
-    assert (await backend.story(1))[-1].detail.startswith("site south does not answer; ")
+    assert (await backend.history(1))[-1].detail.startswith("site south does not answer; ")
     desks.answers["south_story"] = [Note(1, 495, "ended", "at south: finished")]
-    assert [entry.kind for entry in await backend.story(1)] == ["submitted", "ended", "ended", "left"]
+    assert [entry.kind for entry in await backend.history(1)] == ["submitted", "ended", "ended", "left"]
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **said: Any) -> dict[str, tuple[bool, str]]:

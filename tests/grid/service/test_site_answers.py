@@ -9,9 +9,9 @@ import pytest
 from gridweave.errors import UnavailableError
 from gridweave.grid.api import PlannedStarts, ScheduledJob
 from gridweave.grid.service.backend import LiveBackend
-from gridweave.site.desk_messages import Queue, QueuedJob
 from gridweave.site.explain import Forecast, SiteReason
 from gridweave.site.job import JobRequest, Program
+from gridweave.site.query_messages import Queue, QueuedJob
 from gridweave.site.service.calls import GRID_ACTOR, site_actor
 
 

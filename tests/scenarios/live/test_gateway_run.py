@@ -23,7 +23,7 @@ from gridweave.grid.api import FragmentLimit, Scheduling, SiteInfo
 from gridweave.grid.gateway.call import GatewayCall, Router
 from gridweave.grid.gateway.problems import RefusalError
 from gridweave.grid.policy import GridPolicy
-from gridweave.scenarios.live import play
+from gridweave.scenarios.live import runner
 from gridweave.scenarios.live.plan import (
     START_REAL_MS,
     check_grid,
@@ -31,7 +31,7 @@ from gridweave.scenarios.live.plan import (
     short_limits,
     suitable_speed,
 )
-from gridweave.scenarios.live.play import PLAYING, run_on_gateway
+from gridweave.scenarios.live.runner import PLAYING, run_on_gateway
 from gridweave.scenarios.live.submissions import compressed, working
 from gridweave.scenarios.scenario.build import Built, build_scenario
 from gridweave.scenarios.workload.table import Workload
@@ -302,7 +302,7 @@ def test_jobs_that_do_not_end_are_cancelled(
     elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its time limit a run fails with one line, and none of its jobs is left."""
-    monkeypatch.setattr(play, "patience_s", lambda simulated, speed: 2.0)
+    monkeypatch.setattr(runner, "patience_s", lambda simulated, speed: 2.0)
     with pytest.raises(UnavailableError, match="have not ended after 2 s"):
         run_on_gateway(scenario_file(tmp_path), elsewhere.url, speed=100.0)
     records = elsewhere.grid.records_by_id.values()

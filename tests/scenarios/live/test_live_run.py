@@ -19,7 +19,7 @@ from gridweave.scenarios.live.plan import (
     first_jobs,
     grid_plan,
 )
-from gridweave.scenarios.live.play import as_live, run_on_ray
+from gridweave.scenarios.live.runner import as_live, run_on_ray
 from gridweave.scenarios.live.submissions import PlannedJob, compressed
 from gridweave.scenarios.results.schedule import SimulationResult
 from gridweave.scenarios.scenario.build import Built, build_scenario

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from gridweave.errors import ScenarioError, SiteAwayError, UnavailableError
-from gridweave.scenarios.live import play
+from gridweave.scenarios.live import runner
 from gridweave.scenarios.live.failing import Downtime, FailingSite, Unsteady
 from gridweave.scenarios.live.faults import fails, with_planned_faults
-from gridweave.scenarios.live.play import run_on_ray
+from gridweave.scenarios.live.runner import run_on_ray
 from gridweave.scenarios.scenario.build import build_scenario
 from gridweave.scenarios.scenario.run import run_world
 from gridweave.scenarios.world.connections import Faults, PlannedFault
@@ -188,11 +188,11 @@ async def test_a_player_waits_for_sites_that_fail_by_plan_or_are_busy(
     is_repeated: bool,
 ) -> None:
     """A call is repeated during a planned fault and while a busy site is silent; otherwise it fails at once."""
-    monkeypatch.setattr(play, "_SILENCE_S", silence_s)
-    monkeypatch.setattr(play, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(runner, "_SILENCE_S", silence_s)
+    monkeypatch.setattr(runner, "_LOOK_EVERY_S", 0.0)
     built = build_scenario(scenario_file(tmp_path, planned))
-    player = object.__new__(play.Player)
-    player._built, player._faults = built, play.FaultPlayer(None, built, 1.0)  # type: ignore[arg-type]
+    player = object.__new__(runner.Player)
+    player._built, player._faults = built, runner.FaultPlayer(None, built, 1.0)  # type: ignore[arg-type]
     tries: list[int] = []
 
     async def call(number: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridweave.scenarios.live.compare import LiveRun
-from gridweave.scenarios.live.play import run_on_ray
+from gridweave.scenarios.live.runner import run_on_ray
 from gridweave.scenarios.scenario.run import run_scenario
 
 SPEED = 200.0  # a job of 200 s runs for 1 s: longer than a busy machine needs to start another beside it

@@ -13,7 +13,7 @@ import pytest
 
 import gridweave
 from gridweave.errors import InputError, OptionError, ScenarioError, UnavailableError
-from gridweave.grid.service.ray import knock
+from gridweave.grid.service.ray import probe
 from gridweave.scenarios.scenario.build import draws_at_random
 from gridweave.scenarios.scenario.read import read_scenario
 from gridweave.scenarios.scenario.run import run_scenario
@@ -318,7 +318,7 @@ def test_invalid_workers_addresses_and_folders_are_refused(tmp_path: Path) -> No
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(UnavailableError, match="no Ray cluster answers"):
-            knock(f"ray://127.0.0.1:{taken.getsockname()[1]}")
+            probe(f"ray://127.0.0.1:{taken.getsockname()[1]}")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         gridweave.sweep("two-sites", overrides=SMALL, out=tmp_path / "file", workers=1)

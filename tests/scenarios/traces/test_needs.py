@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridweave.errors import TraceError
-from gridweave.scenarios.traces.resources import read_needs, with_needs_said
+from gridweave.scenarios.traces.resources import read_needs, with_needs_from
 from gridweave.scenarios.workload.needs import check_needs, needs_of
 from gridweave.scenarios.workload.table import Workload
 
@@ -44,7 +44,7 @@ def test_without_the_column_tasks_a_job_has_one_line(tmp_path: Path) -> None:
     }
     others = {"tasks_2": [1] * 3, "cpu_need_2": [1] * 3, "memory_fraction_2": [0.1] * 3}
     grouped = found.replace(columns={**found.columns, **others})
-    assert "tasks_2" not in with_needs_said(grouped, tmp_path / "needs.csv", np.random.default_rng(0)).columns
+    assert "tasks_2" not in with_needs_from(grouped, tmp_path / "needs.csv", np.random.default_rng(0)).columns
 
 
 def test_a_file_for_no_jobs_is_just_a_header(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import msgspec
 
 from gridweave.site.job import Job
 from gridweave.site.messages import (
-    AskSeen,
-    BatchSeen,
+    BatchSnapshot,
     DrainSite,
     Enqueued,
     EnqueueJob,
@@ -17,6 +16,7 @@ from gridweave.site.messages import (
     Refused,
     RefuseJob,
     RequestQuote,
+    RequestStatus,
     ReserveNodes,
     ResumeSite,
     SiteChanged,
@@ -36,9 +36,9 @@ from gridweave.slurm.policy import BatchPolicy
 FREE = ((0, 1), (1_000, 4))
 
 
-def seen(*asks: AskSeen, nodes: int = 4, problem: str = "") -> BatchSeen:
+def seen(*asks: RequestStatus, nodes: int = 4, problem: str = "") -> BatchSnapshot:
     """Return what is seen of a cluster of four nodes, of which one is free now."""
-    return BatchSeen(nodes, 60_000, FREE, asks, problem)
+    return BatchSnapshot(nodes, 60_000, FREE, asks, problem)
 
 
 def changed(others: int, free: int, closed: str = "") -> SiteChanged:
@@ -74,7 +74,7 @@ def test_a_quote_counts_what_was_promised_since_the_last_look() -> None:
         found.append(starts(core, 0))
         core.handle(0, JobSubmitted(Job(job_id=number, width=1, estimate_ms=10_000)))
     assert found == [0, 1_000, 1_000, 1_000, 10_000]
-    core.handle(5, seen(AskSeen(1, 1, "ready")))
+    core.handle(5, seen(RequestStatus(1, 1, "ready")))
     assert core.startable(5, 10_000) == 0
     assert starts(core, 5) == 11_000, "the first has started, and the look does not show it yet"
 
@@ -82,14 +82,16 @@ def test_a_quote_counts_what_was_promised_since_the_last_look() -> None:
 def test_what_a_look_shows_is_counted_once() -> None:
     """A job that waits there with an expected start, or runs, is in the look; one that ran since before it, too."""
     core = site_with(4)
-    shown = BatchSeen(4, 60_000, ((0, 4), (2_000, 0), (12_000, 4)), (AskSeen(1, 1, "waiting", 2_000, "", True),))
+    shown = BatchSnapshot(
+        4, 60_000, ((0, 4), (2_000, 0), (12_000, 4)), (RequestStatus(1, 1, "waiting", 2_000, "", True),)
+    )
     core.handle(0, shown)
     assert starts(core, 0) == 12_000
-    core.handle(2_000, BatchSeen(4, 60_000, shown.free_from, (AskSeen(1, 1, "ready", 2_000),)))
+    core.handle(2_000, BatchSnapshot(4, 60_000, shown.free_from, (RequestStatus(1, 1, "ready", 2_000),)))
     assert starts(core, 2_000) == 12_000
     core = site_with(4)
-    core.handle(0, seen(AskSeen(1, 1, "ready")))
-    core.handle(3_000, BatchSeen(4, 60_000, ((3_000, 1), (9_000, 4))))
+    core.handle(0, seen(RequestStatus(1, 1, "ready")))
+    core.handle(3_000, BatchSnapshot(4, 60_000, ((3_000, 1), (9_000, 4))))
     assert (starts(core, 3_000), starts(core, 3_000, 4)) == (3_000, 9_000)
 
 
@@ -106,7 +108,7 @@ def test_free_nodes_are_those_that_the_batch_system_would_give() -> None:
 def test_an_expected_start_is_never_in_the_past() -> None:
     """What was to start a moment ago is expected now."""
     core = site_with(1)
-    core.handle(0, seen(AskSeen(1, 1, "waiting", 50, "others go first", True)))
+    core.handle(0, seen(RequestStatus(1, 1, "waiting", 50, "others go first", True)))
     assert core.explain(80, 1).start_ms == 80
 
 
@@ -114,27 +116,27 @@ def test_a_job_starts_when_its_nodes_are_there() -> None:
     """Whichever the batch system gives first; until then nothing starts, and all that wait are asked for."""
     core = site_with(3, 2)
     assert asked(core) == [(1, 1, False), (2, 2, False)]
-    assert core.handle(5, seen(AskSeen(1, 1, "waiting", 900, "others go first"))) == []
+    assert core.handle(5, seen(RequestStatus(1, 1, "waiting", 900, "others go first"))) == []
     assert core.explain(5, 1).reason == "others go first"
     assert core.explain(5, 1).start_ms == 900
-    assert core.handle(6, seen(AskSeen(2, 2, "ready"))) == [StartJob(2, ((0, 2),))]
+    assert core.handle(6, seen(RequestStatus(2, 2, "ready"))) == [StartJob(2, ((0, 2),))]
     assert asked(core) == [(2, 2, True), (1, 1, False)]
     # A ready job has to wait for room among the places of the site, as when a part of an older one ends late.
-    assert core.handle(7, seen(AskSeen(1, 1, "ready"))) == []
+    assert core.handle(7, seen(RequestStatus(1, 1, "ready"))) == []
     assert core.handle(8, JobFinished(2)) == [StartJob(1, ((0, 3),))]
 
 
 def test_lost_nodes_are_asked_for_again_later_under_another_number() -> None:
     """The pause doubles; what is said of an old number counts no more."""
     core = site_with(1)
-    core.handle(0, seen(AskSeen(1, 1, "over", None, "a node failed")))
+    core.handle(0, seen(RequestStatus(1, 1, "over", None, "a node failed")))
     assert asked(core, 9_999) == []
     assert core.explain(5_000, 1).reason.startswith(
         "its nodes were lost before it began: a node failed; they are asked"
     )
     assert asked(core, 10_000) == [(1, 2, False)]
-    assert core.handle(10_000, seen(AskSeen(1, 1, "ready"))) == []
-    core.handle(10_001, seen(AskSeen(1, 2, "over", None, "a node failed")))
+    assert core.handle(10_000, seen(RequestStatus(1, 1, "ready"))) == []
+    core.handle(10_001, seen(RequestStatus(1, 2, "over", None, "a node failed")))
     assert asked(core, 30_000) == []
     assert asked(core, 30_001) == [(1, 3, False)]
 
@@ -144,7 +146,7 @@ def test_nodes_that_are_lost_again_and_again_are_not_asked_for_for_ever() -> Non
     core, now_ms, last_ms = site_with(1), 0, 0
     for ask in range(1, MOST_LOST):
         assert asked(core, now_ms) == [(1, ask, False)]
-        assert core.handle(now_ms, seen(AskSeen(1, ask, "over", None, "its nodes did not boot"))) == []
+        assert core.handle(now_ms, seen(RequestStatus(1, ask, "over", None, "its nodes did not boot"))) == []
         said = core.explain(now_ms, 1).reason
         assert ask == 1 or f"lost {ask} times before it began, the last time: its nodes did not boot; they are" in said
         last_ms, now_ms = now_ms, now_ms + min(FIRST_PAUSE_MS * 2 ** (ask - 1), LONGEST_PAUSE_MS)
@@ -153,7 +155,7 @@ def test_nodes_that_are_lost_again_and_again_are_not_asked_for_for_ever() -> Non
             "the batch system is being asked for its nodes; its nodes were"
         )
     assert now_ms - last_ms == LONGEST_PAUSE_MS
-    (refused,) = core.handle(now_ms, seen(AskSeen(1, MOST_LOST, "over", None, "a node failed")))
+    (refused,) = core.handle(now_ms, seen(RequestStatus(1, MOST_LOST, "over", None, "a node failed")))
     assert refused == RefuseJob(1, "its nodes were lost 10 times before it began, the last time: a node failed")
     assert asked(core, now_ms + LONGEST_PAUSE_MS) == []
 
@@ -161,7 +163,10 @@ def test_nodes_that_are_lost_again_and_again_are_not_asked_for_for_ever() -> Non
 def test_what_the_batch_system_refuses_or_somebody_cancels_there_is_refused() -> None:
     """With its reason; and a job that it could never take is refused at once."""
     core = site_with(1, 1)
-    said = seen(AskSeen(1, 1, "refused", None, "no such account"), AskSeen(2, 2, "cancelled", None, "cancelled there"))
+    said = seen(
+        RequestStatus(1, 1, "refused", None, "no such account"),
+        RequestStatus(2, 2, "cancelled", None, "cancelled there"),
+    )
     assert core.handle(1, said) == [RefuseJob(1, "no such account"), RefuseJob(2, "cancelled there")]
     (refused,) = core.handle(2, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
     assert isinstance(refused, RefuseJob)
@@ -174,10 +179,10 @@ def test_a_job_that_was_taken_before_its_limit_was_known_to_be_too_high() -> Non
     """Before the first look, or when nodes were given for longer: it is refused when that is seen; others are not."""
     core = site_with(1, 1)
     core.handle(0, JobSubmitted(Job(job_id=3, width=1, estimate_ms=70_000)))
-    (refused,) = core.handle(1, seen(AskSeen(3, 3, "waiting", None, "others go first")))
+    (refused,) = core.handle(1, seen(RequestStatus(3, 3, "waiting", None, "others go first")))
     reason = "its batch system gives nodes for at most 1 min, and the job may take 1 min 10 s; give it a lower limit"
     assert refused == RefuseJob(3, reason)
-    both = AskSeen(1, 1, "ready"), AskSeen(2, 2, "refused", None, "never")
+    both = RequestStatus(1, 1, "ready"), RequestStatus(2, 2, "refused", None, "never")
     assert core.handle(2, seen(*both)) == [RefuseJob(2, "never"), StartJob(1, ((0, 1),))]
     core.handle(3, JobSubmitted(Job(job_id=4, width=1, estimate_ms=60_000)))
     (refused,) = core.handle(4, msgspec.structs.replace(seen(), longest_ms=59_999))
@@ -211,10 +216,10 @@ def test_the_contract_with_the_grid() -> None:
     for job_id in (7, 8):
         assert core.handle(2, EnqueueJob(Job(job_id=job_id, width=2, estimate_ms=1_000), 1, 10_000)) == []
     assert core.handle(3, WithdrawJob(7, 1)) == [ToGrid(Withdrawn(7, 1))]
-    said = core.handle(4, seen(AskSeen(7, 1, "ready"), AskSeen(8, 2, "ready")))
+    said = core.handle(4, seen(RequestStatus(7, 1, "ready"), RequestStatus(8, 2, "ready")))
     assert said == [ToGrid(changed(1, 1)), StartJob(8, ((0, 2),)), ToGrid(Started(8, 1, 4))]
     core.handle(5, EnqueueJob(Job(job_id=9, width=1, estimate_ms=1_000), 1, 10_000))
-    said = core.handle(6, seen(AskSeen(9, 3, "cancelled", None, "it was cancelled in Slurm")))
+    said = core.handle(6, seen(RequestStatus(9, 3, "cancelled", None, "it was cancelled in Slurm")))
     assert said == [ToGrid(Refused(9, 1, "it was cancelled in Slurm", "job"))]
     core.check_invariants()
 
@@ -230,7 +235,7 @@ def test_a_site_that_is_drained() -> None:
     assert [each.reason for each in answers if isinstance(each, Refused)] == ["the site is being drained"]
     assert [(each.free, each.start_ms) for each in answers if isinstance(each, Quoted)] == [(0, None)]
     assert asked(core.site, 3) == [(1, 1, False)]
-    started = core.handle(4, seen(AskSeen(1, 1, "ready")))
+    started = core.handle(4, seen(RequestStatus(1, 1, "ready")))
     assert StartJob(1, ((0, 1),)) in started
     core.handle(5, JobFinished(1))
     assert asked(core.site, 5) == []
@@ -247,7 +252,7 @@ def test_the_grid_hears_when_a_job_is_put_off() -> None:
         (2, None, False), (3, None, True), (4, None, True), (5, 70_000, True), (6, 130_000, True), (7, 130_001, True),
         (8, 80_000, True),
     ):  # fmt: skip
-        said.append(core.handle(now_ms, seen(AskSeen(7, 1, "waiting", start_ms, "others go first", is_put_off))))
+        said.append(core.handle(now_ms, seen(RequestStatus(7, 1, "waiting", start_ms, "others go first", is_put_off))))
     told: list[list[ToGrid]] = [[ToGrid(Enqueued(7, 1, start_ms))] for start_ms in (None, 70_000, 130_001)]
     assert said == [[], told[0], [], told[1], [], told[2], []]
 
@@ -264,18 +269,18 @@ def test_the_grid_hears_what_other_users_leave_of_the_nodes() -> None:
     """As the batch system was seen last; what a job of the grid has just been given is not told as theirs."""
     core = ContractCore(4, BatchPolicy())
     assert core.handle(0, seen()) == [ToGrid(changed(3, 1))]
-    assert core.handle(1, BatchSeen(4, None, ((1, 4),))) == [ToGrid(SiteChanged(0, 4))]
+    assert core.handle(1, BatchSnapshot(4, None, ((1, 4),))) == [ToGrid(SiteChanged(0, 4))]
     core.handle(2, EnqueueJob(Job(job_id=1, width=3, estimate_ms=1_000), 1, 10**9))
-    said = core.handle(3, BatchSeen(4, None, ((1, 4),), (AskSeen(1, 1, "ready"),)))
+    said = core.handle(3, BatchSnapshot(4, None, ((1, 4),), (RequestStatus(1, 1, "ready"),)))
     assert said == [StartJob(1, ((0, 3),)), ToGrid(Started(1, 1, 3))]
-    assert core.handle(4, BatchSeen(4, None, ((4, 1),))) == []
-    assert core.handle(5, BatchSeen(0, None, (), problem="nobody answers")) == [ToGrid(SiteChanged(1, 0))]
+    assert core.handle(4, BatchSnapshot(4, None, ((4, 1),))) == []
+    assert core.handle(5, BatchSnapshot(0, None, (), problem="nobody answers")) == [ToGrid(SiteChanged(1, 0))]
 
 
 def test_its_state_is_kept() -> None:
     """Written down and read again it goes on where it stood, and no number is used twice."""
     core = site_with(3, 2)
-    core.handle(6, seen(AskSeen(2, 2, "ready"), AskSeen(1, 1, "over", None, "lost")))
+    core.handle(6, seen(RequestStatus(2, 2, "ready"), RequestStatus(1, 1, "over", None, "lost")))
     kept = msgspec.msgpack.decode(msgspec.msgpack.encode(core.state()), type=core.state_type)
     other = SiteCore(4, BatchPolicy())
     other.restore(kept)

@@ -11,8 +11,7 @@ from gridweave.site.disciplines.gang.policy import GangPolicy
 from gridweave.site.disciplines.optimal.policy import OptimalPolicy
 from gridweave.site.job import Job
 from gridweave.site.messages import (
-    AskSeen,
-    BatchSeen,
+    BatchSnapshot,
     ChangeRate,
     CommitNodes,
     Event,
@@ -24,6 +23,7 @@ from gridweave.site.messages import (
     RefuseJob,
     ReleaseNodes,
     RequestQuote,
+    RequestStatus,
     RequeueJob,
     Reserved,
     ReserveNodes,
@@ -47,10 +47,10 @@ def job(number: int, width: int = 1, estimate_ms: int = MINUTE) -> JobSubmitted:
     return JobSubmitted(Job(job_id=number, width=width, estimate_ms=estimate_ms))
 
 
-def seen(*pilots: int, state: str = "ready", longest_ms: int | None = None, reason: str = "") -> BatchSeen:
+def seen(*pilots: int, state: str = "ready", longest_ms: int | None = None, reason: str = "") -> BatchSnapshot:
     """Return that this has become of pilots, at a cluster of which all is free."""
-    asks = tuple(AskSeen(PILOT, number, state, None, reason) for number in pilots)  # type: ignore[arg-type]
-    return BatchSeen(8, longest_ms, ((0, 8),), asks)
+    asks = tuple(RequestStatus(PILOT, number, state, None, reason) for number in pilots)  # type: ignore[arg-type]
+    return BatchSnapshot(8, longest_ms, ((0, 8),), asks)
 
 
 def asked(core: SiteCore, now_ms: int = 0) -> list[tuple[int, int, bool]]:
@@ -117,7 +117,7 @@ def test_what_still_runs_when_the_time_of_a_pilot_is_up_runs_again() -> None:
     """The site saw its nodes late, so a job could not end in time: it is told once to save what it has done."""
     core = site()
     core.handle(0, job(1, estimate_ms=10 * MINUTE))
-    late = msgspec.structs.replace(seen(), asks=(AskSeen(PILOT, 1, "ready", -15 * MINUTE),))
+    late = msgspec.structs.replace(seen(), asks=(RequestStatus(PILOT, 1, "ready", -15 * MINUTE),))
     assert core.handle(0, late) == [StartJob(1, ((0, 1),))]
     # It was asked for 20 minutes, and Slurm gives two more, of which one is left then.
     assert core.next_wakeup_ms() == 1
@@ -204,7 +204,7 @@ def test_a_quote_tells_what_is_to_come() -> None:
     full = msgspec.structs.replace(seen(), free_from=((0, 1), (9_000, 8)))
     assert quoted(1, 6, full) == (0, 4, 9_000)
     assert quoted(2, 6, seen(1), full) == (1, 3, 9_000)
-    said = tuple(AskSeen(PILOT, number, "waiting", 5_000 * number) for number in (2, 3, 4))
+    said = tuple(RequestStatus(PILOT, number, "waiting", 5_000 * number) for number in (2, 3, 4))
     assert quoted(3, 6, msgspec.structs.replace(full, asks=said)) == (1, 3, 20_000)
     assert quoted(4, 6, job(1, width=2)) == (1, 1, 20_000), "two of the four are for that job"
     assert quoted(5, 6, length_ms=11 * MINUTE) == (0, 0, None), "pilots take no job of that length"

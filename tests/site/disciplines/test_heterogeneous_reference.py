@@ -16,7 +16,7 @@ from gridweave.site.disciplines.levels.rights import Level
 from gridweave.site.job import Job, JobForm
 from gridweave.site.messages import ChangeRate, Command, EvictJob, JobFinished, JobSubmitted, StartJob
 from gridweave.site.scheduler.core import SiteCore
-from reference.different_machines import Story, play
+from reference.different_machines import JobHistory, play
 
 Arrival = tuple[int, Job, int]
 """When a job is submitted, and the work that it has."""
@@ -29,18 +29,18 @@ class PlayedSite:
     """A site, the work that runs on it, and what has happened."""
 
     def __init__(self, policy: HeterogeneousPolicy, jobs: list[Arrival]) -> None:
-        self.core, self.work, self.story = SiteCore(policy.nodes, policy), RunningWork(), Story()
+        self.core, self.work, self.history = SiteCore(policy.nodes, policy), RunningWork(), JobHistory()
         self.coming, self.left = jobs, {job.job_id: work for _, job, work in jobs}
         self.on: dict[int, set[int]] = {}
 
-    def play(self) -> Story:
+    def play(self) -> JobHistory:
         """Step from instant to instant until nothing runs any more."""
         while self.coming or self.on:
             instants = [self.work.next_end_ms(), self.core.next_wakeup_ms(), *(at for at, *_ in self.coming)]
             now_ms = min(at for at in instants if at is not None)
             ended = self.work.ended(now_ms)
             for number in ended:
-                self.story.ends.append((now_ms, number))
+                self.history.ends.append((now_ms, number))
                 del self.on[number]
             comes = [JobSubmitted(job) for at, job, _ in self.coming if at == now_ms]
             self.coming = [each for each in self.coming if each[0] > now_ms]
@@ -50,18 +50,18 @@ class PlayedSite:
             taken = [machine for machines in self.on.values() for machine in machines]
             assert len(taken) == len(set(taken)), "a machine has two jobs"
         assert not list(self.core.waiting())
-        self.story.lost_machine_ms = int(self.core.totals()["lost_machine_ms"])
-        return self.story
+        self.history.lost_machine_ms = int(self.core.totals()["lost_machine_ms"])
+        return self.history
 
     def carry_out(self, now_ms: int, command: Command) -> None:
         """Do what the site says."""
         if isinstance(command, StartJob):
             machines = tuple(machine for first, last in command.nodes for machine in range(first, last))
-            self.story.starts.append((now_ms, command.job_id, machines))
+            self.history.starts.append((now_ms, command.job_id, machines))
             self.on[command.job_id] = set(machines)
             self.work.begin(now_ms, command.job_id, self.left[command.job_id])
         elif isinstance(command, EvictJob):
-            self.story.evictions.append((now_ms, command.job_id, command.by))
+            self.history.evictions.append((now_ms, command.job_id, command.by))
             if command.keeps_work:
                 self.left[command.job_id] = self.work.left_ms(now_ms, command.job_id)
             self.work.leave(command.job_id)
@@ -159,7 +159,7 @@ def random_case(seed: int, algorithm: str, evicted: str) -> tuple[HeterogeneousP
     return policy, random_jobs(rng, policy)
 
 
-def differences(seed: int, algorithm: str, evicted: str) -> tuple[Story, Story]:
+def differences(seed: int, algorithm: str, evicted: str) -> tuple[JobHistory, JobHistory]:
     """Return what the site and the second writing make of one case."""
     policy, jobs = random_case(seed, algorithm, evicted)
     return PlayedSite(policy, jobs).play(), play(policy, jobs)

@@ -17,8 +17,7 @@ from gridweave.site.disciplines.sharing.policy import SharedNodes, SharingPolicy
 from gridweave.site.job import Job, Resources
 from gridweave.site.kernels.work import RATE_ONE, work_done_ms, work_left, work_of
 from gridweave.site.messages import (
-    AskSeen,
-    BatchSeen,
+    BatchSnapshot,
     ChangeRate,
     Command,
     Event,
@@ -29,6 +28,7 @@ from gridweave.site.messages import (
     KillJob,
     MoveJob,
     RefuseJob,
+    RequestStatus,
     RequeueJob,
     StartJob,
 )
@@ -148,15 +148,15 @@ class Play:
         asks, events = [], []
         for pilot in self.core.source.requests(self.now_ms):
             if pilot.has_started and is_lost():
-                asks.append(AskSeen(PILOT, pilot.ask, "over", None, "a node failed"))
+                asks.append(RequestStatus(PILOT, pilot.ask, "over", None, "a node failed"))
                 for job_id in [key for key, run in self.running.items() if run.nodes & set(pilot.places)]:
                     self.counts["lost"] += 1
                     events += self.ends_to_run_again(job_id)
             elif not pilot.has_started and self.rng.random() < 0.4:
-                asks.append(AskSeen(PILOT, pilot.ask, "ready", None, ""))
+                asks.append(RequestStatus(PILOT, pilot.ask, "ready", None, ""))
                 last_ms = self.now_ms + max(0, pilot.job.estimate_ms - self.stay_ms)
                 self.last_start_ms.update(dict.fromkeys(pilot.places, last_ms))
-        return [*events, BatchSeen(NODES, None, ((0, NODES),), tuple(asks))]
+        return [*events, BatchSnapshot(NODES, None, ((0, NODES),), tuple(asks))]
 
     def ends_to_run_again(self, job_id: int) -> list[Event]:
         """Return that a job has left its nodes and waits again."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.site.disciplines.sharing.kernels.nodes import has_room, put, take_off
+from gridweave.site.disciplines.sharing.kernels.nodes import has_capacity, put, take_off
 from gridweave.site.disciplines.sharing.kernels.slowdown import node_slowdown
 from gridweave.site.disciplines.sharing.kernels.state import SharedSite, empty_site
 from gridweave.site.disciplines.sharing.policy import NodeKind, kind_array
@@ -152,18 +152,18 @@ def test_room_is_threads_memory_cores_and_partners() -> None:
     state = site_of([(1, 0, 0)] * 3, NodeKind(count=1), memory=[0.6, 0.4, 0.41], cores=[1, 1, 1])
     put(state, np.int64(0), np.int64(0))
     node, two = np.int64(0), np.int64(2)
-    assert has_room(state, node, state.jobs[1], two, True)
-    assert not has_room(state, node, state.jobs[2], two, True)
-    assert has_room(state, node, state.jobs[2], two, False)
+    assert has_capacity(state, node, state.jobs[1], two, True)
+    assert not has_capacity(state, node, state.jobs[2], two, True)
+    assert has_capacity(state, node, state.jobs[2], two, False)
     state.jobs["n_partners"][0] = 2
-    assert not has_room(state, node, state.jobs[1], two, True)
+    assert not has_capacity(state, node, state.jobs[1], two, True)
     state.jobs["n_partners"][0] = 0
     state.jobs["cores"][1] = 2
-    assert not has_room(state, node, state.jobs[1], two, True)
+    assert not has_capacity(state, node, state.jobs[1], two, True)
     state.jobs["cores"][1] = 1
     put(state, node, np.int64(1))
     state.jobs["memory"] = 0.1
-    assert not has_room(state, node, state.jobs[2], two, True)
+    assert not has_capacity(state, node, state.jobs[2], two, True)
 
 
 def test_kinds_with_fewer_threads_have_fewer_cells() -> None:

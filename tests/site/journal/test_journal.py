@@ -90,7 +90,7 @@ def test_what_could_not_be_read_back_is_not_written(open_journal: Open, wrong: A
     with pytest.raises(InputError, match="event"):
         record()
     assert list(journal.inputs()) == []
-    assert journal.story(1) == []
+    assert journal.history(1) == []
 
 
 def test_inputs_come_back_in_order(open_journal: Open) -> None:
@@ -305,9 +305,9 @@ def test_the_story_of_a_job(open_journal: Open) -> None:
             step.note(note.job_id, note.at_ms, note.kind, note.detail)
             step.note(2, 0, "submitted", "a\0b")
     journal = open_journal()
-    assert journal.story(1) == [*told[:2], msgspec.structs.replace(told[2], detail="\u00fc" * 10000)]
-    assert [note.detail for note in journal.story(2)] == ["ab"] * 3
-    assert journal.story(3) == []
+    assert journal.history(1) == [*told[:2], msgspec.structs.replace(told[2], detail="\u00fc" * 10000)]
+    assert [note.detail for note in journal.history(2)] == ["ab"] * 3
+    assert journal.history(3) == []
 
 
 def test_experience_is_what_numpy_says(open_journal: Open) -> None:
@@ -376,7 +376,7 @@ def test_old_records_can_be_forgotten(open_journal: Open) -> None:
             step.usage(JobUsage(job_id=1, at_ms=at_ms, width=1, estimate_ms=1, run_ms=1))
     assert journal.forget(20) == 3
     assert list(journal.submissions(["key 10", "key 20"])) == ["key 20"]
-    assert [note.at_ms for note in journal.story(1)] == [20]
+    assert [note.at_ms for note in journal.history(1)] == [20]
     assert journal.experience().count == 1
     assert len(list(journal.inputs())) == 2
     assert len(journal.channel("grid").unacknowledged) == 2
@@ -395,7 +395,7 @@ def test_any_thread_may_flush_and_ask(open_journal: Open) -> None:
         try:
             while not made.is_set():
                 journal.flush()
-                assert len(journal.story(1)) >= 0
+                assert len(journal.history(1)) >= 0
         except BaseException as error:  # the main thread tells of it
             failures.append(error)
 
@@ -411,5 +411,5 @@ def test_any_thread_may_flush_and_ask(open_journal: Open) -> None:
         thread.join()
     assert failures == []
     assert journal.flush() == 2000
-    assert [note.at_ms for note in journal.story(1)] == list(range(2000))
+    assert [note.at_ms for note in journal.history(1)] == list(range(2000))
     assert [entry.now_ms for entry in journal.inputs()] == list(range(2000))

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from gridweave.errors import InputError
-from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import ArrayPlace, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import NumberedNote
 from gridweave.site.launch import Used
 from gridweave.site.messages import Event
+from gridweave.site.query_messages import JobQuery
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_what_was_acknowledged_outlasts_a_kill(tmp_path: Path, writers: tuple[IO
             assert state.received == last
             assert state.first == max(0, last - 10)
             assert state.unacknowledged == tuple(JobFinished(n + 1) for n in range(state.first, last))
-            assert [len(journal.story(number)) for number in (last, last + 1)] == [int(last > 0), 0]
+            assert [len(journal.history(number)) for number in (last, last + 1)] == [int(last > 0), 0]
             known = last
     assert known > 500
 
@@ -150,7 +150,7 @@ def test_a_journal_has_one_writer(place: Path) -> None:
             Journal(place, event_type=Event)
         assert one_line(caught.value)
         with JournalReader(place) as reader:
-            assert [note.kind for note in reader.story(1)] == ["submitted"]
+            assert [note.kind for note in reader.history(1)] == ["submitted"]
     fill(place)
 
 
@@ -189,12 +189,12 @@ def test_a_full_disk_loses_nothing(place: Path) -> None:
             assert one_line(caught.value)
         with JournalReader(place, event_type=Event) as reader:
             assert len(list(reader.inputs())) == 20
-            assert reader.story(20) == []
+            assert reader.history(20) == []
         with journal._store.transaction() as connection:
             connection.execute(text("PRAGMA max_page_count = 1000000"))
         assert journal.flush() == 200
         assert len(list(journal.inputs())) == 220
-        assert len(journal.story(100)) == 1
+        assert len(journal.history(100)) == 1
 
 
 def test_a_batch_whose_end_was_not_heard_of_is_written_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_a_batch_whose_end_was_not_heard_of_is_written_once(place: Path, monkeyp
         with journal.step() as step:
             step.input(2, ())
         assert journal.flush() == 2
-        assert len(journal.story(1)) == 1
+        assert len(journal.history(1)) == 1
         assert [entry.now_ms for entry in journal.inputs()] == [1, 2]
 
 

@@ -13,15 +13,15 @@ from sqlalchemy import Connection, create_engine, text
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.grid.config.journals import JournalSpec, check_journals
-from gridweave.site.desk_messages import JobQuery
 from gridweave.site.job import Job, JobRecord, JobRequest, Program
 from gridweave.site.journal.journal import Journal
 from gridweave.site.journal.reader import JournalReader
 from gridweave.site.journal.records import ChannelState, JobUsage
 from gridweave.site.journal.replay import replay
 from gridweave.site.journal.tables import MIGRATIONS, VERSION, metadata
-from gridweave.site.maxima import NO_MAXIMA, MaximaSet
 from gridweave.site.messages import Event, JobFinished, JobSubmitted
+from gridweave.site.query_messages import JobQuery
+from gridweave.site.quotas import NO_QUOTAS, QuotasChanged
 from gridweave.site.state import CoreState
 from support.machine import Server, running_server
 
@@ -106,8 +106,8 @@ def test_all_that_is_kept_comes_back(url: str) -> None:
         ]
         with pytest.raises(InputError, match="'key 5' was used before"), journal.step() as step:
             step.submission("key 5", 1, 1, None)
-        assert [note.at_ms for note in journal.story(3)] == list(range(3, 600, 7))
-        assert journal.story(3)[0].detail == "nul  and half ? and '%s' :x"
+        assert [note.at_ms for note in journal.history(3)] == list(range(3, 600, 7))
+        assert journal.history(3)[0].detail == "nul  and half ? and '%s' :x"
         spread = journal.experience(user="anna").part_of_estimate
         assert spread is not None
         assert (spread.count, round(spread.mean, 9)) == (600, round(1 / 3, 9))
@@ -163,7 +163,7 @@ def test_a_connection_that_breaks_in_a_batch_leaves_nothing_of_it(url: str) -> N
             with pytest.raises(UnavailableError):
                 break_off()
             assert journal.flush() == number
-        assert [note.at_ms for note in journal.story(1)] == [1, 2]
+        assert [note.at_ms for note in journal.history(1)] == [1, 2]
         assert count(journal) == 2
     other.dispose()
 
@@ -236,10 +236,10 @@ def test_what_the_server_refuses_is_said_in_one_line(server: Server) -> None:
 
 def test_a_database_in_which_nothing_is_yet_is_left_to_the_writer(url: str) -> None:
     """A service that begins with an empty database starts: its settings are compared with no others."""
-    check_journals([JournalSpec(url, MaximaSet(NO_MAXIMA))])
+    check_journals([JournalSpec(url, QuotasChanged(NO_QUOTAS))])
     with Journal(url, event_type=Event):
         pass
-    check_journals([JournalSpec(url, MaximaSet(NO_MAXIMA))])
+    check_journals([JournalSpec(url, QuotasChanged(NO_QUOTAS))])
 
 
 def test_a_reader_sees_what_is_durable_while_it_is_written(url: str) -> None:

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from gridweave.errors import OptionError, UnavailableError
-from gridweave.site.launch import Launch, MachineRules, PieceEnded, PieceStarted, Rank, Removal, Used
+from gridweave.site.launch import Launch, MachineRules, NodeTaskEnded, NodeTaskStarted, Rank, Removal, Used
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver, OutputRead, own_environment
 from gridweave.site.messages import (
     ENCODER,
     REPORTS,
+    CheckCapacity,
     ConfirmRun,
     EndRun,
-    LookForRoom,
     MachineJoined,
     MachineReady,
     PaceRun,
@@ -63,7 +63,7 @@ class NoProcesses:
         if self.knows(job_id, attempt):
             self.paced.append((job_id, runs))
 
-    def room_problem(self, *, trial: bool) -> str | None:
+    def disk_problem(self, *, trial: bool) -> str | None:
         """Return why there is no room, as a machine that tries sees it."""
         return self.problem if trial else None
 
@@ -158,8 +158,8 @@ async def test_reports_are_repeated_until_they_were_heard(tmp_path: Path, monkey
     await agent.open()
     running = asyncio.ensure_future(agent.run())
     for job_id in (1, 2):
-        runner.queue.put_nowait(PieceStarted(job_id, 1, 5))
-        runner.queue.put_nowait(PieceEnded(job_id, 1, "finished", "", (), Used(cpu_s=2.0), 5, 9))
+        runner.queue.put_nowait(NodeTaskStarted(job_id, 1, 5))
+        runner.queue.put_nowait(NodeTaskEnded(job_id, 1, "finished", "", (), Used(cpu_s=2.0), 5, 9))
     heard = await site.until(5)
     assert heard[0] == MachineJoined("n0", "here")
     assert heard[1:] == [
@@ -282,10 +282,10 @@ async def test_a_machine_without_room_says_so_and_when_it_has_some(
         await agent.order(ENCODER.encode([start(1), start(2)]))
     why = "machine n0 cannot start it now: its disk is full"
     assert (await site.until(3))[1:] == [RunDelayed("n0", 1, 1, why), RunDelayed("n0", 2, 1, why)]
-    await agent.order(ENCODER.encode([LookForRoom("n0")]))
+    await agent.order(ENCODER.encode([CheckCapacity("n0")]))
     runner.problem = None
     for _ in range(2):
-        await agent.order(ENCODER.encode([LookForRoom("n0")]))
+        await agent.order(ENCODER.encode([CheckCapacity("n0")]))
     assert (await site.until(5))[3:] == [MachineReady("n0"), MachineReady("n0")]
     await agent.order(ENCODER.encode([start(1)]))
     assert [launch.job_id for launch in runner.started] == [1]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridweave.ranges import ranges_of
-from gridweave.site.elements import indexes_of, ranges_problem, share_of, without
-from gridweave.site.machine import elements
-from gridweave.site.machine.folders import piece_folder, read_state
+from gridweave.site.array_tasks import indexes_of, ranges_problem, share_of, without
+from gridweave.site.machine import array_tasks
+from gridweave.site.machine.folders import read_state, task_folder
 from gridweave.site.machine.processes import open_process
 
 if TYPE_CHECKING:
@@ -46,16 +46,16 @@ async def test_every_element_runs_once_and_has_its_own_end_and_output(machine: M
     """Three ranks draw sixty elements; exit codes, signals and output are those of each."""
     code = 'i=$GRIDWEAVE_ARRAY_INDEX; echo "out $i"; echo $i >> ran; [ $i = 31 ] && echo bad >&2 && exit 3; '
     code += "[ $i = 44 ] && kill -9 $$; exit 0"
-    ended = await machine.run(machine.launch("sh", "-c", code, ranks=3, elements=((1, 31), (31, 51), (70, 80))))
+    ended = await machine.run(machine.launch("sh", "-c", code, ranks=3, array_tasks=((1, 31), (31, 51), (70, 80))))
     indexes = [*range(1, 51), *range(70, 80)]
     assert sorted(map(int, (machine.scratch / "ran").read_text().split())) == indexes
-    assert [element.index for element in ended.elements] == indexes
+    assert [element.index for element in ended.array_tasks] == indexes
     assert ended.interrupted == ()
     assert ended.outcome == "failed"
     assert ended.reason == "2 elements failed: 31 (exit code 3), 44 (signal 9)"
-    ends = {one.index: (one.exit_code, one.signal) for one in ended.elements if one.failed}
+    ends = {one.index: (one.exit_code, one.signal) for one in ended.array_tasks if one.failed}
     assert ends == {31: (3, None), 44: (None, 9)}
-    for element in ended.elements:
+    for element in ended.array_tasks:
         start, size = element.out
         assert machine.output(rank=element.rank)[start : start + size] == f"out {element.index}\n"
         assert element.err[1] == (4 if element.index == 31 else 0)
@@ -65,26 +65,26 @@ async def test_every_element_runs_once_and_has_its_own_end_and_output(machine: M
 @pytest.mark.asyncio
 async def test_a_piece_without_elements_runs_nothing(machine: Machine) -> None:
     """A rank for which no element is left ends at once, and well."""
-    ended = await machine.run(machine.launch("touch", "ran", ranks=2, elements=()))
-    assert (ended.outcome, ended.elements, list(machine.scratch.iterdir())) == ("finished", (), [])
+    ended = await machine.run(machine.launch("touch", "ran", ranks=2, array_tasks=()))
+    assert (ended.outcome, ended.array_tasks, list(machine.scratch.iterdir())) == ("finished", (), [])
 
 
 @pytest.mark.asyncio
 async def test_elements_that_a_killed_shim_interrupts_are_told(machine: Machine, post: Post) -> None:
     """Those that had ended keep their ends; those that ran are told as interrupted, and leave no process."""
     code = '[ $GRIDWEAVE_ARRAY_INDEX -lt 5 ] || { echo $GRIDWEAVE_ARRAY_INDEX > "$POST"; exec sleep 1000; }'
-    launch = machine.launch("sh", "-c", code, ranks=2, elements=((1, 11),), environment={"POST": str(post.path)})
+    launch = machine.launch("sh", "-c", code, ranks=2, array_tasks=((1, 11),), environment={"POST": str(post.path)})
     async with machine.runner() as runner:
         await runner.start(launch)
         assert {await post.line(), await post.line()} == {"5", "6"}
-        state = read_state(piece_folder(machine.root, (1, 0)))
+        state = read_state(task_folder(machine.root, (1, 0)))
         assert state is not None
         shim = open_process(state.shim_pid, state.shim_start_ticks)
         assert shim is not None
         signal.pidfd_send_signal(shim, signal.SIGKILL)
         ended = await machine.ended(runner)
     assert ended.outcome == "lost"
-    assert [element.index for element in ended.elements] == [1, 2, 3, 4]
+    assert [element.index for element in ended.array_tasks] == [1, 2, 3, 4]
     assert ended.interrupted == (5, 6)
 
 
@@ -92,10 +92,10 @@ async def test_elements_that_a_killed_shim_interrupts_are_told(machine: Machine,
 async def test_output_beyond_the_limit_is_dropped(machine: Machine) -> None:
     """An element that writes more than a rank may has that much of it kept, and the next one runs."""
     ended = await machine.run(
-        machine.launch("sh", "-c", "head -c 5000 /dev/zero", elements=((0, 2),), output_limit_bytes=1000)
+        machine.launch("sh", "-c", "head -c 5000 /dev/zero", array_tasks=((0, 2),), output_limit_bytes=1000)
     )
     assert ended.outcome == "finished"
-    assert [element.exit_code for element in ended.elements] == [0, 0]
+    assert [element.exit_code for element in ended.array_tasks] == [0, 0]
     assert ended.ranks[0].kept_bytes == 1000
 
 
@@ -109,7 +109,7 @@ def test_output_that_is_cut_meanwhile(tmp_path: Path, monkeypatch: pytest.Monkey
         return pread(handle, size, offset)
 
     with (tmp_path / "out").open("wb") as file:
-        stream = elements._Stream(tmp_path, file.fileno(), 100)
+        stream = array_tasks._Stream(tmp_path, file.fileno(), 100)
         os.write(stream.descriptor, b"0123456789")
         monkeypatch.setattr(os, "pread", cut_before)
         assert stream.hand_on() == (0, 4)

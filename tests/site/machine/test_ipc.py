@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridweave.site.launch import PieceState
+from gridweave.site.launch import NodeTaskState
 from gridweave.site.machine.folders import write_state
-from gridweave.site.machine.pieces import IpcObject, JobSpan, left_objects, objects_of, remove_object
+from gridweave.site.machine.node_tasks import IpcObject, JobSpan, left_objects, objects_of, remove_object
 from support.machine import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ async def test_a_runner_removes_what_is_left_when_nobody_can_use_it(machine: Mac
     def there() -> int:
         return len({each[:2] for each in made} & {each[:2] for each in objects_of(os.geteuid())})
 
-    over = PieceState(
+    over = NodeTaskState(
         job_id=1,
         attempt=0,
         phase="ended",

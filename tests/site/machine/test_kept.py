@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from gridweave.site.launch import OutputLimits, Removal
 from gridweave.site.machine import kept
-from gridweave.site.machine.folders import piece_folder, remove_folder
-from gridweave.site.machine.kept import DAY_MS, KEPT, KeptPiece, KeptPieces, UserUse, excess, folder_bytes
+from gridweave.site.machine.folders import remove_folder, task_folder
+from gridweave.site.machine.kept import DAY_MS, KEPT, KeptNodeTask, KeptNodeTasks, UserUse, excess, folder_bytes
 from gridweave.site.machine.runner import Runner
 from support.machine import PATIENCE_S
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 NOW_MS = 1_000 * DAY_MS
 
 
-def piece(job_id: int, user: str = "anna", size_bytes: int = 10, ended_ms: int = NOW_MS) -> KeptPiece:
+def node_task(job_id: int, user: str = "anna", size_bytes: int = 10, ended_ms: int = NOW_MS) -> KeptNodeTask:
     """Return an ended piece."""
-    return KeptPiece((job_id, 1), user, ended_ms, size_bytes)
+    return KeptNodeTask((job_id, 1), user, ended_ms, size_bytes)
 
 
 @given(st.lists(st.integers(1, 100), max_size=20), st.integers(0, 500))
 def test_only_the_oldest_go_until_the_rest_fits(sizes: list[int], limit: int) -> None:
     """What stays fits, or is the newest piece alone; and one piece less would not have been enough."""
-    pieces = [piece(number, size_bytes=size) for number, size in enumerate(sizes)]
+    pieces = [node_task(number, size_bytes=size) for number, size in enumerate(sizes)]
     gone = excess(pieces, UserUse(len(pieces), sum(sizes)), limit)
     assert gone == pieces[: len(gone)]
     assert sum(sizes[len(gone) :]) <= limit or len(gone) >= len(sizes) - 1
@@ -46,38 +46,38 @@ def test_only_the_oldest_go_until_the_rest_fits(sizes: list[int], limit: int) ->
 
 
 @pytest.fixture
-def register(tmp_path: Path) -> Iterator[KeptPieces]:
+def register(tmp_path: Path) -> Iterator[KeptNodeTasks]:
     """Return a register with room for 1,000 bytes of each user."""
-    register = KeptPieces(tmp_path, OutputLimits(days=90, bytes_per_user=1_000))
+    register = KeptNodeTasks(tmp_path, OutputLimits(days=90, bytes_per_user=1_000))
     yield register
     register.close()
 
 
 def test_closing_waits_for_a_registration(tmp_path: Path) -> None:
     """What is being registered is kept; later registrations are errors, and the register opens again."""
-    register = KeptPieces(tmp_path, OutputLimits())
+    register = KeptNodeTasks(tmp_path, OutputLimits())
     closer = threading.Thread(target=register.close)
 
-    def pieces() -> Iterator[KeptPiece]:
-        yield piece(1)
+    def pieces() -> Iterator[KeptNodeTask]:
+        yield node_task(1)
         closer.start()
-        yield piece(2)
+        yield node_task(2)
 
     assert register.register(pieces(), NOW_MS) == []
     closer.join(PATIENCE_S)
     with pytest.raises(OSError, match="closed"):
-        register.register([piece(3)], NOW_MS)
-    again = KeptPieces(tmp_path, OutputLimits())
+        register.register([node_task(3)], NOW_MS)
+    again = KeptNodeTasks(tmp_path, OutputLimits())
     assert again.registered() == {(1, 1), (2, 1)}
     again.close()
 
 
-def test_a_user_who_floods_loses_only_their_own_oldest_output(register: KeptPieces) -> None:
+def test_a_user_who_floods_loses_only_their_own_oldest_output(register: KeptNodeTasks) -> None:
     """20,000 jobs of ten users: nine of them lose nothing, and of the tenth the newest 1,000 bytes are kept."""
     owners = {job: f"user{job % 10}" if job % 250 < 10 and job % 10 else "flood" for job in range(20_000)}
     for first in range(0, 20_000, 100):
         jobs = range(first, first + 100)
-        register.register([piece(job, owners[job], 10, NOW_MS + job) for job in jobs], NOW_MS)
+        register.register([node_task(job, owners[job], 10, NOW_MS + job) for job in jobs], NOW_MS)
     left = {key[0] for key in register.registered()}
     modest = {job for job, owner in owners.items() if owner != "flood"}
     flood = sorted(set(owners) - modest)
@@ -88,9 +88,9 @@ def test_a_user_who_floods_loses_only_their_own_oldest_output(register: KeptPiec
     assert all(register.removal((job, 1)) is None for job in left)
 
 
-def test_output_goes_when_it_is_too_old(register: KeptPieces) -> None:
+def test_output_goes_when_it_is_too_old(register: KeptNodeTasks) -> None:
     """After 90 days, not before, whether anything new has ended or not."""
-    register.register([piece(1, ended_ms=NOW_MS), piece(2, ended_ms=NOW_MS + DAY_MS)], NOW_MS)
+    register.register([node_task(1, ended_ms=NOW_MS), node_task(2, ended_ms=NOW_MS + DAY_MS)], NOW_MS)
     assert register.register([], NOW_MS + 90 * DAY_MS) == []
     assert register.register([], NOW_MS + 90 * DAY_MS + 1) == [(1, 1)]
     reason = "the job had ended more than 90 days before (output_days)"
@@ -98,56 +98,56 @@ def test_output_goes_when_it_is_too_old(register: KeptPieces) -> None:
     assert register.registered() == {(2, 1)}
 
 
-def test_a_piece_that_is_registered_twice_counts_once(register: KeptPieces) -> None:
+def test_a_piece_that_is_registered_twice_counts_once(register: KeptNodeTasks) -> None:
     """An end that is reported again after a failure does not cost its user room."""
     for _ in range(3):
-        assert register.register([piece(1, size_bytes=600)], NOW_MS) == []
-    assert register.register([piece(2, size_bytes=400)], NOW_MS) == []
+        assert register.register([node_task(1, size_bytes=600)], NOW_MS) == []
+    assert register.register([node_task(2, size_bytes=400)], NOW_MS) == []
 
 
 def test_what_was_kept_and_removed_is_known_after_a_restart(tmp_path: Path) -> None:
     """Sizes, ages and removals are on the disk."""
     limits = OutputLimits(bytes_per_user=1_000)
-    first = KeptPieces(tmp_path, limits)
-    first.register([piece(1, size_bytes=700, ended_ms=NOW_MS - 1), piece(2, size_bytes=700)], NOW_MS)
+    first = KeptNodeTasks(tmp_path, limits)
+    first.register([node_task(1, size_bytes=700, ended_ms=NOW_MS - 1), node_task(2, size_bytes=700)], NOW_MS)
     first.close()
-    again = KeptPieces(tmp_path, limits)
+    again = KeptNodeTasks(tmp_path, limits)
     assert again.registered() == {(2, 1)}
     assert again.removal((1, 1)) is not None
-    assert again.register([piece(3, size_bytes=700, ended_ms=NOW_MS + 1)], NOW_MS) == [(2, 1)]
+    assert again.register([node_task(3, size_bytes=700, ended_ms=NOW_MS + 1)], NOW_MS) == [(2, 1)]
     again.close()
 
 
-def test_the_register_is_closed_to_others(register: KeptPieces, tmp_path: Path) -> None:
+def test_the_register_is_closed_to_others(register: KeptNodeTasks, tmp_path: Path) -> None:
     """So are the files that the database has beside it: names of users are in them."""
-    register.register([piece(1)], NOW_MS)
+    register.register([node_task(1)], NOW_MS)
     files = list(tmp_path.glob(f"{KEPT}*"))
     assert {path.name for path in files} >= {KEPT, f"{KEPT}-wal"}
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
-def test_old_removals_are_forgotten(register: KeptPieces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_removals_are_forgotten(register: KeptNodeTasks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The register stays small, however many jobs there were."""
     monkeypatch.setattr(kept, "MOST_REMOVALS", 2)
     for job_id in range(5):
-        register.register([piece(job_id, size_bytes=700, ended_ms=NOW_MS + job_id)], NOW_MS + job_id)
+        register.register([node_task(job_id, size_bytes=700, ended_ms=NOW_MS + job_id)], NOW_MS + job_id)
     assert [job_id for job_id in range(5) if register.removal((job_id, 1))] == [2, 3]
 
 
 def test_a_damaged_register_is_begun_again(tmp_path: Path) -> None:
     """It is put aside; what lies on the disk is reported and registered once more."""
     (tmp_path / KEPT).write_bytes(b"no database" * 1_000)
-    register = KeptPieces(tmp_path, OutputLimits())
-    assert register.register([piece(1)], NOW_MS) == []
+    register = KeptNodeTasks(tmp_path, OutputLimits())
+    assert register.register([node_task(1)], NOW_MS) == []
     register.close()
     assert (tmp_path / f"{KEPT}.damaged").exists()
 
 
 def test_a_register_that_cannot_be_written_counts_what_it_has(
-    register: KeptPieces, monkeypatch: pytest.MonkeyPatch
+    register: KeptNodeTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk nothing is registered and nothing removed; later all of it is."""
-    register.register([piece(1, size_bytes=600)], NOW_MS)
+    register.register([node_task(1, size_bytes=600)], NOW_MS)
 
     def full(now_ms: int) -> dict[tuple[int, int], str]:
         raise sqlite3.OperationalError("database or disk is full")
@@ -155,9 +155,9 @@ def test_a_register_that_cannot_be_written_counts_what_it_has(
     with monkeypatch.context() as patch:
         patch.setattr(register, "_too_old", full)
         with pytest.raises(OSError, match="disk is full"):
-            register.register([piece(2, size_bytes=600, ended_ms=NOW_MS + 1)], NOW_MS)
+            register.register([node_task(2, size_bytes=600, ended_ms=NOW_MS + 1)], NOW_MS)
     assert register.registered() == {(1, 1)}
-    assert register.register([piece(2, size_bytes=300, ended_ms=NOW_MS + 1)], NOW_MS) == []
+    assert register.register([node_task(2, size_bytes=300, ended_ms=NOW_MS + 1)], NOW_MS) == []
 
 
 def test_each_file_counts_as_a_block_at_least(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ NOBODY = 65_534
 async def removed(runner: Runner, job_id: int) -> Removal:
     """Wait until a piece was removed."""
     async with asyncio.timeout(PATIENCE_S):
-        while (removal := runner.removal(job_id, 0)) is None or piece_folder(runner.root, (job_id, 0)).exists():
+        while (removal := runner.removal(job_id, 0)) is None or task_folder(runner.root, (job_id, 0)).exists():
             await asyncio.sleep(0.01)
     return removal
 
@@ -251,7 +251,7 @@ async def test_a_released_piece_is_kept_as_long_as_the_limits_allow(machine: Mac
         await runner.start(machine.launch("echo", "again", job_id=1, user="anna"))
         ended = await machine.ended(runner, 1)
         assert (ended.outcome, ended.started_ms) == ("lost", None)
-        assert not piece_folder(runner.root, (1, 0)).exists()
+        assert not task_folder(runner.root, (1, 0)).exists()
         await runner.report_again(2, 0)
         assert (await machine.ended(runner, 2)).outcome == "finished"
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gridweave.errors import InputError
 from gridweave.ranges import ranges_text
-from gridweave.site.launch import Launch, PieceState, Rank, Used, launch_problem
+from gridweave.site.launch import Launch, NodeTaskState, Rank, Used, launch_problem
 from gridweave.site.machine import processes
 from gridweave.site.machine.agent import lane_threads, node_cores, parse_cpu_list, thread_siblings, usable_cores
 from gridweave.site.machine.environment import rank_environment
@@ -209,9 +209,9 @@ def test_output_that_can_nowhere_be_written_is_dropped(tmp_path: Path) -> None:
     assert output.problem == "output could not be written: Is a directory"
 
 
-def ended_state(reason: str = "") -> PieceState:
+def ended_state(reason: str = "") -> NodeTaskState:
     """Return a last state."""
-    return PieceState(job_id=1, attempt=0, phase="ended", boot_id="b", outcome="failed", reason=reason)
+    return NodeTaskState(job_id=1, attempt=0, phase="ended", boot_id="b", outcome="failed", reason=reason)
 
 
 def test_the_last_state_uses_the_room_set_aside(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ import msgspec
 import pytest
 
 from gridweave.errors import UnavailableError
-from gridweave.site.launch import Launch, PieceState, RankReport
-from gridweave.site.machine import folders, pieces
+from gridweave.site.launch import Launch, NodeTaskState, RankReport
+from gridweave.site.machine import folders, node_tasks
 from gridweave.site.machine import runner as runner_module
-from gridweave.site.machine.folders import STATE, piece_folder, read_state, write_state
+from gridweave.site.machine.folders import STATE, read_state, task_folder, write_state
 from gridweave.site.machine.processes import boot_id, process_stat
 from support.machine import PATIENCE_S
 
@@ -67,9 +67,9 @@ asyncio.run(main())
 """
 
 
-def shim_of(machine: Machine, job_id: int = 1) -> PieceState:
+def shim_of(machine: Machine, job_id: int = 1) -> NodeTaskState:
     """Return the state of a piece that is being watched."""
-    state = read_state(piece_folder(machine.root, (job_id, 0)))
+    state = read_state(task_folder(machine.root, (job_id, 0)))
     assert state is not None
     return state
 
@@ -107,7 +107,7 @@ async def test_a_stopped_shim_is_not_lost(machine: Machine, post: Post) -> None:
         os.kill(shim, signal.SIGSTOP)
         (machine.scratch / "go").write_text("go\n")
         assert machine.is_over(rank)
-        assert all(type(event).__name__ == "PieceStarted" for event in machine.seen)
+        assert all(type(event).__name__ == "NodeTaskStarted" for event in machine.seen)
         os.kill(shim, signal.SIGCONT)
         assert (await machine.ended(runner)).outcome == "finished"
 
@@ -193,7 +193,7 @@ async def test_a_killed_runner_is_followed_by_one_that_adopts(machine: Machine, 
         ended = await machine.ended(runner, 1)
         assert (ended.outcome, ended.reason) == ("cancelled", "enough")
     assert sorted((type(event).__name__, event.job_id) for event in machine.seen) == [
-        *(("PieceEnded", 1), ("PieceEnded", 2), ("PieceStarted", 1), ("PieceStarted", 2))
+        *(("NodeTaskEnded", 1), ("NodeTaskEnded", 2), ("NodeTaskStarted", 1), ("NodeTaskStarted", 2))
     ]
     assert not (machine.scratch / "ran").exists()
     for handle in handles:
@@ -223,12 +223,12 @@ async def test_a_shim_killed_while_no_runner_is_there(machine: Machine, post: Po
 
 def prepared(machine: Machine, launch: Launch, **state: object) -> Path:
     """Make the folder of a piece as a runner, and its shim if a state is given, would have left it."""
-    folder = piece_folder(machine.root, (launch.job_id, launch.attempt))
+    folder = task_folder(machine.root, (launch.job_id, launch.attempt))
     folder.mkdir(parents=True)
     (folder / "launch.msgpack").write_bytes(msgspec.msgpack.encode(launch))
     if state:
         known: dict[str, object] = {"job_id": launch.job_id, "attempt": launch.attempt, "phase": "running"}
-        write_state(folder, PieceState(**{**known, "boot_id": boot_id(), **state}))  # type: ignore[arg-type]
+        write_state(folder, NodeTaskState(**{**known, "boot_id": boot_id(), **state}))  # type: ignore[arg-type]
     return folder
 
 
@@ -371,14 +371,14 @@ async def test_a_full_disk_puts_off_a_start(
             await runner.start(machine.launch("touch", "ran"))
         with monkeypatch.context() as unseen:
             # As under a quota, of which the file system tells nothing.
-            unseen.setattr(folders, "LEAST_ROOM_BYTES", 0)
-            assert runner.room_problem() is None
-            assert runner.room_problem(trial=True) == "its folder cannot be written: No space left on device"
+            unseen.setattr(folders, "MIN_FREE_BYTES", 0)
+            assert runner.disk_problem() is None
+            assert runner.disk_problem(trial=True) == "its folder cannot be written: No space left on device"
             with pytest.raises(UnavailableError, match="its folder cannot be written: No space left on device"):
                 await runner.start(machine.launch("touch", "ran"))
         assert list((machine.root / "jobs").iterdir()) == []
         (small_disk / "fill").unlink()
-        assert runner.room_problem(trial=True) is None
+        assert runner.disk_problem(trial=True) is None
         await runner.start(machine.launch("touch", "ran"))
         ended = await machine.ended(runner)
     assert ended.outcome == "finished"
@@ -431,7 +431,7 @@ async def test_a_piece_that_waits_for_its_instant_is_adopted(machine: Machine) -
     assert ended.outcome == "finished"
     assert ended.started_ms is not None
     assert ended.started_ms >= instant
-    assert [type(event).__name__ for event in machine.seen] == ["PieceStarted", "PieceEnded"]
+    assert [type(event).__name__ for event in machine.seen] == ["NodeTaskStarted", "NodeTaskEnded"]
     assert machine.output() == "ran\n"
 
 
@@ -474,7 +474,7 @@ async def test_a_job_that_stops_its_supervisor_ends(
     machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch, by: str, forever: bool
 ) -> None:
     """Whether its supervisor goes on when it is woken or is stopped forever, the piece ends, and is not lost."""
-    monkeypatch.setattr(pieces, "SILENT_S", 0.2)
+    monkeypatch.setattr(node_tasks, "SILENT_S", 0.2)
     limit_ms = 1_000 if by == "limit" else None
     script = f"{HELLO}forever = {forever}\n{STOPS_ITS_SUPERVISOR}signal.pause()"
     async with machine.runner() as runner:
@@ -495,7 +495,7 @@ async def test_a_supervisor_that_never_answers_is_killed_with_its_piece(
     machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by a later runner, and what has left its session: nothing of the piece is left, and how it ended is told."""
-    monkeypatch.setattr(pieces, "SILENT_S", 0.2)
+    monkeypatch.setattr(node_tasks, "SILENT_S", 0.2)
     child = f"{HELLO}signal.pause()"
     script = (
         f"{HELLO}import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)"
@@ -552,7 +552,7 @@ async def test_a_job_that_stops_its_supervisor_after_a_pause_ends_at_its_limit(
     machine: Machine, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it stands still no end is due; once it goes on, one is again, by whoever stops its supervisor then."""
-    monkeypatch.setattr(pieces, "SILENT_S", 0.2)
+    monkeypatch.setattr(node_tasks, "SILENT_S", 0.2)
     monkeypatch.setattr(runner_module, "SILENT_S", 0.2)
     async with machine.runner() as runner:
         await runner.start(machine.launch(*machine.python(f"{HELLO}signal.pause()"), limit_ms=1_500, grace_ms=100))

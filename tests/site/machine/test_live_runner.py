@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from gridweave.errors import InputError, UnavailableError
-from gridweave.site.launch import LimitSignal, PieceReady, PieceStarted, Rank, UsageCurve
+from gridweave.site.launch import LimitSignal, NodeTaskReady, NodeTaskStarted, Rank, UsageCurve
 from gridweave.site.machine.processes import open_process
 from gridweave.site.machine.runner import Runner
 from support.machine import PATIENCE_S
@@ -92,14 +92,14 @@ async def test_ranks_wait_at_their_gate_until_it_is_opened(machine: Machine) -> 
     launch = machine.launch("sh", "-c", "echo ran >> ran; sleep 1", ranks=2, alone_ms=300)
     async with machine.runner() as runner:
         await runner.start(launch)
-        await machine.event(runner, PieceReady)
+        await machine.event(runner, NodeTaskReady)
         assert runner.is_at_gate(1, 0)
     async with machine.runner() as runner:
         await runner.adopt()
-        await machine.event(runner, PieceReady)
+        await machine.event(runner, NodeTaskReady)
         assert not (machine.scratch / "ran").exists()
         await runner.open_gate(1, 0)
-        await machine.event(runner, PieceStarted)
+        await machine.event(runner, NodeTaskStarted)
         runner.heard(1, 0)
         assert (await machine.ended(runner)).outcome == "finished"
     assert (machine.scratch / "ran").read_text() == "ran\nran\n"
@@ -110,7 +110,7 @@ async def test_ranks_that_nobody_knows_to_run_are_ended(machine: Machine) -> Non
     """The gate was opened, and whoever did so hangs: within the time that the launch says nothing of it is left."""
     async with machine.runner() as runner:
         await runner.start(machine.launch("sleep", "60", alone_ms=300, grace_ms=60_000))
-        await machine.event(runner, PieceReady)
+        await machine.event(runner, NodeTaskReady)
         await runner.open_gate(1, 0)
         ended = await machine.ended(runner)
         assert (ended.outcome, ended.reason) == ("lost", "nobody took note in time that it had begun")
@@ -122,7 +122,7 @@ async def test_ranks_whose_gate_nobody_opens_are_ended_even_without_a_runner(mac
     launch = machine.launch("sh", "-c", "echo ran >> ran", ranks=2, alone_ms=300, gate_ms=500)
     async with machine.runner() as runner:
         await runner.start(launch)
-        await machine.event(runner, PieceReady)
+        await machine.event(runner, NodeTaskReady)
         state = runner.state(1, 0)
     assert state is not None
     handle = open_process(state.shim_pid, state.shim_start_ticks)
@@ -144,9 +144,9 @@ async def test_a_gate_that_was_opened_in_time_has_no_limit_any_more(machine: Mac
     """The ranks then run on after the instant at which their gate would have been given up."""
     async with machine.runner() as runner:
         await runner.start(machine.launch("sleep", "1", alone_ms=60_000, gate_ms=400))
-        await machine.event(runner, PieceReady)
+        await machine.event(runner, NodeTaskReady)
         await runner.open_gate(1, 0)
-        await machine.event(runner, PieceStarted)
+        await machine.event(runner, NodeTaskStarted)
         runner.heard(1, 0)
         assert (await machine.ended(runner)).outcome == "finished"
 
@@ -238,7 +238,7 @@ async def test_started_is_told_while_it_runs(machine: Machine, post: Post) -> No
         before = int(time.time() * 1000)
         await runner.start(machine.launch("sh", "-c", "read line < go"))
         os.mkfifo(machine.scratch / "go")
-        started = await machine.event(runner, PieceStarted)
+        started = await machine.event(runner, NodeTaskStarted)
         assert before <= started.started_ms <= time.time() * 1000  # type: ignore[union-attr]
         state = runner.state(1, 0)
         assert state is not None
@@ -578,7 +578,7 @@ async def test_many_at_once(machine: Machine) -> None:
 
 def test_folder_names_are_the_pieces(tmp_path: Path) -> None:
     """Names that are no piece's are left alone."""
-    from gridweave.site.machine.folders import piece_folder, piece_key
+    from gridweave.site.machine.folders import task_folder, task_key
 
-    assert piece_key(piece_folder(tmp_path, (12, 3))) == (12, 3)
-    assert [piece_key(tmp_path / name) for name in ("12", "a.b", ".gone-1.2-3", "1.2.3", "-1.2")] == [None] * 5
+    assert task_key(task_folder(tmp_path, (12, 3))) == (12, 3)
+    assert [task_key(tmp_path / name) for name in ("12", "a.b", ".gone-1.2-3", "1.2.3", "-1.2")] == [None] * 5

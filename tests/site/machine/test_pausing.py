@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.launch import Launch, PieceEnded, Rank
+from gridweave.site.launch import Launch, NodeTaskEnded, Rank
 from gridweave.site.machine.cgroups import FREEZER, UNIFIED, Cgroups, ControlGroup, group_name, mounted
-from gridweave.site.machine.folders import piece_folder
+from gridweave.site.machine.folders import task_folder
 from gridweave.site.machine.processes import descendants, process_stat
 from gridweave.site.machine.runner import Runner
 
@@ -84,10 +84,10 @@ def states_below(pid: int) -> set[str]:
     return {stat.state for stat in descendants(pid)}
 
 
-async def ended(runner: Runner) -> PieceEnded:
+async def ended(runner: Runner) -> NodeTaskEnded:
     """Return the end of the piece."""
     async for event in runner.events():
-        if isinstance(event, PieceEnded):
+        if isinstance(event, NodeTaskEnded):
             return event
     raise AssertionError("events have no end")
 
@@ -289,7 +289,7 @@ def freezer(request: pytest.FixtureRequest) -> Iterator[Cgroups]:
 async def test_a_control_group_pauses_a_job(tmp_path: Path, freezer: Cgroups) -> None:
     """Where there is one, it is used: nothing that a job's processes could hear lets them go on before it is time."""
     job = Counting(tmp_path)
-    group = freezer.group(group_name(piece_folder(job.root, (7, 0))))
+    group = freezer.group(group_name(task_folder(job.root, (7, 0))))
     async with Runner(job.root) as runner:
         await runner.start(job.launch(groups=freezer.paths))
         await job.counting([0] * 4)

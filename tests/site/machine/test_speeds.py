@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gridweave.site.launch import Launch, Limits, MachineRules, NodePart, PieceStarted, Rank
+from gridweave.site.launch import Launch, Limits, MachineRules, NodePart, NodeTaskStarted, Rank
 from gridweave.site.machine import agent as agent_module
 from gridweave.site.machine.agent import AgentDriver
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name, open_cgroups, parts_problem
-from gridweave.site.machine.folders import piece_folder
+from gridweave.site.machine.folders import task_folder
 from gridweave.site.messages import ENCODER, REPORTS, Report, RunEnded, StartRun
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ async def test_processor_time_follows_the_speed(machine: Machine, groups: Cgroup
     quotas = []
     async with machine.runner() as runner:
         await runner.start(launch)
-        await machine.event(runner, PieceStarted)
+        await machine.event(runner, NodeTaskStarted)
         state = runner.state(1, 0)
         assert state is not None
-        group = groups.group(group_name(piece_folder(runner.root, (1, 0))))
+        group = groups.group(group_name(task_folder(runner.root, (1, 0))))
         for speed in (0.125, 1.0, 0.125):
             await runner.pace(1, 0, runs=True, speed=speed)
             while (quota := quota_of(group)) != speed:
@@ -109,8 +109,8 @@ async def test_a_job_on_whole_nodes_keeps_its_processors_when_it_is_slowed(machi
     async with machine.runner() as runner:
         await runner.start(machine.launch("sleep", "60", **limits))
         await runner.pace(1, 0, runs=True, speed=0.5)
-        await machine.event(runner, PieceStarted)
-        assert quota_of(groups.group(group_name(piece_folder(runner.root, (1, 0))))) == 1.0
+        await machine.event(runner, NodeTaskStarted)
+        assert quota_of(groups.group(group_name(task_folder(runner.root, (1, 0))))) == 1.0
         ended = await machine.ended(runner)
     assert ended.outcome == "limit"
     assert ended.usage.wall_s > 0.75
@@ -130,8 +130,8 @@ async def test_a_job_can_read_how_fast_it_works(machine: Machine) -> None:
     script = 'import os, time\nwhile len(open(os.environ["GRIDWEAVE_RATE"]).readlines()) < 4: time.sleep(0.001)'
     async with machine.runner() as runner:
         await runner.start(machine.launch(*machine.python(script), rate=0.8))
-        await machine.event(runner, PieceStarted)
-        folder = piece_folder(runner.root, (1, 0))
+        await machine.event(runner, NodeTaskStarted)
+        folder = task_folder(runner.root, (1, 0))
         for count, pace in enumerate(({"runs": True, "speed": 0.5}, {"runs": False}, {"runs": True, "speed": 1.0}), 2):
             await runner.pace(1, 0, **pace)
             while len(rates_of(folder)) < count:
@@ -147,8 +147,8 @@ async def test_what_a_job_puts_in_place_of_its_rates_harms_nobody(machine: Machi
     script = "rm $GRIDWEAVE_RATE; mkfifo $GRIDWEAVE_RATE; echo ready; sleep 60"
     async with machine.runner() as runner:
         await runner.start(machine.launch("sh", "-c", script, limit_ms=2_000, grace_ms=0))
-        await machine.event(runner, PieceStarted)
-        folder = piece_folder(runner.root, (1, 0))
+        await machine.event(runner, NodeTaskStarted)
+        folder = task_folder(runner.root, (1, 0))
         while not (folder / "rank-0.out").exists():
             await asyncio.sleep(LOOK_AGAIN_S)
         await runner.pace(1, 0, runs=True, speed=0.5)

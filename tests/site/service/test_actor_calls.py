@@ -133,14 +133,14 @@ async def test_a_call_carries_a_bounded_number_of_questions(monkeypatch: pytest.
 async def test_answers_come_in_the_order_of_the_questions() -> None:
     """Also where one of them cannot be read: it is refused by itself."""
 
-    class Desk:
+    class Queries:
         async def double(self, value: int) -> int:
             await asyncio.sleep(0 if value % 2 else 0.001)
             return 2 * value
 
     data = [question(number) for number in range(6)]
     data[3] = question("three")
-    answers = await Door(Desk(), ("double",)).ask_all("double", data)
+    answers = await Door(Queries(), ("double",)).ask_all("double", data)
     decoder = msgspec.msgpack.Decoder(int)
     with pytest.raises(InputError, match="the question cannot be read"):
         answer_of(answers.pop(3), decoder)

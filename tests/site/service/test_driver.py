@@ -311,7 +311,7 @@ async def test_a_key_gets_its_first_answer_for_ever(place: Path) -> None:
         Accepted("key", FIRST),
         Accepted("newer", FIRST + 2),
     ]
-    assert life.driver.site.book.records[FIRST].request.nodes == 1
+    assert life.driver.site.registry.records[FIRST].request.nodes == 1
     await life.driver.close()
 
 
@@ -343,8 +343,8 @@ async def test_what_cannot_be_is_declined_and_harms_nothing_else(place: Path, po
     assert "Started" in life.wires.kinds
     life.kill()
     again = Life(place)
-    assert [record.state for record in again.driver.site.book.records.values()] == ["starting", "waiting"] or [
-        record.state for record in again.driver.site.book.records.values()
+    assert [record.state for record in again.driver.site.registry.records.values()] == ["starting", "waiting"] or [
+        record.state for record in again.driver.site.registry.records.values()
     ] == ["starting", "starting"]
     assert again.driver.journal.channel(GRID).received == 2
     await again.driver.close()
@@ -419,7 +419,7 @@ async def test_numbers_that_no_journal_holds_do_not_stop_a_site(place: Path) -> 
     await asyncio.sleep(0)
     await life.turn()
     await report
-    assert life.driver.site.book.records[FIRST].state == "ended"
+    assert life.driver.site.registry.records[FIRST].state == "ended"
     await life.driver.close()
 
 
@@ -441,7 +441,7 @@ async def test_a_replay_from_a_snapshot_goes_on(place: Path, monkeypatch: pytest
     assert where[0] is None
     assert where[-1] is not None
     last = Life(place)
-    assert [record.state for record in last.driver.site.book.records.values()] == ["starting"] * 2 + ["waiting"] * 4
+    assert [record.state for record in last.driver.site.registry.records.values()] == ["starting"] * 2 + ["waiting"] * 4
     last.driver.site.check_invariants()
     await last.driver.close()
 
@@ -558,7 +558,7 @@ async def test_the_many_jobs_of_one_user_keep_no_other_waiting(place: Path, monk
     await asyncio.sleep(0)
     await life.turn()
     assert (few.done(), many.done()) == (True, False)
-    assert [record.request.user for record in life.driver.site.book.records.values()] == ["anna"] * 3 + ["bert"]
+    assert [record.request.user for record in life.driver.site.registry.records.values()] == ["anna"] * 3 + ["bert"]
     await life.turn()
     answers = await many
     assert [answer.key for answer in answers] == [key for key, _ in flood]

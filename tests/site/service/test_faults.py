@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridweave.site.desk_messages import LoggedFault
+from gridweave.site.query_messages import LoggedFault
 from gridweave.site.service.calls import log_name, log_to
 from gridweave.site.service.faults import LAST_FAULT, RECENT_MS, fault_in, fault_text, recent, recent_fault
 

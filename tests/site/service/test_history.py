@@ -12,8 +12,8 @@ import pytest
 from gridweave.grid.api import JobQuery
 from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, Program
 from gridweave.site.journal.reader import JournalReader
-from gridweave.site.messages import Wish
-from gridweave.site.service import desk, history
+from gridweave.site.messages import JobAction
+from gridweave.site.service import history, queries
 from support.live_grids import LocalGrid
 from support.machine import PATIENCE_S
 
@@ -48,7 +48,7 @@ async def test_a_question_that_takes_long_keeps_nobody_from_submitting(
                 gate.wait(PATIENCE_S)
             return find_ended(self, job_ids)
 
-        assert await grid.backend.wish("cancel", [first], origin="a test") == [first]
+        assert await grid.backend.apply_action("cancel", [first], origin="a test") == [first]
         monkeypatch.setattr(JournalReader, "ended", slow)
         asked = asyncio.create_task(grid.grid_desk._history.ended([first]))
         async with asyncio.timeout(PATIENCE_S):
@@ -73,7 +73,7 @@ async def test_numbers_that_no_job_has_are_looked_up_nowhere(tmp_path: Path, mon
 
         monkeypatch.setattr(grid.grid_desk._history, "ended", ended)
         assert await grid.backend.records(range(1_000, 11_000)) == []
-        assert await grid.backend.wish("cancel", range(1_000, 11_000), origin="a test") == []
+        assert await grid.backend.apply_action("cancel", range(1_000, 11_000), origin="a test") == []
         assert [record.job_id for record in await grid.backend.records([*range(1_000, 11_000), *job_ids])] == job_ids
         assert looked == []
 
@@ -96,10 +96,10 @@ async def test_ten_cancels_of_unknown_numbers_keep_nobody_waiting(
 
         others = asyncio.create_task(serve())
         unknown = range(1_000, 11_000)
-        cancels = (grid.grid_desk.wish("cancel", list(unknown), f"request {number}") for number in range(10))
+        cancels = (grid.grid_desk.apply_action("cancel", list(unknown), f"request {number}") for number in range(10))
         assert await asyncio.gather(*cancels) == [[]] * 10
         others.cancel()
-        assert served >= len(unknown) // desk.WISHES_AT_ONCE
+        assert served >= len(unknown) // queries.ACTIONS_AT_ONCE
         (job_id,) = await submit(grid, held(name="another"))
         assert job_id == 2
 
@@ -109,19 +109,19 @@ async def test_a_wish_about_many_jobs_is_carried_out_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No turn is about more than a few jobs of one request; all are done, and others' wishes go in between."""
-    monkeypatch.setattr(desk, "WISHES_AT_ONCE", 4)
+    monkeypatch.setattr(queries, "ACTIONS_AT_ONCE", 4)
     async with LocalGrid(tmp_path) as grid:
         job_ids = await submit(grid, *(held(name=f"job {number}") for number in range(12)))
         turns: list[tuple[int, ...]] = []
-        tell = grid.driver.told
+        report = grid.driver.told
 
         async def told(*events: object) -> None:
-            turns.extend(event.job_ids for event in events if isinstance(event, Wish))
-            await tell(*events)
+            turns.extend(event.job_ids for event in events if isinstance(event, JobAction))
+            await report(*events)
 
         monkeypatch.setattr(grid.driver, "told", told)
-        bulk = asyncio.create_task(grid.backend.wish("cancel", job_ids[:11], origin="a test"))
-        single = asyncio.create_task(grid.backend.wish("cancel", job_ids[11:], origin="a test"))
+        bulk = asyncio.create_task(grid.backend.apply_action("cancel", job_ids[:11], origin="a test"))
+        single = asyncio.create_task(grid.backend.apply_action("cancel", job_ids[11:], origin="a test"))
         assert await single == job_ids[11:]
         assert sorted(await bulk) == job_ids[:11]
     assert sorted(map(len, turns)) == [1, 3, 4, 4]
@@ -131,8 +131,8 @@ async def test_a_wish_about_many_jobs_is_carried_out_piece_by_piece(
 @pytest.mark.asyncio
 async def test_a_turn_takes_in_few_jobs_of_large_submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of large submissions a few pieces are under way at once; a small one waits for none of them; all get answers."""
-    monkeypatch.setattr(desk, "FEW_JOBS", 1)
-    monkeypatch.setattr(desk, "JOBS_AT_ONCE", 3)
+    monkeypatch.setattr(queries, "FEW_JOBS", 1)
+    monkeypatch.setattr(queries, "JOBS_AT_ONCE", 3)
     async with LocalGrid(tmp_path) as grid:
         under_way, most, ended, submit_now = 0, 0, list[str](), grid.driver.submit
 
@@ -163,11 +163,11 @@ async def test_jobs_are_found_piece_by_piece(tmp_path: Path, monkeypatch: pytest
     """Looking through few numbers at a time finds the same jobs, in the same order, up to the same limit."""
     monkeypatch.setattr(history, "NUMBERS_AT_ONCE", at_once)
     monkeypatch.setattr(history, "IDS_AT_ONCE", at_once)
-    monkeypatch.setattr(desk, "RECORDS_AT_ONCE", at_once)
+    monkeypatch.setattr(queries, "RECORDS_AT_ONCE", at_once)
     async with LocalGrid(tmp_path) as grid:
         of_jobs = await submit(grid, *(held(name=f"job {number % 3}") for number in range(9)))
         open_ids = of_jobs[4:6]
-        await grid.backend.wish("cancel", sorted(set(of_jobs) - set(open_ids)), origin="a test")
+        await grid.backend.apply_action("cancel", sorted(set(of_jobs) - set(open_ids)), origin="a test")
         kept = grid.grid_desk._history
         ended = sorted(set(of_jobs) - set(open_ids), reverse=True)
         assert list(await kept.ended(of_jobs)) == ended[::-1]

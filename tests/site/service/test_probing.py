@@ -42,7 +42,7 @@ class Ways:
             ProbePlan(secret=SECRET, **plan),
             Prober(SECRET),
             address_of=self.address_of,
-            tell=self.tell,
+            report=self.tell,
             clock=Clock(),
         )
 

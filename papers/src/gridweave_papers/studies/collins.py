@@ -114,7 +114,7 @@ class CollinsRuns:
         settings = [Arrival(distribution, rate, seed) for seed in self.seeds]
         return float(np.mean([point.get(metric, np.nan) for point in self._points.results(settings).values()]))
 
-    def play_all(self) -> None:
+    def run_all(self) -> None:
         """Run all simulations of case study 4 in parallel."""
         self._points.results(
             Arrival(name, rate, seed) for name in DISTRIBUTIONS for rate in RATES for seed in self.seeds
@@ -358,7 +358,7 @@ def report(table: str, runs: CollinsRuns) -> Findings:
     """Return a case study, with its conclusions."""
     notes = ["The times of the five programs are set, not measured; the paper does not print its own."]
     if table == "collins-4":
-        runs.play_all()
+        runs.run_all()
         notes.append(
             f"{runs.jobs} jobs, means over {len(runs.seeds)} seeds; Table 1 cannot be read in the copy at hand"
         )

@@ -262,7 +262,7 @@ def plan_of(plan: Plan, candidates: Candidates, c: Int) -> Plan:
 
 
 @kernel
-def tell_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
+def add_to_candidates(state: SiteState, tuning: Tuning, slot: Int) -> None:
     """Add a job to the queues of all candidates; the caller has filled in its slot in their tables.
 
     In the queue of the site itself the job gets the key of the candidate in force.

@@ -13,13 +13,13 @@ from gridweave.site.disciplines.dynp.kernels.state import (
     SELF_TUNING,
     STARTED,
     Tuning,
+    add_to_candidates,
     follow_start,
     leave_candidates,
     make_stale,
     note_next_starts,
     plan_of,
     site_of,
-    tell_candidates,
 )
 from gridweave.site.kernels.planning import update_plan
 from gridweave.site.kernels.state import NEVER_MS, REPLAN, SiteState, begin, enqueue
@@ -35,7 +35,7 @@ class TuningRules(NamedTuple):
 
     @kernel_method
     def submitted(self, state: SiteState, slot: Int) -> None:
-        tell_candidates(state, self.tuning, slot)
+        add_to_candidates(state, self.tuning, slot)
         enqueue(state, slot)
 
     @kernel_method

@@ -1,7 +1,7 @@
 """The pass of a fractional site: it places jobs, gives them CPU, and charges penalties for pauses and moves.
 
 At one instant the calls come in this order: `fractional_left`, `fractional_submitted`, `place_jobs`, `give_yields` (or
-a linear program), `tell_rates`. In the compiled loop `FractionalRules` makes these calls.
+a linear program), `set_rates`. In the compiled loop `FractionalRules` makes these calls.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gridweave.jit import Int, kernel, kernel_method, kernel_part
 from gridweave.site.disciplines.fractional.kernels.allocation import fair_yields, level_yields, stretch_yields
-from gridweave.site.disciplines.fractional.kernels.greedy import make_room, place_greedily, place_waiting
+from gridweave.site.disciplines.fractional.kernels.greedy import displace, place_greedily, place_waiting
 from gridweave.site.disciplines.fractional.kernels.packing import Remapping, remap_all
 from gridweave.site.disciplines.fractional.kernels.state import (
     PAUSED,
@@ -77,7 +77,7 @@ def fractional_pass(state: FractionalSite, codes: FractionalCodes, now_ms: Int) 
     """
     if place_jobs(state, codes, now_ms):
         give_yields(state, codes, now_ms)
-    tell_rates(state, codes, now_ms)
+    set_rates(state, codes, now_ms)
 
 
 @kernel
@@ -118,7 +118,7 @@ def _admit(state: FractionalSite, codes: FractionalCodes) -> None:
     for place in range(counters.n_here - counters.n_new, counters.n_here):
         slot = state.here[place]
         if not place_greedily(state, slot) and codes.on_submit != GREEDY:
-            make_room(state, slot, codes.on_submit == GREEDY_PM)
+            displace(state, slot, codes.on_submit == GREEDY_PM)
 
 
 @kernel_part
@@ -227,7 +227,7 @@ def horizon_of(codes: FractionalCodes, now_ms: Int) -> Int:
 
 
 @kernel
-def tell_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
+def set_rates(state: FractionalSite, codes: FractionalCodes, now_ms: Int) -> None:
     """Set the rate of each job: its yield, or 0 while it is on no nodes or pays; list the changes in ``changed``.
 
     Parameters

@@ -20,7 +20,7 @@ from gridweave.site.kernels.parts import UNIT
 @kernel_part
 def would_fit(state: FractionalSite, slot: Int) -> bool:
     """Whether `place_greedily` would place a job; nothing changes."""
-    if not _each_has_room(state, slot):
+    if not _each_fits(state, slot):
         return False
     job = state.jobs[slot]
     if job.end_group - job.first_group == 1:
@@ -32,7 +32,7 @@ def would_fit(state: FractionalSite, slot: Int) -> bool:
 
 
 @kernel_part
-def _each_has_room(state: FractionalSite, slot: Int) -> bool:
+def _each_fits(state: FractionalSite, slot: Int) -> bool:
     """Whether each group of a job would fit into the free memory if it were the only one."""
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
@@ -65,7 +65,7 @@ def place_greedily(state: FractionalSite, slot: Int) -> bool:
     Source: Stillwell, section 4.2. The load counts the tasks of this job that are already placed. Tasks that need more
     memory go first.
     """
-    if not _each_has_room(state, slot):
+    if not _each_fits(state, slot):
         return False
     job = state.jobs[slot]
     for number in range(job.first_group, job.end_group):
@@ -128,7 +128,7 @@ def _place(state: FractionalSite, entry: Int) -> Int:
 
 
 @kernel
-def make_room(state: FractionalSite, slot: Int, moves: bool) -> bool:
+def displace(state: FractionalSite, slot: Int, moves: bool) -> bool:
     """Place a job that does not fit, by pausing or moving jobs of lower priority.
 
     Parameters

@@ -102,7 +102,7 @@ def _take_over(state: FractionalSite) -> None:
 
 
 @kernel_part
-def wanted_yield(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
+def yield_at_level(job: Record, how: Remapping, level: Int, now_ms: Int) -> Int:
     """Return the yield that a job needs at a level of the search, in millionths.
 
     For MCB8 the level is the yield of a job with share 1. For MCB8-stretch it is the inverse of the expected stretch,
@@ -167,7 +167,7 @@ def _begin_packing(state: FractionalSite, how: Remapping, level: Int, now_ms: In
         job = state.jobs[state.here[place]]
         if job.out == 1:
             continue
-        wanted = wanted_yield(job, how, level, now_ms)
+        wanted = yield_at_level(job, how, level, now_ms)
         for number in range(job.first_group, job.end_group):
             group = state.groups[number]
             group.wanted = (group.need * wanted + UNIT - 1) // UNIT

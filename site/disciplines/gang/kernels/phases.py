@@ -26,7 +26,7 @@ from gridweave.site.disciplines.gang.kernels.state import (
     GangSite,
     free_in,
     give_columns,
-    has_room,
+    has_capacity,
     is_ahead,
     join_row,
     leave_row,
@@ -126,7 +126,7 @@ def _best_row(state: GangSite, job: Record, backfills: bool, now_ms: Int) -> Int
             continue
         if backfills and row_start_ms(state, row, now_ms, job.width, longest_ms(state, job)) != now_ms:
             continue
-        if not has_room(state, job, row):
+        if not has_capacity(state, job, row):
             none = NO_MEMORY
             continue
         best = row
@@ -301,7 +301,7 @@ def _migrate(state: GangSite, codes: GangCodes, job: Record, target: Int, now_ms
         leave_row(state, job, job.home)
         move_others(state, codes, job, target, found)
         return True
-    if not may_move(state, job) or tasks > counters.tasks_left or not has_room(state, job, target):
+    if not may_move(state, job) or tasks > counters.tasks_left or not has_capacity(state, job, target):
         return False
     if tasks > 0 and not _may_cost(state, codes, job, target, now_ms, found, whole_ms, half_ms):
         return False

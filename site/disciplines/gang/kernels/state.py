@@ -449,7 +449,7 @@ def add_crowded(state: GangSite, job: Record, columns: Ints) -> None:
 
 
 @kernel
-def has_room(state: GangSite, job: Record, row: Int) -> bool:
+def has_capacity(state: GangSite, job: Record, row: Int) -> bool:
     """Whether enough free nodes of a row also have the memory for a job.
 
     The row must have enough free nodes; only the memory is checked. The memory that a placed job uses now counts as
@@ -472,7 +472,7 @@ def has_room(state: GangSite, job: Record, row: Int) -> bool:
 def give_columns(state: GangSite, job: Record, row: Int) -> None:
     """Give columns of a row to a job that is in no row: first those of its own that are free, then the lowest.
 
-    The free columns must have enough memory (`has_room`).
+    The free columns must have enough memory (`has_capacity`).
     """
     columns, scratch = state.columns[job.bits], state.scratch
     occupy_memory(state, job, -job.memory)

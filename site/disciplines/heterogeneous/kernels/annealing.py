@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gridweave.jit import Int, kernel, kernel_part
 from gridweave.site.disciplines.heterogeneous.kernels.greedy import UNMAPPED, JobKinds, MachineArrays, goes_before
-from gridweave.site.disciplines.heterogeneous.kernels.parallel import MappingDesk, commit, copy_mapping
+from gridweave.site.disciplines.heterogeneous.kernels.parallel import MappingWork, commit, copy_mapping
 from gridweave.site.kernels.state import NEVER_MS
 
 IntArray = npt.NDArray[np.int64]
@@ -62,15 +62,15 @@ class Plans(NamedTuple):
 
 
 @kernel
-def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Plans, best_ms: Int) -> Int:
+def anneal(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Plans, best_ms: Int) -> Int:
     """Search for a mapping with a smaller sum of ends.
 
     Parameters
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingDesk
-        On entry ``desk.best`` is a mapping of all jobs that can run; on return it is the best mapping found.
+    desk : MappingWork
+        On entry ``queries.best`` is a mapping of all jobs that can run; on return it is the best mapping found.
     plans : Plans
         On entry each of them is the plan of that mapping; changed in place.
     best_ms : int
@@ -82,7 +82,7 @@ def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Pl
         The sum of the ends of the best mapping, at most `best_ms`.
     """
     n_plans, n = len(plans.total_ms) - 1, plans.order.shape[1]
-    first_ms = _play(jobs, machines, desk, plans, 0)
+    first_ms = _map_by_plan(jobs, machines, work, plans, 0)
     for plan in range(n_plans):
         plans.total_ms[plan] = first_ms
     temperature = best_ms / n
@@ -98,10 +98,10 @@ def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Pl
             if draws[5] < _CHANGES:
                 row = plans.order[n_plans, int(draws[5] / _CHANGES * n)]
                 plans.way[n_plans, row] = _drawn_way(jobs, machines, jobs.kind[row], draws[6])
-            total_ms = _play(jobs, machines, desk, plans, n_plans)
+            total_ms = _map_by_plan(jobs, machines, work, plans, n_plans)
             if total_ms < best_ms:
                 best_ms = total_ms
-                copy_mapping(desk.base, desk.best)
+                copy_mapping(work.base, work.best)
             if total_ms < plans.total_ms[parent] + temperature:
                 _replace(plans, parent, total_ms)
         temperature *= _COOLING
@@ -109,25 +109,25 @@ def anneal(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Pl
 
 
 @kernel
-def _play(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, plans: Plans, plan: Int) -> Int:
+def _map_by_plan(jobs: JobKinds, machines: MachineArrays, work: MappingWork, plans: Plans, plan: Int) -> Int:
     """Map the jobs by a plan, into the base; return the sum of their ends."""
     n_classes = len(machines.first) - 1
     for machine in range(len(plans.ready_ms)):
-        desk.base.ready_ms[machine] = plans.ready_ms[machine]
+        work.base.ready_ms[machine] = plans.ready_ms[machine]
     total: Int = 0
     for at in range(plans.order.shape[1]):
         row = plans.order[plan, at]
         way = plans.way[plan, row]
         if way >= n_classes:
-            total += commit(jobs, machines, desk, row, way - n_classes)
+            total += commit(jobs, machines, work, row, way - n_classes)
             continue
         best = machines.by_class[machines.first[way]]
         for place in range(machines.first[way] + 1, machines.first[way + 1]):
             machine = machines.by_class[place]
-            if goes_before(machines, machine, best, desk.base.ready_ms):
+            if goes_before(machines, machine, best, work.base.ready_ms):
                 best = machine
-        end_ms = desk.base.ready_ms[best] + jobs.alone_ms[jobs.kind[row], way]
-        desk.base.place[row], desk.base.end_ms[row], desk.base.ready_ms[best] = best, end_ms, end_ms
+        end_ms = work.base.ready_ms[best] + jobs.alone_ms[jobs.kind[row], way]
+        work.base.place[row], work.base.end_ms[row], work.base.ready_ms[best] = best, end_ms, end_ms
         total += end_ms
     return total
 

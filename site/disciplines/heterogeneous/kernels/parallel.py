@@ -33,7 +33,7 @@ BY_END, BY_LENGTH = np.int64(0), np.int64(1)
 """How profit is computed: the job's end on its best machine minus its end on the team, or the same with lengths."""
 
 
-class MappingDesk(NamedTuple):
+class MappingWork(NamedTuple):
     """The mapping that is built, three others to compare with, and scratch arrays.
 
     Attributes
@@ -57,7 +57,7 @@ class MappingDesk(NamedTuple):
 
 
 @kernel
-def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: Int, profit: Int) -> Int:
+def map_jobs(jobs: JobKinds, machines: MachineArrays, work: MappingWork, rule: Int, profit: Int) -> Int:
     """Map jobs to machines and teams.
 
     Jobs that can run only on teams are mapped first, in the order of their rows, each to the team on which it ends
@@ -67,8 +67,8 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: I
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingDesk
-        On entry ``desk.best`` has when each machine is ready, and no job has a place; on return it is the mapping.
+    desk : MappingWork
+        On entry ``queries.best`` has when each machine is ready, and no job has a place; on return it is the mapping.
     rule : int
         `OLB`, `BEST_ASSIGNMENT`, `MIN_MIN`, `MIN_MAX`, `SJS` or `PJS`.
     profit : int
@@ -80,28 +80,28 @@ def map_jobs(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, rule: I
         The sum of the ends of all mapped jobs in ms. To get the sum of the expected execution and delay times, subtract
         the present instant once for each of these jobs.
     """
-    copy_mapping(desk.best, desk.base)
+    copy_mapping(work.best, work.base)
     forced: Int = 0
     for row in range(len(jobs.kind)):
         if not _runs_alone(jobs, jobs.kind[row]):
-            team = _earliest_team(jobs, machines, desk, jobs.kind[row])
+            team = _earliest_team(jobs, machines, work, jobs.kind[row])
             if team >= 0:
-                forced += commit(jobs, machines, desk, row, team)
-    copy_mapping(desk.base, desk.best)
+                forced += commit(jobs, machines, work, row, team)
+    copy_mapping(work.base, work.best)
     if rule < SJS:
-        return forced + map_alone(jobs, machines, desk.best, desk.scratch, rule)
-    best: Int = forced + _better_of_two(jobs, machines, desk)
-    copy_mapping(desk.trial, desk.best)
+        return forced + map_alone(jobs, machines, work.best, work.scratch, rule)
+    best: Int = forced + _better_of_two(jobs, machines, work)
+    copy_mapping(work.trial, work.best)
     while rule == PJS:
-        kind, team = _most_profitable(jobs, machines, desk, profit)
+        kind, team = _most_profitable(jobs, machines, work, profit)
         if team < 0:
             break
-        forced += commit(jobs, machines, desk, _first_row(jobs, desk, kind), team)
-        total = forced + _better_of_two(jobs, machines, desk)
+        forced += commit(jobs, machines, work, _first_row(jobs, work, kind), team)
+        total = forced + _better_of_two(jobs, machines, work)
         if total >= best:
             break
         best = total
-        copy_mapping(desk.trial, desk.best)
+        copy_mapping(work.trial, work.best)
     return best
 
 
@@ -115,20 +115,20 @@ def _runs_alone(jobs: JobKinds, kind: Int) -> bool:
 
 
 @kernel
-def _better_of_two(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk) -> Int:
+def _better_of_two(jobs: JobKinds, machines: MachineArrays, work: MappingWork) -> Int:
     """Complete the base by min-min and by min-max; put the better into the trial, min-min on a tie. Return its sum."""
-    copy_mapping(desk.base, desk.trial)
-    total = map_alone(jobs, machines, desk.trial, desk.scratch, MIN_MIN)
-    copy_mapping(desk.base, desk.other)
-    second = map_alone(jobs, machines, desk.other, desk.scratch, MIN_MAX)
+    copy_mapping(work.base, work.trial)
+    total = map_alone(jobs, machines, work.trial, work.scratch, MIN_MIN)
+    copy_mapping(work.base, work.other)
+    second = map_alone(jobs, machines, work.other, work.scratch, MIN_MAX)
     if second < total:
-        copy_mapping(desk.other, desk.trial)
+        copy_mapping(work.other, work.trial)
         return second
     return total
 
 
 @kernel
-def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, profit: Int) -> Any:
+def _most_profitable(jobs: JobKinds, machines: MachineArrays, work: MappingWork, profit: Int) -> Any:
     """Return the kind and the team of the most profitable job without a place; -1, -1 if no job gains on a team.
 
     Ties go to the lowest row, then to the team whose use harms other jobs least, then to the lowest team.
@@ -136,17 +136,17 @@ def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk,
     n_kinds, n_teams = jobs.team_ms.shape
     found, found_team, most, found_row, found_trouble = -1, -1, 0, -1, 0
     for kind in range(n_kinds):
-        row = _first_row(jobs, desk, kind)
-        desk.scratch.next_row[kind] = row
-        desk.scratch.best_ms[kind] = _end_alone(jobs, machines, desk, kind, profit) if row >= 0 else NEVER_MS
+        row = _first_row(jobs, work, kind)
+        work.scratch.next_row[kind] = row
+        work.scratch.best_ms[kind] = _end_alone(jobs, machines, work, kind, profit) if row >= 0 else NEVER_MS
     for team in range(n_teams):
-        team_ms = _ready_ms(machines, desk, team)
-        ready_ms, trouble = team_ms if profit == BY_END else 0, _trouble(machines, desk, team)
+        team_ms = _ready_ms(machines, work, team)
+        ready_ms, trouble = team_ms if profit == BY_END else 0, _trouble(machines, work, team)
         for kind in range(n_kinds):
-            row, length_ms = desk.scratch.next_row[kind], jobs.team_ms[kind, team]
-            if row < 0 or length_ms == NEVER_MS or desk.scratch.best_ms[kind] == NEVER_MS:
+            row, length_ms = work.scratch.next_row[kind], jobs.team_ms[kind, team]
+            if row < 0 or length_ms == NEVER_MS or work.scratch.best_ms[kind] == NEVER_MS:
                 continue
-            gain = desk.scratch.best_ms[kind] - ready_ms - length_ms
+            gain = work.scratch.best_ms[kind] - ready_ms - length_ms
             is_better = row < found_row or (row == found_row and trouble < found_trouble)
             if gain > most or (gain == most and found >= 0 and is_better):
                 found, found_team, most, found_row, found_trouble = kind, team, gain, row, trouble
@@ -154,7 +154,7 @@ def _most_profitable(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk,
 
 
 @kernel_part
-def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int, profit: Int) -> Int:
+def _end_alone(jobs: JobKinds, machines: MachineArrays, work: MappingWork, kind: Int, profit: Int) -> Int:
     """Return a job's earliest end on a single machine after the base, or its least length, as `profit` says."""
     best = NEVER_MS
     for c in range(len(machines.first) - 1):
@@ -164,24 +164,24 @@ def _end_alone(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind:
         start_ms: Int = 0
         if profit == BY_END:
             first, size = machines.first[c], machines.first[c + 1] - machines.first[c]
-            ready_ms = _all_ready_ms(machines, machines.by_class, first, size, jobs.taken[kind, c], desk)
+            ready_ms = _all_ready_ms(machines, machines.by_class, first, size, jobs.taken[kind, c], work)
             start_ms = max(ready_ms, jobs.from_ms[kind, c])
         best = min(best, start_ms + length_ms)
     return best
 
 
 @kernel_part
-def _first_row(jobs: JobKinds, desk: MappingDesk, kind: Int) -> Int:
+def _first_row(jobs: JobKinds, work: MappingWork, kind: Int) -> Int:
     """Return the row of the first job of a kind that has no place in the base; -1 if all have one."""
     for at in range(jobs.first[kind], jobs.first[kind + 1]):
-        if desk.base.place[jobs.rows[at]] == UNMAPPED:
+        if work.base.place[jobs.rows[at]] == UNMAPPED:
             row: Int = jobs.rows[at]
             return row
     return -1
 
 
 @kernel_part
-def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, kind: Int) -> Int:
+def _earliest_team(jobs: JobKinds, machines: MachineArrays, work: MappingWork, kind: Int) -> Int:
     """Return the team on which a job of a kind ends first; -1 if it can run on no team.
 
     Ties go to the team whose use harms other jobs least, then to the lowest team.
@@ -189,72 +189,72 @@ def _earliest_team(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, k
     found, end_ms, least = -1, NEVER_MS, 0
     for team in range(jobs.team_ms.shape[1]):
         if jobs.team_ms[kind, team] != NEVER_MS:
-            ends_ms = _ready_ms(machines, desk, team) + jobs.team_ms[kind, team]
-            trouble = _trouble(machines, desk, team)
+            ends_ms = _ready_ms(machines, work, team) + jobs.team_ms[kind, team]
+            trouble = _trouble(machines, work, team)
             if ends_ms < end_ms or (ends_ms == end_ms and trouble < least):
                 found, end_ms, least = team, ends_ms, trouble
     return found
 
 
 @kernel_part
-def _trouble(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
+def _trouble(machines: MachineArrays, work: MappingWork, team: Int) -> Int:
     """Return how much the use of a team harms other jobs, right after `_ready_ms` has put its machines into the reach.
 
     That is the largest value of its machines: 0, 1 or 2.
     """
     most = 0
     for place in range(machines.team_width[team]):
-        most = max(most, machines.rank[desk.reach[place]] // len(machines.rank))
+        most = max(most, machines.rank[work.reach[place]] // len(machines.rank))
     return most
 
 
 @kernel
-def _ready_ms(machines: MachineArrays, desk: MappingDesk, team: Int) -> Int:
+def _ready_ms(machines: MachineArrays, work: MappingWork, team: Int) -> Int:
     """Return when a team is ready; put its machines, the first of its cluster to be ready, first into the reach."""
     cluster = machines.team_cluster[team]
     first = machines.cluster_first[cluster]
     size = machines.cluster_first[cluster + 1] - first
-    ready_ms: Int = _all_ready_ms(machines, machines.members, first, size, machines.team_width[team], desk)
+    ready_ms: Int = _all_ready_ms(machines, machines.members, first, size, machines.team_width[team], work)
     return ready_ms
 
 
 @kernel
 def _all_ready_ms(
-    machines: MachineArrays, group: npt.NDArray[np.int64], first: Int, size: Int, count: Int, desk: MappingDesk
+    machines: MachineArrays, group: npt.NDArray[np.int64], first: Int, size: Int, count: Int, work: MappingWork
 ) -> Int:
     """Return when `count` machines of a group are ready; put those that are ready first at the start of the reach.
 
     Ties between machines go to the lowest rank.
     """
-    ready_ms = desk.base.ready_ms
+    ready_ms = work.base.ready_ms
     if count == 1:
-        desk.reach[0] = group[first]
+        work.reach[0] = group[first]
         for place in range(first + 1, first + size):
-            if goes_before(machines, group[place], desk.reach[0], ready_ms):
-                desk.reach[0] = group[place]
-        only_ms: Int = ready_ms[desk.reach[0]]
+            if goes_before(machines, group[place], work.reach[0], ready_ms):
+                work.reach[0] = group[place]
+        only_ms: Int = ready_ms[work.reach[0]]
         return only_ms
     for place in range(size):
-        desk.reach[place] = group[first + place]
+        work.reach[place] = group[first + place]
     for place in range(count):
         best = place
         for other in range(place + 1, size):
-            if goes_before(machines, desk.reach[other], desk.reach[best], ready_ms):
+            if goes_before(machines, work.reach[other], work.reach[best], ready_ms):
                 best = other
-        desk.reach[place], desk.reach[best] = desk.reach[best], desk.reach[place]
-    last_ms: Int = ready_ms[desk.reach[count - 1]]
+        work.reach[place], work.reach[best] = work.reach[best], work.reach[place]
+    last_ms: Int = ready_ms[work.reach[count - 1]]
     return last_ms
 
 
 @kernel
-def commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int, team: Int) -> Int:
+def commit(jobs: JobKinds, machines: MachineArrays, work: MappingWork, row: Int, team: Int) -> Int:
     """Map a job to a team in the base.
 
     Parameters
     ----------
     jobs : JobKinds
     machines : MachineArrays
-    desk : MappingDesk
+    desk : MappingWork
     row, team : int
 
     Returns
@@ -262,12 +262,12 @@ def commit(jobs: JobKinds, machines: MachineArrays, desk: MappingDesk, row: Int,
     int
         When the job ends, in ms.
     """
-    end_ms: Int = _ready_ms(machines, desk, team) + jobs.team_ms[jobs.kind[row], team]
+    end_ms: Int = _ready_ms(machines, work, team) + jobs.team_ms[jobs.kind[row], team]
     for place in range(machines.team_width[team]):
-        machine = desk.reach[place]
-        desk.base.team[row, place] = machine
-        desk.base.ready_ms[machine] = end_ms
-    desk.base.place[row], desk.base.end_ms[row] = len(desk.base.ready_ms) + team, end_ms
+        machine = work.reach[place]
+        work.base.team[row, place] = machine
+        work.base.ready_ms[machine] = end_ms
+    work.base.place[row], work.base.end_ms[row] = len(work.base.ready_ms) + team, end_ms
     return end_ms
 
 

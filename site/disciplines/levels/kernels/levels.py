@@ -145,14 +145,14 @@ def evict_for_heads(state: SiteState, levels: LevelTable, now_ms: Int) -> None:
     while place < counters.n_waiting:
         width = state.jobs[state.waiting[place]].width
         lacking = ahead + width - counters.free
-        if lacking > 0 and not _made_room(state, levels, state.waiting[place], lacking, now_ms):
+        if lacking > 0 and not _evict_for(state, levels, state.waiting[place], lacking, now_ms):
             return
         ahead += width
         place += 1
 
 
 @kernel
-def _made_room(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
+def _evict_for(state: SiteState, levels: LevelTable, head: Int, lacking: Int, now_ms: Int) -> bool:
     """Evict jobs until `lacking` nodes are free for a waiting job; return whether that worked.
 
     Jobs are selected by `_goes_first`. Then, in that order, a job keeps running if the others free enough nodes.

@@ -89,7 +89,7 @@ def core_load(state: SharedSite, node: Int, core: Int) -> tuple[Int, Int]:
 
 
 @kernel
-def has_room(state: SharedSite, node: Int, job: Record, partners: Int, counts_memory: bool) -> bool:
+def has_capacity(state: SharedSite, node: Int, job: Record, partners: Int, counts_memory: bool) -> bool:
     """Whether a job could join the jobs of a node: it has the threads and the memory, and none has all its partners."""
     if not is_usable(state, node, job):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gridweave.jit import Int, Record, kernel, kernel_part
-from gridweave.site.disciplines.sharing.kernels.nodes import has_room, is_first_cell, put, skip_node, take_off
+from gridweave.site.disciplines.sharing.kernels.nodes import has_capacity, is_first_cell, put, skip_node, take_off
 from gridweave.site.disciplines.sharing.kernels.slowdown import (
     SERIAL,
     SlowdownArrays,
@@ -109,7 +109,7 @@ def _fits(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) -> bool:
     found, cell = 0, state.jobs[host].first_cell
     while cell != NO_CELL and found < job.width:
         node = cell // state.counters[0].lanes
-        if has_room(state, node, job, codes.partners, counts_memory(codes)):
+        if has_capacity(state, node, job, codes.partners, counts_memory(codes)):
             if is_alike(state, host):
                 return True
             found += 1
@@ -128,7 +128,7 @@ def _suits_all(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, ho
     cell = state.jobs[host].first_cell
     while found < job.width and suits:
         node = cell // counters.lanes
-        if has_room(state, node, job, codes.partners, counts_memory(codes)):
+        if has_capacity(state, node, job, codes.partners, counts_memory(codes)):
             found += 1
             count = collect(state, node, slot, state.affected, count)
             if codes.coscheduling != ALWAYS:
@@ -158,7 +158,7 @@ def _is_bearable(state: SharedSite, model: SlowdownArrays, codes: SharingCodes, 
     found, bearable, cell = 0, True, state.jobs[host].first_cell
     while found < job.width and bearable:
         node = cell // counters.lanes
-        if has_room(state, node, job, codes.partners, counts_memory(codes)):
+        if has_capacity(state, node, job, codes.partners, counts_memory(codes)):
             found += 1
             put(state, node, slot)
             for lane in range(counters.lanes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gridweave.jit import Int, Record, kernel, kernel_part
-from gridweave.site.disciplines.sharing.kernels.nodes import count_open, has_room, is_usable, skip_node
+from gridweave.site.disciplines.sharing.kernels.nodes import count_open, has_capacity, is_usable, skip_node
 from gridweave.site.disciplines.sharing.kernels.pairing import SharingCodes, counts_memory, is_alike
 from gridweave.site.disciplines.sharing.kernels.slowdown import forget_tried
 from gridweave.site.disciplines.sharing.kernels.state import NO_CELL, SharedSite
@@ -80,7 +80,7 @@ def _mark_taken(state: SharedSite, codes: SharingCodes, host: Int, slot: Int) ->
     found, cell = 0, state.jobs[host].first_cell
     while found < state.jobs[slot].width:
         node = cell // state.counters[0].lanes
-        if has_room(state, node, state.jobs[slot], codes.partners, counts_memory(codes)):
+        if has_capacity(state, node, state.jobs[slot], codes.partners, counts_memory(codes)):
             state.marked[node] = _TAKEN
             found += 1
         cell = skip_node(state, cell)

@@ -11,8 +11,8 @@ from gridweave.jit import Int, Ints, Record, kernel, kernel_part
 from gridweave.site.disciplines.sharing.kernels.nodes import (
     MEMORY_SLACK,
     chain,
+    has_capacity,
     has_core,
-    has_room,
     is_first_cell,
     occupy_idle,
     put,
@@ -192,7 +192,7 @@ def join(
     missing, last, cell = job.width, NO_CELL, state.jobs[host].first_cell
     while missing > 0:
         node = cell // state.counters[0].lanes
-        if has_room(state, node, job, partners, counts_memory):
+        if has_capacity(state, node, job, partners, counts_memory):
             put(state, node, slot)
             last = chain(state, node, slot, last)
             missing -= 1

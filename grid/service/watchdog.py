@@ -1,4 +1,4 @@
-"""Restarts the processes of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.keeper NAME``.
+"""Restarts the processes of a grid that `gridweave up` has started: ``python -m gridweave.grid.service.watchdog NAME``.
 
 Ray restarts the grid's actors, but nothing restarts Ray's own nodes, so the keeper watches those. It loads neither Ray
 nor numba nor a server. When a process ends, it runs `gridweave.grid.service.local`, which starts what is missing, as a
@@ -23,10 +23,10 @@ import msgspec
 
 from gridweave.errors import GridweaveError, UnavailableError
 from gridweave.grid.config.local_state import (
-    KEEPER,
     KEPT,
     LOGS,
     MARKER_VARIABLE,
+    WATCHDOG,
     LocalGridState,
     LocalProcess,
     end_processes,
@@ -39,7 +39,7 @@ from gridweave.site.times import span_text
 
 LOG = "keeper.log"
 
-MEND_S = 300.0
+REPAIR_S = 300.0
 """How long one repair may take, in seconds; others who want to change the grid wait for it."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
@@ -72,15 +72,15 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     gave_up: bool = False
 
 
-def _knock(address: str) -> None:
+def _probe(address: str) -> None:
     # This module is only needed on an external cluster.
-    from gridweave.grid.service.ray import knock
+    from gridweave.grid.service.ray import probe
 
-    knock(address)
+    probe(address)
 
 
-class GridKeeper:
-    """Keeps a grid running; `mend` starts what is missing and returns the problem, or "".
+class GridWatchdog:
+    """Keeps a grid running; `repair` starts what is missing and returns the problem, or "".
 
     `wait` waits until a process of the grid ends, or for some seconds.
     """
@@ -88,15 +88,15 @@ class GridKeeper:
     def __init__(
         self,
         name: str,
-        mend: Callable[[str], str],
+        repair: Callable[[str], str],
         *,
         say: Callable[[str], None],
         wait: Callable[[LocalGridState | None, float], None],
         monotonic_s: Callable[[], float] = time.monotonic,
-        knock: Callable[[str], None] = _knock,
+        probe: Callable[[str], None] = _probe,
     ) -> None:
-        self._name, self._mend, self._say, self._wait, self._monotonic_s = name, mend, say, wait, monotonic_s
-        self._knock = knock
+        self._name, self._repair, self._say, self._wait, self._monotonic_s = name, repair, say, wait, monotonic_s
+        self._probe = probe
         # Since when the external Ray cluster has not answered, or None.
         self._away_since_s: float | None = None
         self._mended_s = monotonic_s()
@@ -107,7 +107,7 @@ class GridKeeper:
         self._change()
         while True:
             state = read_grid_state(self._name)
-            if state is None or all(process.pid != own_pid for process in state.keeper):
+            if state is None or all(process.pid != own_pid for process in state.watchdog):
                 return True
             if not state.missing:
                 if self.kept.tries and self._monotonic_s() - self._mended_s > STEADY_S:
@@ -132,7 +132,7 @@ class GridKeeper:
         tries, missing = self.kept.tries + 1, state.missing
         self._say(f"{_listed(missing)} ended; try {tries} to bring back what is missing")
         self._change(tries=tries, missing=missing, last_ms=int(time.time() * 1000))
-        problem = self._mend(self._name)
+        problem = self._repair(self._name)
         self._mended_s = self._monotonic_s()
         self._say(f"it failed: {problem}" if problem else f"brought back: {_listed(missing)}")
         self._change(problem=problem, mended=self.kept.mended + (not problem))
@@ -140,7 +140,7 @@ class GridKeeper:
     def _is_reachable(self, address: str) -> bool:
         """Whether the external Ray cluster answers; tries do not count while it does not."""
         try:
-            self._knock(address)
+            self._probe(address)
         except UnavailableError as error:
             if self._away_since_s is None:
                 self._say(f"{error}; waiting for it")
@@ -188,7 +188,7 @@ def read_kept(name: str) -> Kept | None:
 
 
 @contextlib.contextmanager
-def start_keeper(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
+def start_watchdog(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
     """Start the keeper of a grid. The caller records it within the block; the keeper begins when the block ends."""
     # Processes with the marker are ended with the grid, so the keeper and its children must not have it.
     environment = {name: value for name, value in os.environ.items() if name != MARKER_VARIABLE}
@@ -197,7 +197,7 @@ def start_keeper(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
     with (folder / LOGS / LOG).open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gridweave.grid.service.keeper", state.name],
+            [sys.executable, "-P", "-m", "gridweave.grid.service.watchdog", state.name],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -207,15 +207,15 @@ def start_keeper(state: LocalGridState, folder: Path) -> Iterator[LocalProcess]:
         )
     assert child.stdin is not None
     with child.stdin:
-        process = LocalProcess.of_pid(KEEPER, child.pid)
+        process = LocalProcess.of_pid(WATCHDOG, child.pid)
         assert process is not None, "a child that was not waited for has a number"
         yield process
     child.returncode = 0  # do not wait for the keeper, which outlives this process
 
 
-def end_keeper(state: LocalGridState) -> None:
+def end_watchdog(state: LocalGridState) -> None:
     """End the keeper of a grid and the repair in progress."""
-    end_processes(state.keeper, patience_s=_END_S)
+    end_processes(state.watchdog, patience_s=_END_S)
 
 
 def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
@@ -234,16 +234,16 @@ def wait_for_an_end(state: LocalGridState | None, longest_s: float) -> None:
                 os.close(handle)
 
 
-def mend_in_a_process(name: str) -> str:
+def repair_in_process(name: str) -> str:
     """Start what is missing in a process of its own; return the problem, or ""."""
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "gridweave.grid.service.local", name], stdout=subprocess.PIPE, text=True
     ) as child:
         try:
-            output, _ = child.communicate(timeout=MEND_S)
+            output, _ = child.communicate(timeout=REPAIR_S)
         except subprocess.TimeoutExpired:
             child.terminate()
-            return f"it was not done within {span_text(MEND_S * 1000)}"
+            return f"it was not done within {span_text(REPAIR_S * 1000)}"
         except BaseException:
             child.terminate()
             raise
@@ -264,9 +264,9 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, end)
     sys.stdin.read()  # until the caller has recorded this keeper
-    keeper = GridKeeper(sys.argv[1], mend_in_a_process, say=say, wait=wait_for_an_end)
+    watchdog = GridWatchdog(sys.argv[1], repair_in_process, say=say, wait=wait_for_an_end)
     try:
-        is_done = keeper.run(os.getpid())
+        is_done = watchdog.run(os.getpid())
     except GridweaveError as error:
         say(f"the keeper ends: {error}")
         return error.exit_status

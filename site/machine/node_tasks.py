@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gridweave.errors import GridweaveError
-from gridweave.site.elements import Element
-from gridweave.site.launch import Outcome, PieceState
+from gridweave.site.array_tasks import Element
+from gridweave.site.launch import NodeTaskState, Outcome
+from gridweave.site.machine.array_tasks import ended_tasks, interrupted_tasks
 from gridweave.site.machine.cgroups import Cgroups, ControlGroup, group_name
-from gridweave.site.machine.elements import ended_elements, interrupted_elements
 from gridweave.site.machine.folders import (
     ASK,
     STATE,
@@ -38,7 +38,7 @@ SILENT_S = 5.0
 """A supervisor is killed if it is silent for this long after its node task should have ended."""
 
 
-class KnownPiece:
+class LocalTask:
     """The runner's state for a node task."""
 
     def __init__(self, key: Key, folder: Path) -> None:
@@ -46,8 +46,8 @@ class KnownPiece:
         self.folder = folder
         self.shim: int | None = None
         self.alone_ms: int | None = None
-        self.told_ready = False
-        self.told_started = False
+        self.ready_reported = False
+        self.started_reported = False
         self.cancelled = False
         self.ended = False
         self.grace_ms = 0
@@ -139,7 +139,7 @@ def _unstarted_end(folder: Path, failed: str) -> tuple[Outcome, str] | None:
     return "lost", "its runner or its shim ended before the start; it never ran"
 
 
-async def end_strays(state: PieceState) -> None:
+async def end_strays(state: NodeTaskState) -> None:
     """Kill the processes that a killed shim has left since the machine's last boot, and wait until they are gone."""
     while left := strays(state.token, [(rank.pid, rank.start_ticks) for rank in state.ranks]):
         for process in left:
@@ -168,7 +168,7 @@ async def _readable(handle: int) -> None:
         loop.remove_reader(handle)
 
 
-def remove_piece(folder: Path) -> None:
+def remove_task(folder: Path) -> None:
     """Remove the folder of a node task, including files of its user."""
     launch = read_launch(folder)
     if launch is not None and launch.launcher and not _is_empty(user_folder(folder, launcher=launch.launcher)):
@@ -177,7 +177,7 @@ def remove_piece(folder: Path) -> None:
     remove_folder(folder)
 
 
-def piece_bytes(folder: Path) -> int:
+def task_bytes(folder: Path) -> int:
     """Return the disk use of a node task's folder; files that the service cannot read are counted as their user."""
     size_bytes, is_whole = folder_bytes(folder)
     launch = None if is_whole else read_launch(folder)
@@ -210,11 +210,11 @@ def end_group(folder: Path) -> None:
 def packed_ends(folder: Path) -> tuple[tuple[Element, ...], tuple[int, ...]]:
     """Return the ended array tasks of a packed array's node task, and the indexes of the interrupted ones."""
     launch = read_launch(folder)
-    if launch is None or launch.elements is None:
+    if launch is None or launch.array_tasks is None:
         return (), ()
     own = user_folder(folder, launcher=launch.launcher)
-    ended = ended_elements(own, launch.elements)
-    return ended, interrupted_elements(own, launch.elements, ended)
+    ended = ended_tasks(own, launch.array_tasks)
+    return ended, interrupted_tasks(own, launch.array_tasks, ended)
 
 
 # -- IPC objects left behind -------------------------------------------------------------------------------------------

@@ -14,13 +14,13 @@ import msgspec
 
 from gridweave.site.explain import nodes_text
 from gridweave.site.job import JobRequest
-from gridweave.site.maxima import NO_MAXIMA, NO_MAXIMUM, Maxima, Maximum, beyond, hours_text, node_s_of
+from gridweave.site.quotas import NO_QUOTA, NO_QUOTAS, Quota, Quotas, beyond, hours_text, node_s_of
 from gridweave.site.times import span_text
 
 GroupName = tuple[str, str, str]
 """``("array", user, array name)``, ``("user", name, "")`` or ``("account", name, "")``."""
 
-Lane = tuple[GroupName, ...]
+GroupSet = tuple[GroupName, ...]
 """The groups of a job; jobs with the same groups wait in one first-in-first-out line."""
 
 PARTS_OF_WINDOW = 100
@@ -88,16 +88,16 @@ class Bound(msgspec.Struct, frozen=True):
         return f"{whose} has {there} node-hours used or under way in {window} and may have {most}: {missing} too many"
 
 
-class LinesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of `Lines` after `Lines.move`."""
+class AdmissionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The state of `AdmissionQueue` after `AdmissionQueue.move`."""
 
-    maxima: Maxima
+    quotas: Quotas
     groups: list[tuple[GroupName, JobGroup]]
-    standing: list[tuple[Lane, dict[int, Ask]]]
+    standing: list[tuple[GroupSet, dict[int, Ask]]]
     started: list[int]
 
 
-class Lines:
+class AdmissionQueue:
     """The groups of all jobs that have not ended, and the admission queue.
 
     Examples
@@ -114,12 +114,12 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self.maxima = NO_MAXIMA
+        self.quotas = NO_QUOTAS
         self._groups: dict[GroupName, JobGroup] = {}
         # The ids of the jobs in each lane, as a heap; some may have left.
-        self._lanes: dict[Lane, list[int]] = {}
-        self._asks: dict[int, tuple[Lane, Ask]] = {}
-        self._lanes_of: dict[GroupName, set[Lane]] = {}
+        self._lanes: dict[GroupSet, list[int]] = {}
+        self._asks: dict[int, tuple[GroupSet, Ask]] = {}
+        self._sets_of: dict[GroupName, set[GroupSet]] = {}
         self._started: set[int] = set()
         self._moved: set[GroupName] = set()
 
@@ -127,16 +127,16 @@ class Lines:
         """Whether a job is in the admission queue."""
         return job_id in self._asks
 
-    def change(self, maxima: Maxima) -> None:
+    def change(self, quotas: Quotas) -> None:
         """Replace the quotas; admitted jobs stay admitted."""
-        self.maxima = maxima
-        self._moved.update(self._lanes_of)
+        self.quotas = quotas
+        self._moved.update(self._sets_of)
 
     def refusal(self, request: JobRequest) -> str | None:
         """Return why a job may not be submitted, in one line, or None."""
         for kind, name in (("user", request.user), ("account", request.account)):
             maximum = self._maximum((kind, name, ""))
-            if maximum is NO_MAXIMUM or (kind == "account" and not name):
+            if maximum is NO_QUOTA or (kind == "account" and not name):
                 continue
             group = self._groups.get((kind, name, ""))
             unstarted = 0 if group is None else group.unstarted
@@ -147,21 +147,21 @@ class Lines:
 
     # -- events of jobs -----------------------------------------------------------------------------------------------
 
-    def came(self, lane: Lane) -> None:
+    def came(self, group_set: GroupSet) -> None:
         """Record a submitted job."""
-        for name in lane:
+        for name in group_set:
             self._groups.setdefault(name, JobGroup()).unstarted += 1
 
-    def started(self, job_id: int, lane: Lane) -> None:
+    def started(self, job_id: int, group_set: GroupSet) -> None:
         """Record that a job runs; a second start changes nothing."""
         if job_id not in self._started:
             self._started.add(job_id)
-            for name in lane:
+            for name in group_set:
                 self._groups[name].unstarted -= 1
 
-    def over(self, job_id: int, lane: Lane) -> None:
+    def over(self, job_id: int, group_set: GroupSet) -> None:
         """Record that a job has ended or was declined; it must already have left the groups and the admission queue."""
-        for name in lane:
+        for name in group_set:
             group = self._groups.get(name)
             if group is not None:
                 group.unstarted -= job_id not in self._started
@@ -169,42 +169,42 @@ class Lines:
                     del self._groups[name]
         self._started.discard(job_id)
 
-    def has_to_stand(self, lane: Lane, ask: Ask) -> bool:
+    def has_to_stand(self, group_set: GroupSet, ask: Ask) -> bool:
         """Whether a job must pass through the admission queue, even if it is admitted at once."""
-        return bool(ask.at_once) or any(name in self._lanes_of or self._maximum(name).lets_wait for name in lane)
+        return bool(ask.at_once) or any(name in self._sets_of or self._maximum(name).lets_wait for name in group_set)
 
-    def enter(self, lane: Lane, ask: Ask) -> None:
+    def enter(self, group_set: GroupSet, ask: Ask) -> None:
         """Admit a job."""
-        for name in lane:
+        for name in group_set:
             group = self._groups.setdefault(name, JobGroup())
             group.inside += 1
             group.nodes += ask.nodes
             group.promised_s += ask.node_s
 
-    def leave(self, lane: Lane, ask: Ask, now_ms: int, used_s: int = 0) -> None:
+    def leave(self, group_set: GroupSet, ask: Ask, now_ms: int, used_s: int = 0) -> None:
         """Record that an admitted job has left its groups, after using ``used_s`` node-seconds."""
-        for name in lane:
+        for name in group_set:
             group = self._groups[name]
             group.inside -= 1
             group.nodes -= ask.nodes
             group.promised_s -= ask.node_s
             self._moved.add(name)
-        self.used(lane, now_ms, used_s)
+        self.used(group_set, now_ms, used_s)
 
-    def used(self, lane: Lane, now_ms: int, used_s: int) -> None:
+    def used(self, group_set: GroupSet, now_ms: int, used_s: int) -> None:
         """Record node-seconds of a job that is or was admitted."""
-        for name in lane:
+        for name in group_set:
             maximum = self._maximum(name)
             if used_s and maximum.node_hours is not None:
                 _charge(self._groups[name], used_s, now_ms, maximum.window_ms)
 
-    def stand(self, job_id: int, lane: Lane, ask: Ask) -> None:
+    def stand(self, job_id: int, group_set: GroupSet, ask: Ask) -> None:
         """Add a job to the admission queue."""
-        self._asks[job_id] = lane, ask
-        heapq.heappush(self._lanes.setdefault(lane, []), job_id)
-        for name in lane:
-            self._lanes_of.setdefault(name, set()).add(lane)
-        self._moved.update(lane)
+        self._asks[job_id] = group_set, ask
+        heapq.heappush(self._lanes.setdefault(group_set, []), job_id)
+        for name in group_set:
+            self._sets_of.setdefault(name, set()).add(group_set)
+        self._moved.update(group_set)
 
     def step_out(self, job_id: int) -> None:
         """Remove a job from the admission queue, if it is there."""
@@ -214,7 +214,7 @@ class Lines:
 
     def move(self, now_ms: int) -> list[int]:
         """Admit all jobs that can be admitted; return them in that order."""
-        for name in [name for name in self._lanes_of if name in self._groups]:
+        for name in [name for name in self._sets_of if name in self._groups]:
             used = self._groups[name].used
             while used and used[0][0] <= now_ms:
                 used.pop(0)
@@ -222,82 +222,82 @@ class Lines:
         let_in: list[int] = []
         while self._moved:
             moved, self._moved = self._moved, set()
-            near = {name for lane in self._lanes_before(moved) for name in lane}
-            let_in += self._move(now_ms, self._lanes_before(near))
+            near = {name for group_set in self._sets_before(moved) for name in group_set}
+            let_in += self._move(now_ms, self._sets_before(near))
         return let_in
 
-    def _lanes_before(self, names: set[GroupName]) -> set[Lane]:
-        return {lane for name in names for lane in self._lanes_of.get(name, ())}
+    def _sets_before(self, names: set[GroupName]) -> set[GroupSet]:
+        return {group_set for name in names for group_set in self._sets_of.get(name, ())}
 
-    def _move(self, now_ms: int, lanes: set[Lane]) -> list[int]:
+    def _move(self, now_ms: int, lanes: set[GroupSet]) -> list[int]:
         """Admit jobs from the heads of lanes, lowest number first.
 
         A head that has to wait blocks all of its full groups: no later job is admitted to them.
         """
-        heads = [(first, lane) for lane in lanes if (first := self._first(lane)) is not None]
+        heads = [(first, group_set) for group_set in lanes if (first := self._first(group_set)) is not None]
         heapq.heapify(heads)
         let_in: list[int] = []
         shut: set[GroupName] = set()
         while heads:
-            job_id, lane = heads[0]
+            job_id, group_set = heads[0]
             _, ask = self._asks[job_id]
-            full = [name for name in lane if self._bound(now_ms, name, ask) is not None]
+            full = [name for name in group_set if self._bound(now_ms, name, ask) is not None]
             shut.update(full)
-            if not shut.isdisjoint(lane):
+            if not shut.isdisjoint(group_set):
                 heapq.heappop(heads)
                 continue
             del self._asks[job_id]
-            self.enter(lane, ask)
+            self.enter(group_set, ask)
             let_in.append(job_id)
             # Other jobs may have waited behind it.
-            self._moved.update(lane)
-            following = self._first(lane)
+            self._moved.update(group_set)
+            following = self._first(group_set)
             if following is None:
                 heapq.heappop(heads)
             else:
-                heapq.heapreplace(heads, (following, lane))
+                heapq.heapreplace(heads, (following, group_set))
         return let_in
 
-    def _first(self, lane: Lane) -> int | None:
+    def _first(self, group_set: GroupSet) -> int | None:
         """Return the first job of a lane; delete the lane if it is empty."""
-        line = self._lanes.get(lane)
+        line = self._lanes.get(group_set)
         while line:
             if line[0] in self._asks:
                 return line[0]
             heapq.heappop(line)
-        self._lanes.pop(lane, None)
-        for name in lane:
-            others = self._lanes_of.get(name)
+        self._lanes.pop(group_set, None)
+        for name in group_set:
+            others = self._sets_of.get(name)
             if others is not None:
-                others.discard(lane)
+                others.discard(group_set)
                 if not others:
-                    del self._lanes_of[name]
+                    del self._sets_of[name]
         return None
 
     # -- full groups --------------------------------------------------------------------------------------------------
 
-    def bound(self, now_ms: int, lane: Lane, ask: Ask) -> list[Bound]:
+    def bound(self, now_ms: int, group_set: GroupSet, ask: Ask) -> list[Bound]:
         """Return the limits of full groups that keep a job out; empty if it only waits behind other jobs."""
-        found = (self._bound(now_ms, name, ask) for name in lane)
+        found = (self._bound(now_ms, name, ask) for name in group_set)
         return [bound for bound in found if bound is not None]
 
     def ahead(self, job_id: int) -> tuple[int, GroupName] | None:
         """Return the first job that waits ahead of a job for one of its groups, with that group; None: no such job."""
-        lane, _ = self._asks[job_id]
+        group_set, _ = self._asks[job_id]
         found = []
-        for name in lane:
-            firsts = (self._lanes[other][0] for other in self._lanes_of[name] if self._lanes.get(other))
+        for name in group_set:
+            firsts = (self._lanes[other][0] for other in self._sets_of[name] if self._lanes.get(other))
             found += [(first, name) for first in firsts if first < job_id and first in self._asks]
         return min(found, default=None)
 
     def next_wakeup_ms(self) -> int | None:
         """Return when node-hours next leave the window of a group with waiting jobs, or None."""
-        found = (self._groups[name].used for name in self._lanes_of if name in self._groups)
+        found = (self._groups[name].used for name in self._sets_of if name in self._groups)
         return min((used[0][0] for used in found if used), default=None)
 
-    def _maximum(self, name: GroupName) -> Maximum:
+    def _maximum(self, name: GroupName) -> Quota:
         kind, who, _ = name
-        return NO_MAXIMUM if kind == "array" else self.maxima.of(kind, who)
+        return NO_QUOTA if kind == "array" else self.quotas.of(kind, who)
 
     def _bound(self, now_ms: int, name: GroupName, ask: Ask) -> Bound | None:
         """Return the limit of a group that a job exceeds; a job that exceeds the whole quota enters an empty group."""
@@ -318,19 +318,19 @@ class Lines:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def state(self) -> LinesState:
+    def state(self) -> AdmissionState:
         """Return the admitted and the waiting jobs."""
-        standing: dict[Lane, dict[int, Ask]] = {}
-        for job_id, (lane, ask) in self._asks.items():
-            standing.setdefault(lane, {})[job_id] = ask
-        return LinesState(self.maxima, list(self._groups.items()), list(standing.items()), sorted(self._started))
+        standing: dict[GroupSet, dict[int, Ask]] = {}
+        for job_id, (group_set, ask) in self._asks.items():
+            standing.setdefault(group_set, {})[job_id] = ask
+        return AdmissionState(self.quotas, list(self._groups.items()), list(standing.items()), sorted(self._started))
 
-    def restore(self, state: LinesState) -> None:
+    def restore(self, state: AdmissionState) -> None:
         """Restore a state into a new instance."""
-        self.maxima, self._groups, self._started = state.maxima, dict(state.groups), set(state.started)
-        for lane, asks in state.standing:
+        self.quotas, self._groups, self._started = state.quotas, dict(state.groups), set(state.started)
+        for group_set, asks in state.standing:
             for job_id, ask in asks.items():
-                self.stand(job_id, lane, ask)
+                self.stand(job_id, group_set, ask)
         self._moved = set()
 
     def check_invariants(self, now_ms: int) -> None:
@@ -338,12 +338,12 @@ class Lines:
         for name, group in self._groups.items():
             least = min(group.inside, group.nodes, group.promised_s, group.unstarted)
             assert least >= 0, f"{name} has fewer than none"
-        for job_id, (lane, ask) in self._asks.items():
-            is_bound = self.bound(now_ms, lane, ask) or self.ahead(job_id)
+        for job_id, (group_set, ask) in self._asks.items():
+            is_bound = self.bound(now_ms, group_set, ask) or self.ahead(job_id)
             assert is_bound, f"job {job_id} stands in line for nothing"
 
 
-def lane_of(request: JobRequest) -> tuple[Lane, Ask]:
+def group_set_of(request: JobRequest) -> tuple[GroupSet, Ask]:
     """Return the groups of a job, and its demand on them."""
     return tuple(_groups_of(request)), Ask(
         request.nodes,

@@ -15,10 +15,10 @@ from gridweave.ranges import ranges_of
 Ranges = tuple[tuple[int, int], ...]
 """Indexes as half-open intervals, ascending and not empty."""
 
-MOST_ELEMENTS = 10_000
+MAX_ARRAY_TASKS = 10_000
 """Most tasks in one job; one message reports the results of all of them."""
 
-MOST_TOLD = 5
+MAX_LISTED = 5
 """Most failed tasks that an error names."""
 
 
@@ -61,9 +61,9 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.exit_code != 0
 
 
-def of_attempt(elements: Iterable[Element], attempt: int) -> tuple[Element, ...]:
+def of_attempt(array_tasks: Iterable[Element], attempt: int) -> tuple[Element, ...]:
     """Return copies of the results with the attempt set."""
-    return tuple(msgspec.structs.replace(one, attempt=attempt) for one in elements)
+    return tuple(msgspec.structs.replace(one, attempt=attempt) for one in array_tasks)
 
 
 def indexes_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
@@ -126,17 +126,17 @@ def ranges_problem(ranges: Ranges) -> str | None:
             told = ", ".join(f"[{one}, {other})" for one, other in ranges[:10])
             return f"elements are {told}: each range must begin before its end, and not before the end of the last"
         before, count = high, count + high - low
-    return f"{count:,} elements in one job; at most {MOST_ELEMENTS:,}" if count > MOST_ELEMENTS else None
+    return f"{count:,} elements in one job; at most {MAX_ARRAY_TASKS:,}" if count > MAX_ARRAY_TASKS else None
 
 
-def elements_problem(elements: Iterable[Element]) -> str:
+def tasks_problem(array_tasks: Iterable[Element]) -> str:
     """Return which tasks failed, in one line; empty if none did."""
-    failed = sorted((element for element in elements if element.failed), key=lambda element: element.index)
+    failed = sorted((element for element in array_tasks if element.failed), key=lambda element: element.index)
     if not failed:
         return ""
     told = [
         f"{one.index} ({f'exit code {one.exit_code}' if one.signal is None else f'signal {one.signal}'})"
-        for one in failed[:MOST_TOLD]
+        for one in failed[:MAX_LISTED]
     ]
-    more = ", ..." if len(failed) > MOST_TOLD else ""
+    more = ", ..." if len(failed) > MAX_LISTED else ""
     return f"{len(failed):,} element{'s' * (len(failed) > 1)} failed: {', '.join(told)}{more}"

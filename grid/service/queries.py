@@ -20,23 +20,23 @@ from gridweave.grid.api import (
 )
 from gridweave.grid.service.driver import GridDriver
 from gridweave.grid.service.forecasts import ForecastQueue
-from gridweave.site.desk_messages import SiteNames
 from gridweave.site.explain import Forecast, record_forecast
 from gridweave.site.job import JobRecord, JobRequest
 from gridweave.site.lifecycle import OPEN
 from gridweave.site.messages import Quoted, RequestQuote
-from gridweave.site.service.desk import EXPLAIN_S, Desk, queued
+from gridweave.site.query_messages import SiteNames
 from gridweave.site.service.faults import recent_fault
+from gridweave.site.service.queries import EXPLAIN_S, Queries, queued
 
 MOST_EXPLAINED = 1_000
 """Beyond this many waiting jobs a list has no forecasts; `forecast` still has one for a single job."""
 
 
-class GridDesk(Desk[GridDriver]):
+class GridQueries(Queries[GridDriver]):
     """Answers queries about the grid."""
 
     methods = (
-        *Desk.methods,
+        *Queries.methods,
         "about",
         "queue",
         "forecast",
@@ -70,7 +70,7 @@ class GridDesk(Desk[GridDriver]):
         queue is too long.
         """
         await self.driver.durable()
-        records = self.core.book.records
+        records = self.core.registry.records
         counts = Counter(record.state for record in records.values())
         waiting = (records[job_id] for job_id in self.driver.grid.core.waiting() if job_id in records)
         first = islice((record for record in waiting if record.state == "waiting"), limit)
@@ -115,7 +115,7 @@ class GridDesk(Desk[GridDriver]):
         await self.driver.durable()
         starts = await self._forecasts.plan(limit)
         now_ms = starts[0].now_ms if starts else self.driver.clock.now_ms()
-        records = self.core.book.records
+        records = self.core.registry.records
         known = [(records[job.job_id], job) for job in starts if job.job_id in records]
         return PlannedStarts(
             now_ms=now_ms,
@@ -136,7 +136,7 @@ class GridDesk(Desk[GridDriver]):
     async def learnt(self) -> GridExperience:
         """Return what the grid has learned from jobs that have ended."""
         grid = self.driver.grid
-        needs = sorted(grid.book.needs.state(), key=lambda kind: (kind.user, kind.job_class))
+        needs = sorted(grid.registry.needs.state(), key=lambda kind: (kind.user, kind.job_class))
         return GridExperience(splits=grid.learnt_splits(), needs=needs)
 
     async def scheduling(self) -> Scheduling:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gridweave.site.admission import Bound, group_set_of
 from gridweave.site.eligibility import Eligibility, EligibilityState, after_problem, past_of, pasts_of
 from gridweave.site.explain import nodes_text, really_text, took_text
 from gridweave.site.job import (
@@ -27,11 +28,10 @@ from gridweave.site.job import (
 )
 from gridweave.site.launch import Used
 from gridweave.site.lifecycle import JOB, OVER, JobCause, JobState, Lifecycle
-from gridweave.site.lines import Bound, lane_of
-from gridweave.site.maxima import node_s_of
-from gridweave.site.messages import UserSubmitted, Wish
+from gridweave.site.messages import JobAction, UserSubmitted
 from gridweave.site.needs.beside import AloneRuns, KnownAlone
-from gridweave.site.needs.known import KnownNeeds, NeedsExperience, UsualNeeds
+from gridweave.site.needs.estimates import KnownNeeds, NeedsExperience, UsualNeeds
+from gridweave.site.quotas import node_s_of
 from gridweave.site.times import end_of_processes_ms, run_time_ms, when_text
 
 KEEP_ENDED = 5_000
@@ -60,8 +60,8 @@ def job_of(job_id: int, request: JobRequest, users: dict[str, int], assumed: Res
     )
 
 
-class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of a `JobBook` between two instants."""
+class RegistryState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a `JobRegistry` between two instants."""
 
     records: list[JobRecord]
     eligibility: EligibilityState
@@ -73,7 +73,7 @@ class BookState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     needs: list[NeedsExperience] = []  # resource use by job class
 
 
-class JobBook:
+class JobRegistry:
     """The jobs of the users of a site or of the grid (docs/live.md, "Held").
 
     Parameters
@@ -164,7 +164,7 @@ class JobBook:
         """
         request = event.request
         past = pasts_of(request, self.records, event.past)
-        reason = request_problem(request) or self.eligibility.lines.refusal(request) or after_problem(request, past)
+        reason = request_problem(request) or self.eligibility.admission.refusal(request) or after_problem(request, past)
         if reason is None:
             job = job_of(self._next_id, request, self._users, self.needs.of(request).needs)
             reason = why_never(job)
@@ -180,22 +180,22 @@ class JobBook:
         self.note(job.job_id, "submitted", f"{to}{nodes_text(request.nodes)}{_by_whom(event.origin)}")
         return job if is_eligible else None
 
-    def wish(self, wish: Wish) -> Iterator[JobRecord]:
+    def apply_action(self, action: JobAction) -> Iterator[JobRecord]:
         """Apply a user's action to jobs; yield the jobs that are not held, for which the caller must act."""
-        for job_id in wish.job_ids:
+        for job_id in action.job_ids:
             record = self.records.get(job_id)
             # No user can know the id of a job that was submitted at this instant: it was guessed.
             if record is None or job_id in self._fresh or record.state in OVER:
                 continue
             how = "by wish"
-            match wish.kind:
+            match action.kind:
                 case "cancel" | "kill":
                     how = f"at {self._site}" if self._site else how
-                    how += ", at once" if wish.kind == "kill" else ""
+                    how += ", at once" if action.kind == "kill" else ""
                 case "signal":
-                    if record.state != "running" or wish.signal is None:
+                    if record.state != "running" or action.signal is None:
                         continue
-                    how = f"{wish.signal} {how}"
+                    how = f"{action.signal} {how}"
                 case "requeue":
                     if not record.can_be_requeued:
                         continue
@@ -207,8 +207,8 @@ class JobBook:
                     if not self.eligibility.is_wished(job_id):
                         continue
                     self.eligibility.release(job_id)
-            is_end = wish.kind in ("cancel", "kill")
-            self.note(job_id, "cancelled" if is_end else wish.kind, how + _by_whom(wish.origin))
+            is_end = action.kind in ("cancel", "kill")
+            self.note(job_id, "cancelled" if is_end else action.kind, how + _by_whom(action.origin))
             if job_id not in self.eligibility:
                 yield record
             elif is_end:
@@ -223,11 +223,11 @@ class JobBook:
 
     def refusal(self, request: JobRequest) -> str | None:
         """Return why a job cannot be submitted, in one line, or None."""
-        return request_problem(request) or self.eligibility.lines.refusal(request)
+        return request_problem(request) or self.eligibility.admission.refusal(request)
 
     def why_it_would_wait(self, request: JobRequest, now_ms: int) -> str:
         """Return the quotas that a job submitted now would wait for; empty if there are none."""
-        bounds = self.eligibility.lines.bound(now_ms, *lane_of(request))
+        bounds = self.eligibility.admission.bound(now_ms, *group_set_of(request))
         return "; ".join(f"{bound.words}, until {self._until(bound, now_ms)}" for bound in bounds)
 
     def _until(self, bound: Bound, now_ms: int) -> str:
@@ -239,7 +239,9 @@ class JobBook:
         ends = sorted(
             (record.start_ms + record.request.limit_ms, record.request.nodes if bound.what == "nodes" else 1)
             for record in self.records.values()
-            if record.state == "running" and record.start_ms is not None and bound.group in lane_of(record.request)[0]
+            if record.state == "running"
+            and record.start_ms is not None
+            and bound.group in group_set_of(record.request)[0]
         )
         missing = bound.missing
         for end_ms, count in ends:
@@ -251,7 +253,7 @@ class JobBook:
     def take_out(self, record: JobRecord, attempt: int) -> None:
         """Hold a job that was in the queue; `attempt` is the number of its last attempt."""
         self.change(record, "hold")
-        self.eligibility.taken_out(record.job_id, record.request, attempt)
+        self.eligibility.left_queue(record.job_id, record.request, attempt)
 
     def settle(self) -> list[tuple[Job, int]]:
         """Admit the held jobs that can enter the queue, and cancel those that never can.
@@ -264,7 +266,7 @@ class JobBook:
         let_in: list[tuple[Job, int]] = []
         while True:
             settled = self.eligibility.settle()
-            for job_id, reason in settled.hopeless:
+            for job_id, reason in settled.unplaceable:
                 self.end(self.records[job_id], "cancelled", reason)
             for job_id, reason in settled.kept:
                 record = self.records[job_id]
@@ -277,7 +279,7 @@ class JobBook:
                 record.reason = ""
                 self.note(job_id, "queued")
                 let_in.append((self.job(record), attempt))
-            if not settled.hopeless:
+            if not settled.unplaceable:
                 return let_in
 
     def job(self, record: JobRecord) -> Job:
@@ -363,9 +365,9 @@ class JobBook:
                 self.records.pop(job_id, None)
             del self._ended[: KEEP_ENDED // 10]
 
-    def state(self) -> BookState:
+    def state(self) -> RegistryState:
         """Return the state between two instants."""
-        return BookState(
+        return RegistryState(
             records=list(self.records.values()),
             eligibility=self.eligibility.state(),
             n_ended=self.n_ended,
@@ -376,7 +378,7 @@ class JobBook:
             needs=self.needs.state(),
         )
 
-    def restore(self, state: BookState) -> None:
+    def restore(self, state: RegistryState) -> None:
         """Restore the state of another registry into this new one."""
         self.records = {record.job_id: record for record in state.records}
         self.eligibility.restore(state.eligibility)

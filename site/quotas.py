@@ -24,7 +24,7 @@ MOST_NODE_S = 10**12
 MOST_HOURS = MAX_TIME_MS / HOUR_MS
 
 
-class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The quota of one user or account; None: no limit.
 
     Attributes
@@ -71,7 +71,7 @@ class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.priority is not None and not abs(self.priority) <= MOST_PRIORITY:
             raise OptionError("priority", f"is {self.priority}; a number from -{MOST_PRIORITY} to {MOST_PRIORITY}")
 
-    def over(self, usual: Maximum) -> Maximum:
+    def over(self, usual: Quota) -> Quota:
         """Return this quota with the usual values for the fields that are None.
 
         Examples
@@ -104,18 +104,18 @@ class Maximum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return math.floor((self.window_hours or USUAL_WINDOW_HOURS) * HOUR_MS)
 
 
-NO_MAXIMUM = Maximum()
+NO_QUOTA = Quota()
 
 
-class Maxima(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The quotas of a grid, or of a site for its own users: defaults per user and account, and exceptions by name."""
 
-    each_user: Maximum = NO_MAXIMUM
-    each_account: Maximum = NO_MAXIMUM
-    users: dict[str, Maximum] = {}
-    accounts: dict[str, Maximum] = {}
+    each_user: Quota = NO_QUOTA
+    each_account: Quota = NO_QUOTA
+    users: dict[str, Quota] = {}
+    accounts: dict[str, Quota] = {}
 
-    def of(self, kind: str, name: str) -> Maximum:
+    def of(self, kind: str, name: str) -> Quota:
         """Return the quota of the ``user`` or ``account`` with this name.
 
         Examples
@@ -129,13 +129,13 @@ class Maxima(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return usual if own is None else own.over(usual)
 
 
-NO_MAXIMA = Maxima()
+NO_QUOTAS = Quotas()
 
 
-class MaximaSet(msgspec.Struct, frozen=True, tag="MaximaSet"):
+class QuotasChanged(msgspec.Struct, frozen=True, tag="MaximaSet"):
     """The operator has changed the quotas; they apply to new jobs and to jobs that wait for a quota."""
 
-    maxima: Maxima
+    quotas: Quotas
 
 
 def node_s_of(nodes: int, span_ms: int) -> int:
@@ -149,7 +149,7 @@ def node_s_of(nodes: int, span_ms: int) -> int:
     return min(-(-nodes * span_ms // 1000), MOST_NODE_S)
 
 
-def beyond(maximum: Maximum, whose: str, request: JobRequest, unstarted: int) -> str | None:
+def beyond(maximum: Quota, whose: str, request: JobRequest, unstarted: int) -> str | None:
     """Return which limit a submitted job exceeds, by how much, and what would be right; None if it exceeds none.
 
     ``whose`` is the holder of the quota in words, and ``unstarted`` the number of its jobs that have not started.

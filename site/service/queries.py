@@ -1,4 +1,4 @@
-"""Answer queries of users about a site; the base class `Desk` is shared with the grid.
+"""Answer queries of users about a site; the base class `Queries` is shared with the grid.
 
 A desk only shows durable information. It does not depend on Ray: an actor or a test serves it through a `Door`. The
 newest job events and the reasons of waiting jobs are kept in memory, so following a job needs no SQL.
@@ -18,7 +18,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from gridweave.errors import InputError
-from gridweave.site.desk_messages import (
+from gridweave.site.explain import Forecast
+from gridweave.site.job import Accepted, ActionKind, Declined, JobRecord, JobRequest, SignalName
+from gridweave.site.journal.journal import Journal
+from gridweave.site.journal.records import Note, NumberedNote
+from gridweave.site.lifecycle import OVER
+from gridweave.site.machine.agent import OutputRead
+from gridweave.site.messages import DisciplineEdited, Quoted, RequestQuote
+from gridweave.site.query_messages import (
     BusyNodes,
     GivenUp,
     JobEvent,
@@ -36,16 +43,9 @@ from gridweave.site.desk_messages import (
     matches,
     page_of,
 )
-from gridweave.site.explain import Forecast
-from gridweave.site.job import Accepted, Declined, JobRecord, JobRequest, SignalName, WishKind
-from gridweave.site.journal.journal import Journal
-from gridweave.site.journal.records import Note, NumberedNote
-from gridweave.site.lifecycle import OVER
-from gridweave.site.machine.agent import OutputRead
-from gridweave.site.messages import DisciplineEdited, Quoted, RequestQuote
 from gridweave.site.service.driver import Driver, LiveCore
 from gridweave.site.service.faults import recent_fault
-from gridweave.site.service.history import JobHistory
+from gridweave.site.service.history import HistoryReader
 from gridweave.site.service.site_driver import GRID, SiteDriver
 from gridweave.site.users.owner import policy_label
 
@@ -138,10 +138,10 @@ class WaitReasons:
 FEW_JOBS = 50
 """Submissions of at most this many jobs never wait for larger submissions of others."""
 
-JOBS_AT_ONCE, PIECES_IN_A_TURN = 500, 4
+JOBS_AT_ONCE, ROWS_IN_A_TURN = 500, 4
 """Larger submissions are split into batches of this many jobs, with this many batches in progress at a time."""
 
-WISHES_AT_ONCE = 500
+ACTIONS_AT_ONCE = 500
 RECORDS_AT_ONCE = 1_000
 """Number of jobs that one call changes or reads before other calls get their turn."""
 
@@ -152,18 +152,18 @@ MOST_EVENTS = 1_000
 D = TypeVar("D", bound=Driver[Any])
 
 
-class Desk(Generic[D]):
+class Queries(Generic[D]):
     """The queries and actions of users on a core with a journal; its driver must not have started yet."""
 
-    methods: ClassVar[tuple[str, ...]] = ("submit", "wish", "records", "jobs", "story", "events")
+    methods: ClassVar[tuple[str, ...]] = ("submit", "apply_action", "records", "jobs", "history", "events")
     """The methods that a `Door` exposes."""
 
     def __init__(self, driver: D, core: LiveCore, journal: Journal) -> None:
         self.driver, self.core = driver, core
-        self._history = JobHistory(journal.reader())
+        self._history = HistoryReader(journal.reader())
         self._events = Events(journal.last_note)
         # Large actions run in batches: one action at a time, and several submissions at a time.
-        self._many, self._bulk = asyncio.Lock(), asyncio.Semaphore(PIECES_IN_A_TURN)
+        self._many, self._bulk = asyncio.Lock(), asyncio.Semaphore(ROWS_IN_A_TURN)
         self._waits = WaitReasons()
         driver.on_notes = self._noted
 
@@ -177,8 +177,8 @@ class Desk(Generic[D]):
                 answers += await self.driver.submit(jobs[start : start + JOBS_AT_ONCE], origin=origin)
         return answers
 
-    async def wish(
-        self, kind: WishKind, job_ids: list[int], origin: str, signal: SignalName | None = None
+    async def apply_action(
+        self, kind: ActionKind, job_ids: list[int], origin: str, signal: SignalName | None = None
     ) -> list[int]:
         """Apply a user's action to jobs; return, when that is durable, the jobs that it applied to.
 
@@ -187,19 +187,21 @@ class Desk(Generic[D]):
         to jobs that were held by their users.
         """
         asked = list(dict.fromkeys(job_ids))
-        if len(asked) <= WISHES_AT_ONCE:
-            return await self._wish(kind, asked, origin, signal)
+        if len(asked) <= ACTIONS_AT_ONCE:
+            return await self._apply_action(kind, asked, origin, signal)
         done: list[int] = []
-        for start in range(0, len(asked), WISHES_AT_ONCE):
+        for start in range(0, len(asked), ACTIONS_AT_ONCE):
             async with self._many:
-                done += await self._wish(kind, asked[start : start + WISHES_AT_ONCE], origin, signal)
+                done += await self._apply_action(kind, asked[start : start + ACTIONS_AT_ONCE], origin, signal)
             await asyncio.sleep(0)  # the actions on unknown jobs never await anything
         return done
 
-    async def _wish(self, kind: WishKind, asked: list[int], origin: str, signal: SignalName | None) -> list[int]:
+    async def _apply_action(
+        self, kind: ActionKind, asked: list[int], origin: str, signal: SignalName | None
+    ) -> list[int]:
         known = [job_id for job_id in asked if self._can(kind, job_id)]
         if known:
-            await self.driver.wish(kind, known, origin=origin, signal=signal)
+            await self.driver.apply_action(kind, known, origin=origin, signal=signal)
         if kind not in ("hold", "release"):
             return known
         return [job_id for job_id in known if self._is_held(job_id) == (kind == "hold")]
@@ -207,9 +209,9 @@ class Desk(Generic[D]):
     async def records(self, job_ids: list[int]) -> list[JobRecord]:
         """Return the records of jobs, including those that ended long ago, by id; unknown ids are omitted."""
         await self.driver.durable()
-        known = self.core.book.records
+        known = self.core.registry.records
         found = {job_id: copy.copy(known[job_id]) for job_id in job_ids if job_id in known}
-        next_id = self.core.book.next_id
+        next_id = self.core.registry.next_id
         rest = [job_id for job_id in job_ids if job_id not in found and job_id < next_id]
         found |= await self._history.ended(rest)
         return [found[job_id] for job_id in sorted(found)]
@@ -229,7 +231,7 @@ class Desk(Generic[D]):
         found: dict[int, JobRecord] = {}
         async with self._many:
             # Ids are ascending, so the newest jobs are the last.
-            for number, (job_id, record) in enumerate(list(reversed(self.core.book.records.items())), 1):
+            for number, (job_id, record) in enumerate(list(reversed(self.core.registry.records.items())), 1):
                 if len(found) > wanted.limit:
                     break
                 if (wanted.below is None or job_id < wanted.below) and matches(record, wanted):
@@ -238,17 +240,17 @@ class Desk(Generic[D]):
                     await asyncio.sleep(0)
         return found
 
-    async def story(self, job_id: int) -> list[Note]:
+    async def history(self, job_id: int) -> list[Note]:
         """Return the history of a job here, with the reasons of its waiting that forecasts gave, oldest first."""
         await self.driver.durable()
-        notes = await self._history.story(job_id)
+        notes = await self._history.history(job_id)
         return sorted([*notes, *self._waits.of(job_id)], key=lambda note: note.at_ms)
 
     def _noted(self, notes: list[NumberedNote], ended: dict[int, JobRecord]) -> None:
         self._events.add(self._event(note, ended) for note in notes)
 
     def _event(self, note: NumberedNote, others: dict[int, JobRecord]) -> JobEvent:
-        record = self.core.book.records.get(note.job_id) or others.get(note.job_id)
+        record = self.core.registry.records.get(note.job_id) or others.get(note.job_id)
         # A job that was declined at that instant has no record.
         user, name = ("", "") if record is None else (record.request.user, record.request.name)
         return JobEvent(**msgspec.structs.asdict(note), user=user, name=name)
@@ -268,13 +270,13 @@ class Desk(Generic[D]):
 
     async def _old_events(self, after: int) -> list[JobEvent]:
         notes = await self._history.notes(after, MOST_EVENTS)
-        rest = sorted({note.job_id for note in notes} - self.core.book.records.keys())
+        rest = sorted({note.job_id for note in notes} - self.core.registry.records.keys())
         others = await self._history.ended(rest)
         return [self._event(note, others) for note in notes]
 
-    def _can(self, kind: WishKind, job_id: int) -> bool:
+    def _can(self, kind: ActionKind, job_id: int) -> bool:
         """Whether an action can have an effect on a job."""
-        record = self.core.book.records.get(job_id)
+        record = self.core.registry.records.get(job_id)
         if record is None:
             return False
         match kind:
@@ -288,7 +290,7 @@ class Desk(Generic[D]):
                 return record.state not in OVER
 
     def _is_held(self, job_id: int) -> bool:
-        return self.core.book.eligibility.is_wished(job_id)
+        return self.core.registry.eligibility.is_wished(job_id)
 
 
 def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
@@ -308,7 +310,7 @@ def queued(record: JobRecord, forecast: Forecast | None = None) -> QueuedJob:
     )
 
 
-class SiteDesk(Desk[SiteDriver]):
+class SiteQueries(Queries[SiteDriver]):
     """Answer queries about a site and the jobs of its own users.
 
     ``uplink`` returns the state of the connection to the grid. ``read`` reads output that machines have left, as
@@ -316,7 +318,7 @@ class SiteDesk(Desk[SiteDriver]):
     """
 
     methods = (
-        *Desk.methods,
+        *Queries.methods,
         "status",
         "drain",
         "give_up",
@@ -397,7 +399,7 @@ class SiteDesk(Desk[SiteDriver]):
         With `explain`, include the forecasts that can be computed within `EXPLAIN_S`.
         """
         await self.driver.durable()
-        site, records = self.driver.site.core.site, self.core.book.records
+        site, records = self.driver.site.core.site, self.core.registry.records
         states = Counter(record.state for record in records.values())
         waiting = [job.job_id for job, _ in site.waiting()]
         running = sum(1 for _ in site.running()) - states["starting"] - states["ending"]

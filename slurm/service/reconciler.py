@@ -19,7 +19,7 @@ import msgspec
 
 from gridweave.errors import InputError, UnavailableError
 from gridweave.site.machine.folders import Key
-from gridweave.site.messages import AskSeen, AskState, BatchSeen, MachineJoined, Report
+from gridweave.site.messages import AskState, BatchSnapshot, MachineJoined, Report, RequestStatus
 from gridweave.site.nodes.source import PILOT, NodeRequest
 from gridweave.site.service.site_driver import SiteDriver
 from gridweave.slurm.outlook import Steps, free_steps
@@ -36,7 +36,7 @@ from gridweave.slurm.system import (
     BatchUser,
     BatchView,
     LimitError,
-    NotTakenError,
+    RequestRejectedError,
     size_problem,
 )
 
@@ -48,7 +48,7 @@ LONGEST_PAUSE_S = 60.0
 IDLE = 5
 """While no change is expected, the time between two queries is longer by this factor."""
 
-TELL_S = 30.0
+REPORT_S = 30.0
 """Shortest time between two reports that change nothing but the forecast of free nodes [s]."""
 
 LEAVE_S = 10.0
@@ -64,7 +64,7 @@ GONE = "it is gone from the queue of the batch system"
 PUT_BACK = "the batch system has put it back into its queue"
 
 
-class BatchKeeper:
+class BatchReconciler:
     """Queries a batch system regularly, and requests and cancels allocations there as its site needs.
 
     Parameters
@@ -104,10 +104,10 @@ class BatchKeeper:
         # Jobs rejected when no similar one was there; and rejected requests, with their state and the reason.
         self._at_fault: set[int] = set()
         self._refused: dict[str, tuple[Literal["refused", "over"], str]] = {}
-        self._told: dict[str, AskSeen] = {}
-        self._told_seen: BatchSeen | None = None
+        self._reported: dict[str, RequestStatus] = {}
+        self._reported_snapshot: BatchSnapshot | None = None
         self._problem = ""
-        self._told_s = 0.0
+        self._reported_s = 0.0
         # How many pilots of each job ran out of memory, since the start of the site. Jobs that leave are not removed:
         # a grid may send them back.
         self._short: Counter[int] = Counter()
@@ -155,11 +155,11 @@ class BatchKeeper:
         self._want()
         if self._view is not None:
             await self.act()
-            await self._tell(self._view)
+            await self._report(self._view)
 
     def _want(self) -> None:
         """Set the needed allocations in the hub, with the machine of each of their nodes."""
-        wanted = self._wanted()
+        wanted = self._requests()
         machines = self._driver.settings.machines
         pilots = {
             machines[place].name: (self.name_of(each), number)
@@ -181,13 +181,13 @@ class BatchKeeper:
         if view is None or self._unsure or self._unwanted or self._given_up:
             return False
         seen = {allocation.name: allocation.state for allocation in view.allocations}
-        return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._wanted())
+        return all(each.has_started and seen.get(self.name_of(each)) == "running" for each in self._requests())
 
     def name_of(self, asked: NodeRequest) -> str:
         """Return the name of an allocation, with its job (0 for a pilot) and a number that is never used again."""
         return f"{self._prefix}{asked.job.job_id}-{asked.ask}"
 
-    def _wanted(self) -> list[NodeRequest]:
+    def _requests(self) -> list[NodeRequest]:
         return self._driver.site.core.site.source.requests(self._driver.clock.now_ms())
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class BatchKeeper:
         view = msgspec.structs.replace(view, allocations=tuple(map(self._as_given_up, ours)))
         there = {allocation.name for allocation in view.allocations}
         # Allocations that are missing now were lost on the way or forgotten; their names cannot be used again.
-        wanted = {self.name_of(each): each.was_seen for each in self._wanted()}
+        wanted = {self.name_of(each): each.was_reported for each in self._requests()}
         seen = {name: "" for name in wanted if wanted[name]}
         if self._view is not None:
             seen = {one.name: one.number for one in self._view.allocations}
@@ -228,8 +228,8 @@ class BatchKeeper:
         over = self._over(self._view)
         # Pilots only: of a job that has started, the site gets the report of its end.
         pilots = [(each, one) for each, one in over if each.job.job_id == PILOT]
-        seen_over = [AskSeen(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
-        await self._tell(self._view, self._ends(over), seen_over)
+        ended_requests = [RequestStatus(PILOT, each.ask, "over", None, one.reason) for each, one in pilots]
+        await self._report(self._view, self._ends(over), ended_requests)
 
     def _note_size(self, view: BatchView) -> None:
         """At the first query, log a warning if the site counts more nodes than its batch system has up."""
@@ -246,7 +246,7 @@ class BatchKeeper:
 
         A batch system shows ended allocations for some minutes. Only a site that was down for longer needs its records.
         """
-        names = [self.name_of(each) for each in self._wanted() if each.has_started]
+        names = [self.name_of(each) for each in self._requests() if each.has_started]
         names = [name for name in names if name not in there]
         if not names:
             return ()
@@ -260,7 +260,7 @@ class BatchKeeper:
         """Remove output that exceeds the limits; after a failure it stays until the next time."""
         try:
             left = await asyncio.to_thread(self._folder.left)
-            wanted = {*map(self.name_of, self._wanted()), *self._there()}
+            wanted = {*map(self.name_of, self._requests()), *self._there()}
             now_ms = time.time_ns() // 1_000_000
             self._hub.gone = await asyncio.to_thread(self.output.tidy, left, wanted, now_ms)
         except OSError as error:
@@ -270,10 +270,10 @@ class BatchKeeper:
         """Report to the site that the batch system does not answer; this holds until a query succeeds."""
         self._problem = problem
         logger.warning("%s: %s", self._driver.settings.name, problem)
-        last = self._told_seen or BatchSeen(0, None, ())
+        last = self._reported_snapshot or BatchSnapshot(0, None, ())
         if last.problem != problem:
-            self._told_seen = msgspec.structs.replace(last, problem=problem, asks=())
-            await self._driver.told(self._told_seen)
+            self._reported_snapshot = msgspec.structs.replace(last, problem=problem, asks=())
+            await self._driver.told(self._reported_snapshot)
 
     def _as_given_up(self, allocation: Allocation) -> Allocation:
         """Return an allocation as lost if the site itself cancelled it because of a silent node."""
@@ -285,7 +285,7 @@ class BatchKeeper:
     def _over(self, view: BatchView) -> list[tuple[NodeRequest, Allocation]]:
         """Return the started requests that are over, and their allocations: ended, or requeued by the batch system."""
         found = self._by_name(view)
-        started = [each for each in self._wanted() if each.has_started]
+        started = [each for each in self._requests() if each.has_started]
         known = [(each, found.get(name, _gone(name))) for each in started for name in [self.name_of(each)]]
         # A requeued allocation must not run again: it is cancelled when the site no longer needs it.
         back = [(each, _put_back(one) if one.state == "waiting" else one) for each, one in known]
@@ -298,12 +298,12 @@ class BatchKeeper:
             name = self.name_of(each)
             told = allocation.end, allocation.reason
             if allocation.end == "failed":
-                told = self._system.end_told(self._folder.printed(name)) or told
+                told = self._system.end_from_output(self._folder.printed(name)) or told
             unfinished = self._unfinished(each)
             jobs = {key[0] for _, key, _ in unfinished}
             ends = self._ends_with_pilot(jobs, *told) if each.job.job_id == PILOT else dict.fromkeys(jobs, told)
             for machine, key, number in unfinished:
-                reports.append(end_of(self._folder.piece(name, number, key), machine, key, *ends[key[0]]))
+                reports.append(end_of(self._folder.node_task(name, number, key), machine, key, *ends[key[0]]))
         return reports
 
     def _ends_with_pilot(
@@ -335,25 +335,25 @@ class BatchKeeper:
             if machine in numbers
         ]
 
-    async def _tell(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[AskSeen] = ()) -> None:
+    async def _report(self, view: BatchView, ends: Sequence[Report] = (), over: Sequence[RequestStatus] = ()) -> None:
         """Report to the site all that has changed, with the ends of node tasks and of pilots."""
         found = self._by_name(view)
         asks = list(over)
         joined: list[Report] = []
-        for each in self._wanted():
+        for each in self._requests():
             name = self.name_of(each)
-            seen = None if each.has_started else self._seen(each, found)
-            if seen is not None and self._told.get(name) != seen:
-                self._told[name] = seen
+            seen = None if each.has_started else self._status_of(each, found)
+            if seen is not None and self._reported.get(name) != seen:
+                self._reported[name] = seen
                 asks.append(seen)
                 joined += self._joined(each) if seen.state == "ready" else []
-        seen_all = BatchSeen(view.nodes, view.longest_ms, self._steps, tuple(asks), self._problem)
-        is_new = self._told_seen is None or _gist(self._told_seen) != _gist(seen_all)
-        if asks or ends or is_new or time.monotonic() - self._told_s > TELL_S:
-            self._told_seen, self._told_s = seen_all, time.monotonic()
-            await self._driver.told(*ends, *joined, seen_all)
-            waiting = {self.name_of(each) for each in self._wanted() if not each.has_started}
-            self._told = {name: seen for name, seen in self._told.items() if name in waiting}
+        snapshot = BatchSnapshot(view.nodes, view.longest_ms, self._steps, tuple(asks), self._problem)
+        is_new = self._reported_snapshot is None or _gist(self._reported_snapshot) != _gist(snapshot)
+        if asks or ends or is_new or time.monotonic() - self._reported_s > REPORT_S:
+            self._reported_snapshot, self._reported_s = snapshot, time.monotonic()
+            await self._driver.told(*ends, *joined, snapshot)
+            waiting = {self.name_of(each) for each in self._requests() if not each.has_started}
+            self._reported = {name: seen for name, seen in self._reported.items() if name in waiting}
 
     def _joined(self, asked: NodeRequest) -> list[Report]:
         """Return reports that the machines of a pilot have joined: jobs need their hosts before the agents report."""
@@ -362,27 +362,27 @@ class BatchKeeper:
         users = self._driver.site.runs.users
         return [MachineJoined(machine, host, users) for machine, host in zip(machines, hosts, strict=True)]
 
-    def _seen(self, asked: NodeRequest, found: Mapping[str, Allocation]) -> AskSeen | None:
+    def _status_of(self, asked: NodeRequest, found: Mapping[str, Allocation]) -> RequestStatus | None:
         """Return the state of a request that has not started; None if nothing is known yet."""
         job, name = asked.job, self.name_of(asked)
         if name in self._refused:
             state, why = self._refused[name]
-            return AskSeen(job.job_id, asked.ask, state, None, why)
+            return RequestStatus(job.job_id, asked.ask, state, None, why)
         allocation = found.get(name)
         if allocation is not None and allocation.runs_as != self._submitted_as(asked).runs_as:
-            return AskSeen(job.job_id, asked.ask, "over", None, "it was asked for as another account")
+            return RequestStatus(job.job_id, asked.ask, "over", None, "it was asked for as another account")
         if self._hub.is_ready(name, job.width) and (allocation is None or allocation.state != "ended"):
-            return AskSeen(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
+            return RequestStatus(job.job_id, asked.ask, "ready", None if allocation is None else allocation.start_ms)
         if allocation is None:
             why_not = self._unsure.get(name)
-            return None if why_not is None else AskSeen(job.job_id, asked.ask, "waiting", None, why_not, True)
+            return None if why_not is None else RequestStatus(job.job_id, asked.ask, "waiting", None, why_not, True)
         if allocation.state == "ended":
             how: AskState = "cancelled" if allocation.end == "cancelled" else "over"
-            return AskSeen(job.job_id, asked.ask, how, None, allocation.reason)
+            return RequestStatus(job.job_id, asked.ask, how, None, allocation.reason)
         reason = allocation.reason or "its nodes are there, and are being prepared"
         number = f"as {allocation.number} there: " if allocation.state == "waiting" else ""
         told = f"{number}{reason}", allocation.is_put_off
-        return AskSeen(job.job_id, asked.ask, "waiting", allocation.start_ms, *told)
+        return RequestStatus(job.job_id, asked.ask, "waiting", allocation.start_ms, *told)
 
     def _by_name(self, view: BatchView) -> dict[str, Allocation]:
         """Return the allocation that counts for each name: a running one, else a waiting one, else one that has ended.
@@ -406,7 +406,7 @@ class BatchKeeper:
         """Request the needed allocations that are missing, and cancel those that are not needed."""
         view = self._view
         assert view is not None, "nothing is asked for before the first look"
-        wanted = {self.name_of(each): each for each in self._wanted()}
+        wanted = {self.name_of(each): each for each in self._requests()}
         counts = self._by_name(view)
         mistakes = [one for one in view.allocations if one.state != "ended" and counts[one.name] is not one]
         gone = [one for name, one in counts.items() if name not in wanted and one.state != "ended"]
@@ -447,19 +447,19 @@ class BatchKeeper:
         """Whether a rejected job is itself the cause: it was rejected, now or earlier, with no similar job there."""
         assert self._view is not None, "asked for before anything was seen"
         there = self._there()
-        if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._wanted()):
+        if not any(self.name_of(each) in there and self._kind(each) == self._kind(asked) for each in self._requests()):
             self._at_fault.add(asked.job.job_id)
         return asked.job.job_id in self._at_fault
 
     def _kind(self, asked: NodeRequest) -> tuple[BatchUser, tuple[str, ...]]:
         """Return the accounts for a request, and its options of the batch system itself."""
-        wish = self._driver.site.request_of(asked.job.job_id)
-        return self._submitted_as(asked), () if wish is None else wish.batch_options
+        action = self._driver.site.request_of(asked.job.job_id)
+        return self._submitted_as(asked), () if action is None else action.batch_options
 
     def _submitted_as(self, asked: NodeRequest) -> BatchUser:
         """Return the accounts for a request."""
-        wish = self._driver.site.request_of(asked.job.job_id)
-        return self._plan.users.get("" if wish is None else wish.user, _OF_SITE)
+        action = self._driver.site.request_of(asked.job.job_id)
+        return self._plan.users.get("" if action is None else action.user, _OF_SITE)
 
     async def _give_back(self, allocations: Sequence[Allocation]) -> None:
         """Cancel allocations account by account, so that a failure does not affect other accounts."""
@@ -505,11 +505,11 @@ class BatchKeeper:
             self._asked[name] = await self._system.submit(self._request(name, asked))
         except UnavailableError as error:
             logger.warning("%s: %s", name, error)
-            if isinstance(error, NotTakenError) and self._is_at_fault(asked):
+            if isinstance(error, RequestRejectedError) and self._is_at_fault(asked):
                 self._refused[name] = "over", str(error)
                 return
             self._unsure[name] = str(error)
-            if isinstance(error, LimitError | NotTakenError):
+            if isinstance(error, LimitError | RequestRejectedError):
                 self._limited[name] = self._kind(asked)
         except InputError as error:
             self._refused[name] = "refused", str(error)
@@ -521,9 +521,9 @@ class BatchKeeper:
     def _request(self, name: str, asked: NodeRequest) -> AllocationRequest:
         """Return the request for the nodes of a job; InputError if there can never be one, OSError if not now."""
         assert self._view is not None, "asked for before anything was seen"
-        job, wish = asked.job, self._driver.site.request_of(asked.job.job_id)
-        user = "" if wish is None else wish.user
-        refusal = None if wish is None else self._driver.site.runs.users.refusal(user, wish.batch_options)
+        job, action = asked.job, self._driver.site.request_of(asked.job.job_id)
+        user = "" if action is None else action.user
+        refusal = None if action is None else self._driver.site.runs.users.refusal(user, action.batch_options)
         if refusal is not None:
             # The operator has removed the user or the option from the table since the job was submitted.
             raise InputError(refusal)
@@ -557,7 +557,7 @@ class BatchKeeper:
         return "gridweave pilot" if job_id == PILOT else f"gridweave job {job_id}" + (f" of {user}" if user else "")
 
 
-def _gist(seen: BatchSeen) -> tuple[int, int | None, int, str]:
+def _gist(seen: BatchSnapshot) -> tuple[int, int | None, int, str]:
     """Return what is reported at once when it changes: nodes, time limit, free nodes, and the problem."""
     free = seen.free_from[0][1] if seen.free_from else 0
     return seen.nodes, seen.longest_ms, free, seen.problem

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gridweave.site.elements import Element, Ranges, count_of, indexes_of
+from gridweave.site.array_tasks import Element, Ranges, count_of, indexes_of
 from gridweave.site.machine.folders import read_regular
 
 COUNTER = "elements.next"
@@ -47,15 +47,15 @@ class Packed(NamedTuple):
     """The array tasks that a rank of a packed array draws from."""
 
     folder: str  # writable by the user
-    elements: Ranges
+    array_tasks: Ranges
     output_limit_bytes: int
 
 
-class Elements:
+class SharedTasks:
     """A rank's access to the shared array tasks of a node task; all ranks use the same folder."""
 
-    def __init__(self, folder: Path, elements: Ranges) -> None:
-        self._indexes = list(indexes_of(elements))
+    def __init__(self, folder: Path, array_tasks: Ranges) -> None:
+        self._indexes = list(indexes_of(array_tasks))
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._counter = os.open(folder / COUNTER, flags, 0o640)
         self._ended = os.open(folder / ENDED, flags | os.O_APPEND, 0o640)
@@ -79,13 +79,13 @@ class Elements:
             raise OSError(28, "No space left on device")
 
 
-def ended_elements(folder: Path, elements: Ranges) -> tuple[Element, ...]:
+def ended_tasks(folder: Path, array_tasks: Ranges) -> tuple[Element, ...]:
     """Return the ended array tasks of a node task, each once, by index.
 
     A user may have written into the file, so entries with unknown indexes are ignored.
     """
-    lines = read_regular(folder / ENDED, limit=_MOST_LINE_BYTES * (count_of(elements) + 1)).splitlines()
-    indexes = set(indexes_of(elements)) if lines else set()
+    lines = read_regular(folder / ENDED, limit=_MOST_LINE_BYTES * (count_of(array_tasks) + 1)).splitlines()
+    indexes = set(indexes_of(array_tasks)) if lines else set()
     ended: dict[int, Element] = {}
     decoder = msgspec.json.Decoder(Element)
     for line in lines:
@@ -96,11 +96,11 @@ def ended_elements(folder: Path, elements: Ranges) -> tuple[Element, ...]:
     return tuple(ended[index] for index in sorted(ended))
 
 
-def interrupted_elements(folder: Path, elements: Ranges, ended: tuple[Element, ...]) -> tuple[int, ...]:
+def interrupted_tasks(folder: Path, array_tasks: Ranges, ended: tuple[Element, ...]) -> tuple[int, ...]:
     """Return the indexes of the array tasks that were drawn and have not ended, once the node task has ended."""
-    number = min(_number(read_regular(folder / COUNTER, limit=_NUMBER_BYTES)), count_of(elements))
+    number = min(_number(read_regular(folder / COUNTER, limit=_NUMBER_BYTES)), count_of(array_tasks))
     done = {element.index for element in ended}
-    return tuple(index for index in itertools.islice(indexes_of(elements), number) if index not in done)
+    return tuple(index for index in itertools.islice(indexes_of(array_tasks), number) if index not in done)
 
 
 def _number(data: bytes) -> int:
@@ -150,7 +150,7 @@ def _cut_now_and_then(streams: list[_Stream]) -> None:
     signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
 
 
-def run_elements(
+def run_array_tasks(
     packed: Packed, rank: int, program: str, command: tuple[str, ...], environment: Mapping[str, str]
 ) -> int:
     """Run array tasks one after the other until none is left; return the exit code of the rank.
@@ -171,7 +171,7 @@ def run_elements(
     """
     os.closerange(_FIRST_OWN_DESCRIPTOR, os.sysconf("SC_OPEN_MAX"))
     folder = Path(packed.folder)
-    elements = Elements(folder, packed.elements)
+    array_tasks = SharedTasks(folder, packed.array_tasks)
     streams = [_Stream(folder, target, packed.output_limit_bytes) for target in (1, 2)]
     _cut_now_and_then(streams)
     own = dict(environment)
@@ -187,7 +187,7 @@ def run_elements(
         _, status, used = os.wait4(pid, 0)
         return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss
 
-    while (index := elements.draw()) is not None:
+    while (index := array_tasks.draw()) is not None:
         own[INDEX_VARIABLE] = str(index)
         start_ms, began_s = int(time.time() * 1000), time.monotonic()
         code, cpu_s, peak_kib = run()
@@ -203,5 +203,5 @@ def run_elements(
             out=streams[0].hand_on(),
             err=streams[1].hand_on(),
         )
-        elements.write_down(element)
+        array_tasks.write_down(element)
     return 0

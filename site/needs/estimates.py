@@ -74,7 +74,7 @@ class NeedsExperience(msgspec.Struct, frozen=True, kw_only=True):
         return Resources(cpu=cpu, network=round(1.0 - cpu - disk, 3), disk=disk, memory=MEMORY)
 
 
-class TakenNeeds(NamedTuple):
+class AssumedNeeds(NamedTuple):
     """The assumed needs of a job and their source in words; no source: the job itself, or unknown needs."""
 
     needs: Resources | None
@@ -100,18 +100,18 @@ class KnownNeeds:
         """Restore the recorded runs."""
         self._kinds = {(kind.user, kind.job_class): kind for kind in state}
 
-    def of(self, request: JobRequest) -> TakenNeeds:
+    def of(self, request: JobRequest) -> AssumedNeeds:
         """Return the assumed needs of a job.
 
         The job's own resources take precedence, then the experience with its user and class, then the grid's file.
         """
         if request.resources is not None:
-            return TakenNeeds(request.resources, "")
+            return AssumedNeeds(request.resources, "")
         kind = self._kinds.get((request.user, request.job_class))
         if kind is not None and kind.runs >= LEAST_RUNS:
-            return TakenNeeds(kind.needs, f"learnt from {kind.runs} runs of class {request.job_class}")
+            return AssumedNeeds(kind.needs, f"learnt from {kind.runs} runs of class {request.job_class}")
         needs, why = self._usual.of(request.user, request.job_class)
-        return TakenNeeds(needs, "" if needs is None else why)
+        return AssumedNeeds(needs, "" if needs is None else why)
 
     def ended(self, record: JobRecord, run_ms: int) -> None:
         """Record the run of a job that has a class, finished, and did not share its nodes."""

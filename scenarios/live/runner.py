@@ -33,7 +33,7 @@ from gridweave.grid.api import Scheduling
 from gridweave.grid.client.client import Client
 from gridweave.grid.client.transport import Patience
 from gridweave.grid.config.local_state import end_jobs
-from gridweave.grid.service.ray import MOST_NODES, OwnRay, RayMachine, check_ray, connected, knock, make_temp
+from gridweave.grid.service.ray import MOST_NODES, OwnRay, RayMachine, check_ray, connected, make_temp, probe
 from gridweave.grid.service.signals import ended_in_order, run_in_order, signals_held
 from gridweave.scenarios.live.compare import MAKESPAN_TOLERANCE, LiveRun, live_run_of
 from gridweave.scenarios.live.faults import FaultPlayer, failing_kinds, fails, with_planned_faults
@@ -198,7 +198,7 @@ class _Task:
 
     built: Built
     speed: float
-    tell: Progress
+    report: Progress
     remarks: list[str]
 
     @classmethod
@@ -226,7 +226,7 @@ class _Task:
 
     def say(self, what: str) -> None:
         """Report the phase before the first job."""
-        self.tell(0, len(self.built.workload), what)
+        self.report(0, len(self.built.workload), what)
 
     def patience_s(self) -> float:
         """Simulate the scenario; return how long to wait for all jobs to end."""
@@ -237,12 +237,12 @@ class _Task:
         self, client: Client, patience_s: float, clock: Clock | None = None, faults: FaultPlayer | None = None
     ) -> Player:
         """Return a `Player` for a grid with this clock, by default one of real time."""
-        return Player(client, self.built, self.speed, patience_s, self.tell, clock=clock, faults=faults)
+        return Player(client, self.built, self.speed, patience_s, self.report, clock=clock, faults=faults)
 
     def compared(self, player: Player, *, where: str, tolerance: float) -> LiveRun:
         """Compare the live run with a simulation that uses the grid's measured times."""
         jobs = len(self.built.workload)
-        self.tell(jobs, jobs, "Simulating")
+        self.report(jobs, jobs, "Simulating")
         built = as_live(self.built, player.live, self.speed)
         remarks = (*self.remarks, *player.remarks, *live_remarks(self.built, player.live))
         return live_run_of(
@@ -302,13 +302,13 @@ class Player:
         built: Built,
         speed: float,
         patience_s: float,
-        tell: Progress,
+        report: Progress,
         look: Look | None = None,
         clock: Clock | None = None,
         faults: FaultPlayer | None = None,
     ) -> None:
         self._faults = faults
-        self._grid, self._built, self._speed, self._patience_s, self._report = client, built, speed, patience_s, tell
+        self._grid, self._built, self._speed, self._patience_s, self._report = client, built, speed, patience_s, report
         self._look = look
         self.name = f"run-{built.scenario.header.name or 'scenario'}-{uuid.uuid4().hex[:12]}"
         self._clock = clock
@@ -569,7 +569,7 @@ def _ray_base(sites: Sequence[str], address: str | None, say: Callable[[str], No
             yield base
     elif address is not None:
         say("Joining Ray")
-        knock(address)
+        probe(address)
         with connected(address) as ray, _guest(ray, sites) as base:
             yield base
     else:
